@@ -52,9 +52,11 @@ def parse_seen(text: str) -> Seen:
         found = json.loads(text)
         interfaces = {
             _word(name): Interface(
-                state=_word(one["state"]), mtu=int(one["mtu"]), addresses=tuple(map(_word, one["addresses"]))
+                state=_word(interface["state"]),
+                mtu=int(interface["mtu"]),
+                addresses=tuple(map(_word, interface["addresses"])),
             )
-            for name, one in found["interfaces"].items()
+            for name, interface in found["interfaces"].items()
         }
         lists = {
             key: {_word(name): tuple(map(_word, every)) for name, every in found[key].items()}
@@ -102,65 +104,65 @@ def rows(
 
     `revisions` are the models of the Hub with the commits that the profile names; `eager`: it has no graphs.
     """
-    found = [row for one in readings for row in _rows_of(one, image=image, revisions=revisions)]
+    found = [row for reading in readings for row in _rows_of(reading, image=image, revisions=revisions)]
     return [*found, *_nccl(readings, eager=eager), *_compared(readings)]
 
 
 def fleet_lines(readings: Sequence[HostReading]) -> list[str]:
     """Return fleet.yaml as the machines say it should be: the interface of each address, and its RDMA devices."""
-    return ["hosts:", *(host_line(_as_seen(one)) for one in readings)]
+    return ["hosts:", *(host_line(_as_seen(reading)) for reading in readings)]
 
 
-def _as_seen(one: HostReading) -> Host:
-    if not one.seen:
-        return one.host
-    interface = _interface_of(one) or one.host.interface
-    devices = tuple(name for name, nets in one.seen.devices.items() if interface in nets)
-    return dataclasses.replace(one.host, interface=interface, hca=devices or one.host.hca)
+def _as_seen(reading: HostReading) -> Host:
+    if not reading.seen:
+        return reading.host
+    interface = _interface_of(reading) or reading.host.interface
+    devices = tuple(name for name, nets in reading.seen.devices.items() if interface in nets)
+    return dataclasses.replace(reading.host, interface=interface, hca=devices or reading.host.hca)
 
 
-def _interface_of(one: HostReading) -> str | None:
+def _interface_of(reading: HostReading) -> str | None:
     """Return the interface that has the address of fleet.yaml."""
-    every = one.seen.interfaces if one.seen else {}
-    return next((name for name, about in every.items() if one.host.address in about.addresses), None)
+    every = reading.seen.interfaces if reading.seen else {}
+    return next((name for name, about in every.items() if reading.host.address in about.addresses), None)
 
 
-def _rows_of(one: HostReading, *, image: str | None, revisions: Mapping[str, str | None]) -> Iterator[CheckResult]:
-    name = one.host.name
-    if one.facts is None:
-        yield one.problem or failed(name, "its daemon was not asked", None)
+def _rows_of(reading: HostReading, *, image: str | None, revisions: Mapping[str, str | None]) -> Iterator[CheckResult]:
+    name = reading.host.name
+    if reading.facts is None:
+        yield reading.problem or failed(name, "its daemon was not asked", None)
         return
-    facts = one.facts
+    facts = reading.facts
     ahead = f"clock {duration(abs(facts.ahead_s))} {'ahead' if facts.ahead_s >= 0 else 'behind'}"
     yield ok(name, f"docker {facts.docker}, {facts.architecture}, {ahead}")
-    if image and one.image is None:
+    if image and reading.image is None:
         yield failed(f"{name} image", f"{image} is missing", f"docker pull {image}    # on {name}")
         return
     if image:
-        yield ok(f"{name} image", f"{image} is {(one.image or '')[:19]}…")
-    if not one.seen:
-        yield skipped(f"{name} link", one.unseen)
+        yield ok(f"{name} image", f"{image} is {(reading.image or '')[:19]}…")
+    if not reading.seen:
+        yield skipped(f"{name} link", reading.unseen)
         return
-    yield _link(one, one.seen)
-    yield from _devices(one, one.seen)
-    yield from _models(one, one.seen, revisions)
-    left = one.seen.free
-    said = f"{left / GIB:.0f} GiB free"
+    yield _link(reading, reading.seen)
+    yield from _devices(reading, reading.seen)
+    yield from _models(reading, reading.seen, revisions)
+    left = reading.seen.free
+    free = f"{left / GIB:.0f} GiB free"
     yield (
-        warning(f"{name} disk", said, f"docker system df    # on {name}")
+        warning(f"{name} disk", free, f"docker system df    # on {name}")
         if left < LITTLE_DISK
-        else ok(f"{name} disk", said)
+        else ok(f"{name} disk", free)
     )
 
 
-def _link(one: HostReading, seen: Seen) -> CheckResult:
-    name, host = f"{one.host.name} link", one.host
+def _link(reading: HostReading, seen: Seen) -> CheckResult:
+    name, host = f"{reading.host.name} link", reading.host
     about = seen.interfaces.get(host.interface)
     if about is None:
         known = ", ".join(seen.interfaces)
         return failed(name, f"it has no interface {host.interface} (it has: {known})", "ip -brief address    # there")
     if host.address not in about.addresses:
-        there = _interface_of(one)
+        there = _interface_of(reading)
         where = f"; {there} has it" if there else f" (it has: {', '.join(about.addresses) or 'none'})"
         return failed(name, f"{host.interface} does not have {host.address}{where}", "ip -brief address    # there")
     if about.state not in ("up", "unknown"):
@@ -168,21 +170,21 @@ def _link(one: HostReading, seen: Seen) -> CheckResult:
     return ok(name, f"{host.interface} is up with {host.address}, MTU {about.mtu}")
 
 
-def _devices(one: HostReading, seen: Seen) -> Iterator[CheckResult]:
-    name, devices = f"{one.host.name} rdma", seen.devices
-    for device in one.host.hca:
+def _devices(reading: HostReading, seen: Seen) -> Iterator[CheckResult]:
+    name, devices = f"{reading.host.name} rdma", seen.devices
+    for device in reading.host.hca:
         if device.partition(":")[0] not in devices:
             known = ", ".join(devices) or "none"
             yield failed(name, f"it has no RDMA device {device} (it has: {known})", "ibdev2netdev    # there")
             return
-    if one.host.hca:
-        yield ok(name, ", ".join(one.host.hca))
+    if reading.host.hca:
+        yield ok(name, ", ".join(reading.host.hca))
     elif devices:
         yield warning(name, f"it has {', '.join(devices)}, and fleet.yaml names none: NCCL will use sockets")
 
 
 def _nccl(readings: Sequence[HostReading], *, eager: bool) -> Iterator[CheckResult]:
-    versions = {one.host.name: one.seen.nccl for one in readings if one.seen and one.seen.nccl}
+    versions = {reading.host.name: reading.seen.nccl for reading in readings if reading.seen and reading.seen.nccl}
     for host, version in versions.items():
         hangs = nccl_hangs(version, eager=eager)
         yield warning(f"{host} nccl", hangs) if hangs else ok(f"{host} nccl", version)
@@ -191,8 +193,8 @@ def _nccl(readings: Sequence[HostReading], *, eager: bool) -> Iterator[CheckResu
         yield failed("nccl", f"not the same on all hosts: {which}", "take the same image on all of them")
 
 
-def _models(one: HostReading, seen: Seen, revisions: Mapping[str, str | None]) -> Iterator[CheckResult]:
-    name = f"{one.host.name} models"
+def _models(reading: HostReading, seen: Seen, revisions: Mapping[str, str | None]) -> Iterator[CheckResult]:
+    name = f"{reading.host.name} models"
     if revisions and not seen.sees_cache:
         yield skipped(name, "the profile names no folder for the Hugging Face cache (caches.huggingface)")
         return
@@ -209,7 +211,7 @@ def _models(one: HostReading, seen: Seen, revisions: Mapping[str, str | None]) -
 
 
 def _compared(readings: Sequence[HostReading]) -> Iterator[CheckResult]:
-    facts = [one.facts for one in readings if one.facts]
+    facts = [reading.facts for reading in readings if reading.facts]
     if len(facts) < len(readings) or len(readings) < 2:
         return
     wrong = hosts_disagree(facts)
@@ -218,17 +220,17 @@ def _compared(readings: Sequence[HostReading]) -> Iterator[CheckResult]:
         if wrong
         else ok("all hosts", "separate daemons, one architecture, clocks agree")
     )
-    images = {one.host.name: one.image for one in readings if one.image}
+    images = {reading.host.name: reading.image for reading in readings if reading.image}
     if len(set(images.values())) > 1:
-        said = ", ".join(f"{host} has {id_[:19]}…" for host, id_ in images.items() if id_)
-        yield failed("all hosts", f"the image is not the same: {said}", "docker save IMAGE | docker -H OTHER load")
+        which = ", ".join(f"{host} has {id_[:19]}…" for host, id_ in images.items() if id_)
+        yield failed("all hosts", f"the image is not the same: {which}", "docker save IMAGE | docker -H OTHER load")
     sizes = {
-        one.host.name: about.mtu
-        for one in readings
-        if one.seen and (about := one.seen.interfaces.get(one.host.interface))
+        reading.host.name: about.mtu
+        for reading in readings
+        if reading.seen and (about := reading.seen.interfaces.get(reading.host.interface))
     }
     if len(set(sizes.values())) > 1:
-        said = ", ".join(f"{host} has {mtu}" for host, mtu in sizes.items())
+        which = ", ".join(f"{host} has {mtu}" for host, mtu in sizes.items())
         yield failed(
-            "all hosts", f"the MTU of the link is not the same: {said}", f"ip link set IFACE mtu {JUMBO}    # on both"
+            "all hosts", f"the MTU of the link is not the same: {which}", f"ip link set IFACE mtu {JUMBO}    # on both"
         )

@@ -61,6 +61,28 @@ def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
     return Vllm(version=version, assumed=known is None, facts=facts)
 
 
+@dataclass(frozen=True)
+class _Raised:
+    """A rule, and what it has against the profile."""
+
+    rule: Rule
+    issue: Issue
+
+    @property
+    def key(self) -> tuple[str, Path]:
+        """What makes it the same under another release."""
+        return self.rule.code, self.issue.path
+
+    @property
+    def severity(self) -> Severity:
+        """The issue's own severity, else the rule's."""
+        return self.issue.severity or self.rule.severity
+
+    def lowered(self) -> _Raised:
+        """Return it one severity lower."""
+        return _Raised(self.rule, replace(self.issue, severity=_LOWER[self.severity]))
+
+
 @rule("GS701", "note")
 def _assumed(subject: Subject) -> Iterator[Issue]:
     """The vLLM release is not named."""
@@ -148,65 +170,50 @@ def check(
         templates=tuple(sorted(file.name for file in TEMPLATES.glob("*.jinja"))),
         emptied=loaded.emptied,
     )
-    found = list(_about_the_release(subject, vllm))
-    if found and found[0][0] is _too_old:
-        return _placed(loaded, found)
-    found += _found(subject, [one for one in RULES if notes or one.severity != "note"])
+    raised = _raised(subject, _about_the_release(vllm))
+    if any(one.rule is _too_old for one in raised):
+        return _placed(loaded, raised)
+    raised += _raised(subject, [rule for rule in RULES if notes or rule.severity != "note"])
     if vllm.assumed:
-        found = _doubted(subject, found)
-    return tuple(one for one in _placed(loaded, found) if notes or one.severity != "note")
+        raised = _doubted(subject, raised)
+    return tuple(finding for finding in _placed(loaded, raised) if notes or finding.severity != "note")
 
 
-def _about_the_release(subject: Subject, vllm: Vllm) -> Iterator[tuple[Rule, Issue]]:
-    oldest = releases()[0]
-    if Version(vllm.version) < Version(oldest):
-        wrong = _too_old
-    elif vllm.assumed:
-        wrong = _assumed
-    elif vllm.facts.vllm not in (vllm.version, Version(vllm.version).public):
-        wrong = _not_in_table
-    else:
-        return
-    yield from ((wrong, found) for found in wrong.check(subject))
+def _about_the_release(vllm: Vllm) -> Sequence[Rule]:
+    """Return the rules that say how the release is known, of which at most one applies."""
+    if Version(vllm.version) < Version(releases()[0]):
+        return [_too_old]
+    if vllm.assumed:
+        return [_assumed]
+    known = vllm.facts.vllm in (vllm.version, Version(vllm.version).public)
+    return [] if known else [_not_in_table]
 
 
-def _found(subject: Subject, rules: Iterable[Rule]) -> list[tuple[Rule, Issue]]:
-    return [(one, found) for one in rules for found in one.check(subject)]
+def _raised(subject: Subject, rules: Iterable[Rule]) -> list[_Raised]:
+    return [_Raised(rule, issue) for rule in rules for issue in rule.check(subject)]
 
 
-def _doubted(subject: Subject, found: Sequence[tuple[Rule, Issue]]) -> list[tuple[Rule, Issue]]:
-    """Return the findings; those that not every release gives are one severity lower, as another one may run."""
-    doubtful = {_key(one): one for one in found if not one[0].any_release and _severity(one) != "note"}
+def _doubted(subject: Subject, raised: Sequence[_Raised]) -> list[_Raised]:
+    """Return all of them; those that not every release gives are one severity lower, as another one may run."""
+    doubtful = {one.key: one.rule for one in raised if not one.rule.any_release and one.severity != "note"}
     everywhere = dict(doubtful)
     for release in releases():
         if not everywhere:
             break
         facts = facts_for(release)
         assert facts, "every release of the table has facts"
-        rules = {one.code: one for one, _ in everywhere.values()}
-        there = {_key(one) for one in _found(replace(subject, facts=facts, vllm=release), rules.values())}
-        everywhere = {key: one for key, one in everywhere.items() if key in there}
-    return [_lower(one) if _key(one) in doubtful and _key(one) not in everywhere else one for one in found]
+        rules = {rule.code: rule for rule in everywhere.values()}
+        there = {one.key for one in _raised(replace(subject, facts=facts, vllm=release), rules.values())}
+        everywhere = {key: rule for key, rule in everywhere.items() if key in there}
+    return [one.lowered() if one.key in doubtful and one.key not in everywhere else one for one in raised]
 
 
-def _key(one: tuple[Rule, Issue]) -> tuple[str, Path]:
-    return one[0].code, one[1].path
-
-
-def _severity(one: tuple[Rule, Issue]) -> Severity:
-    return one[1].severity or one[0].severity
-
-
-def _lower(one: tuple[Rule, Issue]) -> tuple[Rule, Issue]:
-    return one[0], replace(one[1], severity=_LOWER[_severity(one)])
-
-
-def _placed(loaded: Loaded, found: Iterable[tuple[Rule, Issue]]) -> tuple[Finding, ...]:
+def _placed(loaded: Loaded, raised: Iterable[_Raised]) -> tuple[Finding, ...]:
     """Return the findings with file and line in the order of the file; on the same line, the worst comes first."""
     placed = []
-    for rule_, one in found:
-        place, severity = loaded.place(*one.path), _severity((rule_, one))
-        key = ".".join(map(str, one.path))
-        finding = Finding(code=rule_.code, severity=severity, message=one.message, fix=one.fix, place=place, key=key)
-        placed.append(((place.file, place.line, SEVERITIES.index(severity), rule_.code), finding))
-    return tuple(finding for _, finding in sorted(placed, key=lambda one: one[0]))
+    for one in raised:
+        issue, code, severity = one.issue, one.rule.code, one.severity
+        place, key = loaded.place(*issue.path), ".".join(map(str, issue.path))
+        finding = Finding(code=code, severity=severity, message=issue.message, fix=issue.fix, place=place, key=key)
+        placed.append(((place.file, place.line, SEVERITIES.index(severity), code), finding))
+    return tuple(finding for _, finding in sorted(placed, key=lambda row: row[0]))

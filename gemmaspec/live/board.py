@@ -59,28 +59,28 @@ class Board:
 
 def rows(views: Sequence[View]) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of the table: a label, and a cell for each stack."""
-    yield "engine", [one.problem or one.hang or one.engine for one in views]
-    yield "vLLM", [one.vllm or _UNKNOWN for one in views]
-    yield "tokens/s", [_both(one, lambda w: f"{w.tokens_per_second:.1f}") for one in views]
-    yield "prompt tokens/s", [_both(one, lambda w: f"{w.prompt_tokens_per_second:.1f}") for one in views]
-    yield "acceptance length", [_both(one, lambda w: _number(w.acceptance_length, "{:.2f}")) for one in views]
-    yield "by position", [_both(one, lambda w: bars(w.by_position) or _UNKNOWN) for one in views]
-    yield "k in use", [_both(one, lambda w: _number(w.k, "{:.1f}")) for one in views]
+    yield "engine", [view.problem or view.hang or view.engine for view in views]
+    yield "vLLM", [view.vllm or _UNKNOWN for view in views]
+    yield "tokens/s", [_both(view, lambda w: f"{w.tokens_per_second:.1f}") for view in views]
+    yield "prompt tokens/s", [_both(view, lambda w: f"{w.prompt_tokens_per_second:.1f}") for view in views]
+    yield "acceptance length", [_both(view, lambda w: _number(w.acceptance_length, "{:.2f}")) for view in views]
+    yield "by position", [_both(view, lambda w: bars(w.by_position) or _UNKNOWN) for view in views]
+    yield "k in use", [_both(view, lambda w: _number(w.k, "{:.1f}")) for view in views]
     yield (
         "drafted, accepted/s",
-        [_both(one, lambda w: f"{w.drafted_per_second:.1f}, {w.accepted_per_second:.1f}") for one in views],
+        [_both(view, lambda w: f"{w.drafted_per_second:.1f}, {w.accepted_per_second:.1f}") for view in views],
     )
-    yield "step", [_both(one, lambda w: _number(w.step_ms, "{:.1f} ms")) for one in views]
+    yield "step", [_both(view, lambda w: _number(w.step_ms, "{:.1f} ms")) for view in views]
     yield (
         "running, waiting",
-        [f"{one.sample.running:.0f}, {one.sample.waiting:.0f}" if one.sample else _UNKNOWN for one in views],
+        [f"{view.sample.running:.0f}, {view.sample.waiting:.0f}" if view.sample else _UNKNOWN for view in views],
     )
-    yield "KV cache", [f"{one.sample.kv_usage:.1%}" if one.sample else _UNKNOWN for one in views]
-    yield "prefix cache hits", [_both(one, lambda w: _number(w.prefix_hit_share, "{:.0%}")) for one in views]
-    yield "first token", [_lately(one, lambda w: _latency(w.ttft)) for one in views]
-    yield "per token", [_lately(one, lambda w: _latency(w.tpot)) for one in views]
-    yield "preemptions", [_lately(one, lambda w: str(w.preemptions)) for one in views]
-    yield "patches", [", ".join(one.patches) or _UNKNOWN for one in views]
+    yield "KV cache", [f"{view.sample.kv_usage:.1%}" if view.sample else _UNKNOWN for view in views]
+    yield "prefix cache hits", [_both(view, lambda w: _number(w.prefix_hit_share, "{:.0%}")) for view in views]
+    yield "first token", [_lately(view, lambda w: _latency(w.ttft)) for view in views]
+    yield "per token", [_lately(view, lambda w: _latency(w.tpot)) for view in views]
+    yield "preemptions", [_lately(view, lambda w: str(w.preemptions)) for view in views]
+    yield "patches", [", ".join(view.patches) or _UNKNOWN for view in views]
 
 
 def gpu_line(gpu: GpuLoad) -> str:

@@ -54,9 +54,9 @@ def choose(speed: Speed, settings: Sequence[Setting], patches: Mapping[str, Patc
     rows: dict[str, tuple[launcher.Measured, ...]] = {}
     left_out: dict[str, str] = {}
     for patch in speed_patches(patches):
-        covered = [one for one in settings if any(covers(claim, one) for claim in patch.text.pays)]
+        covered = [setting for setting in settings if any(covers(claim, setting) for claim in patch.text.pays)]
         if covered:
-            rows[patch.id] = tuple(launcher.Measured(one.vllm, one.capability) for one in covered)
+            rows[patch.id] = tuple(launcher.Measured(setting.vllm, setting.capability) for setting in covered)
         else:
             left_out[patch.id] = why_none or why_not(patch, settings)
     return _in_order(rows, left_out, patches)
@@ -69,19 +69,19 @@ def _in_order(
     taken: dict[str, tuple[launcher.Measured, ...]] = {}
     waiting = list(rows)
     while waiting:
-        ready = [one for one in waiting if not _lacks(patches[one], taken, patches)]
+        ready = [id_ for id_ in waiting if not _lacks(patches[id_], taken, patches)]
         if not ready:
-            left_out |= {one: f"needs {_lacks(patches[one], taken, patches)}, which is left out" for one in waiting}
+            left_out |= {id_: f"needs {_lacks(patches[id_], taken, patches)}, which is left out" for id_ in waiting}
             break
-        taken |= {one: rows[one] for one in ready}
-        waiting = [one for one in waiting if one not in taken]
+        taken |= {id_: rows[id_] for id_ in ready}
+        waiting = [id_ for id_ in waiting if id_ not in taken]
     return Choice(taken=taken, left_out=left_out)
 
 
 def _lacks(patch: Patch, taken: Mapping[str, object], patches: Mapping[str, Patch]) -> str:
     """Return the first speed patch that a patch needs and that is not taken; "" if there is none."""
-    needs = (one for one in patch.text.needs if one in patches and patches[one].is_speed)
-    return next((one for one in needs if one not in taken), "")
+    needs = (id_ for id_ in patch.text.needs if id_ in patches and patches[id_].is_speed)
+    return next((id_ for id_ in needs if id_ not in taken), "")
 
 
 def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
@@ -106,9 +106,9 @@ def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
     if not claims:
         return "no cells show yet that it pays"
     for what, unknown, said, inside in _PARTS:
-        kept = [one for one in left if any(inside(claim, one) for claim in claims)]
+        kept = [setting for setting in left if any(inside(claim, setting) for claim in claims)]
         if not kept:
-            names = sorted({said(one) for one in left} - {""})
+            names = sorted({said(setting) for setting in left} - {""})
             return f"it was not measured with {what} {' or '.join(names)}" if names else unknown
         left = kept
     return "it was measured with other combinations of GPU, vLLM, method and attention backend"
@@ -119,26 +119,26 @@ _PARTS: Final[tuple[_Part, ...]] = (
     (
         "GPUs of the family",
         "the family of the GPU is not known",
-        lambda one: one.family,
-        lambda claim, one: one.family in claim.gpus,
+        lambda setting: setting.family,
+        lambda claim, setting: setting.family in claim.gpus,
     ),
     (
         "vLLM",
         "the release of vLLM is not known",
-        lambda one: one.vllm,
-        lambda claim, one: launcher.range_contains(claim.versions, one.vllm),
+        lambda setting: setting.vllm,
+        lambda claim, setting: launcher.range_contains(claim.versions, setting.vllm),
     ),
     (
         "the method",
         "the method is not known",
-        lambda one: one.method,
-        lambda claim, one: one.method in claim.methods,
+        lambda setting: setting.method,
+        lambda claim, setting: setting.method in claim.methods,
     ),
     (
         "the attention backend",
         "which attention backend vLLM chooses is not known",
-        lambda one: one.backend or "",
-        lambda claim, one: one.backend in claim.backends,
+        lambda setting: setting.backend or "",
+        lambda claim, setting: setting.backend in claim.backends,
     ),
 )
 

@@ -139,11 +139,11 @@ def watcher(settings: Settings, environment: Mapping[str, str]) -> Watcher:
     )
 
 
-def _said(one: Watcher) -> str:
+def _duties(watch: Watcher) -> str:
     """Return what it may do, for the first line of its log."""
-    wishes = ", ".join(f"{key} {value}" for key, value in dataclasses.asdict(one.settings.policy).items())
+    wishes = ", ".join(f"{key} {value}" for key, value in dataclasses.asdict(watch.settings.policy).items())
     unjudged = f"{NO_REFERENCE}, {NO_PROCESS}"
-    return f"{one.settings.address}; can only report; not judged: {unjudged}; the profile wants {wishes}"
+    return f"{watch.settings.address}; can only report; not judged: {unjudged}; the profile wants {wishes}"
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -154,14 +154,14 @@ def main(arguments: Sequence[str] = ()) -> int:
     file = Path(arguments[0]) if arguments else SETTINGS
     shared = Path(arguments[1]) if len(arguments) > 1 else SHARED
     try:
-        one = watcher(settings_from(file.read_text(encoding="utf-8")), os.environ)
-        one.shared = shared
+        watch = watcher(settings_from(file.read_text(encoding="utf-8")), os.environ)
+        watch.shared = shared
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"gemmaspec: cannot watch: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(one.line("watches", reason=_said(one))), flush=True)
+    print(json.dumps(watch.line("watches", reason=_duties(watch))), flush=True)
     while True:
         began = time.monotonic()
-        for line in one.look():
+        for line in watch.look():
             print(json.dumps(line), flush=True)
         time.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))

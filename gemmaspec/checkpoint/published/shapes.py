@@ -18,147 +18,147 @@ def tensors(config: Mapping[str, Any], *, unread_keys: bool = True) -> Shapes:
     With `unread_keys`, as in the published files, layers that share another layer's cache have keys and values too.
     Nothing reads them, and transformers does not write them.
     """
-    found: Shapes = {}
+    shapes: Shapes = {}
     text, width = config["text_config"], config["text_config"]["hidden_size"]
     prefix = "model.language_model"
-    _put(found, f"{prefix}.embed_tokens.weight", text["vocab_size"], width)
+    _put(shapes, f"{prefix}.embed_tokens.weight", text["vocab_size"], width)
     for index in range(text["num_hidden_layers"]):
-        _layer(found, f"{prefix}.layers.{index}", text, index, unread_keys=unread_keys)
-    _put(found, f"{prefix}.norm.weight", width)
+        _layer(shapes, f"{prefix}.layers.{index}", text, index, unread_keys=unread_keys)
+    _put(shapes, f"{prefix}.norm.weight", width)
     per_layer = text["hidden_size_per_layer_input"]
     if per_layer:
         columns = text["num_hidden_layers"] * per_layer
-        _put(found, f"{prefix}.embed_tokens_per_layer.weight", text["vocab_size_per_layer_input"], columns)
-        _put(found, f"{prefix}.per_layer_model_projection.weight", columns, width)
-        _put(found, f"{prefix}.per_layer_projection_norm.weight", per_layer)
+        _put(shapes, f"{prefix}.embed_tokens_per_layer.weight", text["vocab_size_per_layer_input"], columns)
+        _put(shapes, f"{prefix}.per_layer_model_projection.weight", columns, width)
+        _put(shapes, f"{prefix}.per_layer_projection_norm.weight", per_layer)
     if config["model_type"] == "gemma4_unified":
-        _unified(found, config, width)
-        return found
-    _vision(found, config["vision_config"], width)
+        _unified(shapes, config, width)
+        return shapes
+    _vision(shapes, config["vision_config"], width)
     if config["audio_config"]:
-        _audio(found, config["audio_config"], width)
-    return found
+        _audio(shapes, config["audio_config"], width)
+    return shapes
 
 
-def _put(found: Shapes, name: str, *shape: int) -> None:
-    found[name] = ("BF16", shape)
+def _put(shapes: Shapes, name: str, *shape: int) -> None:
+    shapes[name] = ("BF16", shape)
 
 
-def _linear(found: Shapes, name: str, rows: int, columns: int, *, clipped: bool) -> None:
+def _linear(shapes: Shapes, name: str, rows: int, columns: int, *, clipped: bool) -> None:
     """Add a linear layer of an encoder, which may clip its inputs and outputs."""
-    _put(found, f"{name}.linear.weight", rows, columns)
+    _put(shapes, f"{name}.linear.weight", rows, columns)
     for bound in ("input_min", "input_max", "output_min", "output_max") if clipped else ():
-        _put(found, f"{name}.{bound}")
+        _put(shapes, f"{name}.{bound}")
 
 
-def _layer(found: Shapes, name: str, text: Mapping[str, Any], index: int, *, unread_keys: bool) -> None:
+def _layer(shapes: Shapes, name: str, text: Mapping[str, Any], index: int, *, unread_keys: bool) -> None:
     width, full = text["hidden_size"], text["layer_types"][index] == "full_attention"
     shared = index >= text["num_hidden_layers"] - text["num_kv_shared_layers"] > 0
     head = text["global_head_dim"] if full else text["head_dim"]
     heads, same = text["num_attention_heads"], text["attention_k_eq_v"] and full
     kv_heads = text["num_global_key_value_heads"] if same else text["num_key_value_heads"]
     attention = f"{name}.self_attn"
-    _put(found, f"{attention}.q_proj.weight", heads * head, width)
-    _put(found, f"{attention}.o_proj.weight", width, heads * head)
-    _put(found, f"{attention}.q_norm.weight", head)
+    _put(shapes, f"{attention}.q_proj.weight", heads * head, width)
+    _put(shapes, f"{attention}.o_proj.weight", width, heads * head)
+    _put(shapes, f"{attention}.q_norm.weight", head)
     if unread_keys or not shared:
-        _put(found, f"{attention}.k_norm.weight", head)
-        _put(found, f"{attention}.k_proj.weight", kv_heads * head, width)
+        _put(shapes, f"{attention}.k_norm.weight", head)
+        _put(shapes, f"{attention}.k_proj.weight", kv_heads * head, width)
         if not same:
-            _put(found, f"{attention}.v_proj.weight", kv_heads * head, width)
+            _put(shapes, f"{attention}.v_proj.weight", kv_heads * head, width)
     inner = text["intermediate_size"] * (2 if text["use_double_wide_mlp"] and shared else 1)
-    _put(found, f"{name}.mlp.gate_proj.weight", inner, width)
-    _put(found, f"{name}.mlp.up_proj.weight", inner, width)
-    _put(found, f"{name}.mlp.down_proj.weight", width, inner)
+    _put(shapes, f"{name}.mlp.gate_proj.weight", inner, width)
+    _put(shapes, f"{name}.mlp.up_proj.weight", inner, width)
+    _put(shapes, f"{name}.mlp.down_proj.weight", width, inner)
     norms = ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
-    _put(found, f"{name}.layer_scalar", 1)
+    _put(shapes, f"{name}.layer_scalar", 1)
     if text["hidden_size_per_layer_input"]:
-        _put(found, f"{name}.per_layer_input_gate.weight", text["hidden_size_per_layer_input"], width)
-        _put(found, f"{name}.per_layer_projection.weight", width, text["hidden_size_per_layer_input"])
+        _put(shapes, f"{name}.per_layer_input_gate.weight", text["hidden_size_per_layer_input"], width)
+        _put(shapes, f"{name}.per_layer_projection.weight", width, text["hidden_size_per_layer_input"])
         norms.append("post_per_layer_input_norm")
     if text["enable_moe_block"]:
         norms += [f"post_feedforward_layernorm_{number}" for number in (1, 2)] + ["pre_feedforward_layernorm_2"]
-        _experts(found, name, text)
+        _experts(shapes, name, text)
     for norm in norms:
-        _put(found, f"{name}.{norm}.weight", width)
+        _put(shapes, f"{name}.{norm}.weight", width)
 
 
-def _experts(found: Shapes, name: str, text: Mapping[str, Any]) -> None:
+def _experts(shapes: Shapes, name: str, text: Mapping[str, Any]) -> None:
     width, experts, inner = text["hidden_size"], text["num_experts"], text["moe_intermediate_size"]
-    _put(found, f"{name}.router.scale", width)
-    _put(found, f"{name}.router.per_expert_scale", experts)
-    _put(found, f"{name}.router.proj.weight", experts, width)
-    _put(found, f"{name}.experts.gate_up_proj", experts, 2 * inner, width)
-    _put(found, f"{name}.experts.down_proj", experts, width, inner)
+    _put(shapes, f"{name}.router.scale", width)
+    _put(shapes, f"{name}.router.per_expert_scale", experts)
+    _put(shapes, f"{name}.router.proj.weight", experts, width)
+    _put(shapes, f"{name}.experts.gate_up_proj", experts, 2 * inner, width)
+    _put(shapes, f"{name}.experts.down_proj", experts, width, inner)
 
 
-def _vision(found: Shapes, vision: Mapping[str, Any], text_width: int) -> None:
+def _vision(shapes: Shapes, vision: Mapping[str, Any], text_width: int) -> None:
     width, inner, head = vision["hidden_size"], vision["intermediate_size"], vision["head_dim"]
     tower, clipped = "model.vision_tower", vision["use_clipped_linears"]
-    _put(found, f"{tower}.patch_embedder.position_embedding_table", 2, vision["position_embedding_size"], width)
-    _put(found, f"{tower}.patch_embedder.input_proj.weight", width, 3 * vision["patch_size"] ** 2)
+    _put(shapes, f"{tower}.patch_embedder.position_embedding_table", 2, vision["position_embedding_size"], width)
+    _put(shapes, f"{tower}.patch_embedder.input_proj.weight", width, 3 * vision["patch_size"] ** 2)
     for norm in ("std_bias", "std_scale") if vision["standardize"] else ():
-        _put(found, f"{tower}.{norm}", width)
+        _put(shapes, f"{tower}.{norm}", width)
     for index in range(vision["num_hidden_layers"]):
         layer = f"{tower}.encoder.layers.{index}"
         for part in "qkvo":
-            _linear(found, f"{layer}.self_attn.{part}_proj", width, width, clipped=clipped)
+            _linear(shapes, f"{layer}.self_attn.{part}_proj", width, width, clipped=clipped)
         for part, rows, columns in (("gate", inner, width), ("up", inner, width), ("down", width, inner)):
-            _linear(found, f"{layer}.mlp.{part}_proj", rows, columns, clipped=clipped)
+            _linear(shapes, f"{layer}.mlp.{part}_proj", rows, columns, clipped=clipped)
         for norm in ("q_norm", "k_norm"):
-            _put(found, f"{layer}.self_attn.{norm}.weight", head)
+            _put(shapes, f"{layer}.self_attn.{norm}.weight", head)
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            _put(found, f"{layer}.{norm}.weight", width)
+            _put(shapes, f"{layer}.{norm}.weight", width)
         for norm in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
-            _put(found, f"{layer}.{norm}.weight", width)
-    _put(found, "model.embed_vision.embedding_projection.weight", text_width, width)
+            _put(shapes, f"{layer}.{norm}.weight", width)
+    _put(shapes, "model.embed_vision.embedding_projection.weight", text_width, width)
 
 
-def _unified(found: Shapes, config: Mapping[str, Any], text_width: int) -> None:
+def _unified(shapes: Shapes, config: Mapping[str, Any], text_width: int) -> None:
     """Add what a 12B has instead of encoders (vllm/model_executor/models/gemma4_unified.py, 0.32.0)."""
     vision, audio, part = config["vision_config"], config["audio_config"], "model.vision_embedder"
     width, patch = vision["mm_embed_dim"], 3 * (vision["patch_size"] * vision["pooling_kernel_size"]) ** 2
-    _put(found, f"{part}.patch_dense.weight", width, patch)
-    _put(found, f"{part}.patch_dense.bias", width)
+    _put(shapes, f"{part}.patch_dense.weight", width, patch)
+    _put(shapes, f"{part}.patch_dense.bias", width)
     for norm, size in (("patch_ln1", patch), ("patch_ln2", width), ("pos_norm", width)):
-        _put(found, f"{part}.{norm}.weight", size)
-        _put(found, f"{part}.{norm}.bias", size)
-    _put(found, f"{part}.pos_embedding", vision["mm_posemb_size"], 2, width)
-    _put(found, "model.embed_vision.embedding_projection.weight", text_width, width)
-    _put(found, "model.embed_audio.embedding_projection.weight", text_width, audio["audio_embed_dim"])
+        _put(shapes, f"{part}.{norm}.weight", size)
+        _put(shapes, f"{part}.{norm}.bias", size)
+    _put(shapes, f"{part}.pos_embedding", vision["mm_posemb_size"], 2, width)
+    _put(shapes, "model.embed_vision.embedding_projection.weight", text_width, width)
+    _put(shapes, "model.embed_audio.embedding_projection.weight", text_width, audio["audio_embed_dim"])
 
 
-def _audio(found: Shapes, audio: Mapping[str, Any], text_width: int) -> None:
+def _audio(shapes: Shapes, audio: Mapping[str, Any], text_width: int) -> None:
     width, (first, second) = audio["hidden_size"], audio["subsampling_conv_channels"]
     tower, output = "model.audio_tower", audio["output_proj_dims"]
     conv = f"{tower}.subsample_conv_projection"
     for name, shape in (("layer0", (first, 1, 3, 3)), ("layer1", (second, first, 3, 3))):
-        _put(found, f"{conv}.{name}.conv.weight", *shape)
-        _put(found, f"{conv}.{name}.norm.weight", shape[0])
-    _put(found, f"{conv}.input_proj_linear.weight", width, width)
+        _put(shapes, f"{conv}.{name}.conv.weight", *shape)
+        _put(shapes, f"{conv}.{name}.norm.weight", shape[0])
+    _put(shapes, f"{conv}.input_proj_linear.weight", width, width)
     for index in range(audio["num_hidden_layers"]):
-        _audio_layer(found, f"{tower}.layers.{index}", audio)
-    _put(found, f"{tower}.output_proj.weight", output, width)
-    _put(found, f"{tower}.output_proj.bias", output)
-    _put(found, "model.embed_audio.embedding_projection.weight", text_width, output)
+        _audio_layer(shapes, f"{tower}.layers.{index}", audio)
+    _put(shapes, f"{tower}.output_proj.weight", output, width)
+    _put(shapes, f"{tower}.output_proj.bias", output)
+    _put(shapes, "model.embed_audio.embedding_projection.weight", text_width, output)
 
 
-def _audio_layer(found: Shapes, name: str, audio: Mapping[str, Any]) -> None:
+def _audio_layer(shapes: Shapes, name: str, audio: Mapping[str, Any]) -> None:
     width, clipped = audio["hidden_size"], audio["use_clipped_linears"]
     for part in ("feed_forward1", "feed_forward2"):
-        _linear(found, f"{name}.{part}.ffw_layer_1", 4 * width, width, clipped=clipped)
-        _linear(found, f"{name}.{part}.ffw_layer_2", width, 4 * width, clipped=clipped)
-        _put(found, f"{name}.{part}.pre_layer_norm.weight", width)
-        _put(found, f"{name}.{part}.post_layer_norm.weight", width)
+        _linear(shapes, f"{name}.{part}.ffw_layer_1", 4 * width, width, clipped=clipped)
+        _linear(shapes, f"{name}.{part}.ffw_layer_2", width, 4 * width, clipped=clipped)
+        _put(shapes, f"{name}.{part}.pre_layer_norm.weight", width)
+        _put(shapes, f"{name}.{part}.post_layer_norm.weight", width)
     for part in ("q_proj", "k_proj", "v_proj", "post"):
-        _linear(found, f"{name}.self_attn.{part}", width, width, clipped=clipped)
-    _put(found, f"{name}.self_attn.per_dim_scale", width // audio["num_attention_heads"])
-    _put(found, f"{name}.self_attn.relative_k_proj.weight", width, width)
-    _linear(found, f"{name}.lconv1d.linear_start", 2 * width, width, clipped=clipped)
-    _linear(found, f"{name}.lconv1d.linear_end", width, width, clipped=clipped)
-    _put(found, f"{name}.lconv1d.depthwise_conv1d.weight", width, 1, audio["conv_kernel_size"])
+        _linear(shapes, f"{name}.self_attn.{part}", width, width, clipped=clipped)
+    _put(shapes, f"{name}.self_attn.per_dim_scale", width // audio["num_attention_heads"])
+    _put(shapes, f"{name}.self_attn.relative_k_proj.weight", width, width)
+    _linear(shapes, f"{name}.lconv1d.linear_start", 2 * width, width, clipped=clipped)
+    _linear(shapes, f"{name}.lconv1d.linear_end", width, width, clipped=clipped)
+    _put(shapes, f"{name}.lconv1d.depthwise_conv1d.weight", width, 1, audio["conv_kernel_size"])
     for norm in ("lconv1d.pre_layer_norm", "lconv1d.conv_norm", "norm_pre_attn", "norm_post_attn", "norm_out"):
-        _put(found, f"{name}.{norm}.weight", width)
+        _put(shapes, f"{name}.{norm}.weight", width)
 
 
 def is_decoder_linear(name: str) -> bool:
@@ -175,34 +175,34 @@ def nvfp4(
     quantized: Callable[[str], bool] = is_decoder_linear,
 ) -> Shapes:
     """Return the shapes in ModelOpt's NVFP4: two weights per byte, one E4M3 scale per 16 weights."""
-    found: Shapes = {}
+    stored: Shapes = {}
     for name, (dtype, shape) in shapes.items():
         if not quantized(name):
-            found[name] = (dtype, shape)
+            stored[name] = (dtype, shape)
             continue
         rows, columns = shape
-        found[name] = ("U8", (rows, columns // 2))
-        found[f"{name}_scale"] = ("F8_E4M3", (rows, columns // 16))
-        found[f"{name}_scale_2"] = ("F32", ())
+        stored[name] = ("U8", (rows, columns // 2))
+        stored[f"{name}_scale"] = ("F8_E4M3", (rows, columns // 16))
+        stored[f"{name}_scale_2"] = ("F32", ())
         module = name.removesuffix(".weight")
         if inputs:
-            found[f"{module}.input_scale"] = ("F32", ())
+            stored[f"{module}.input_scale"] = ("F32", ())
         if awq:
-            found[f"{module}.pre_quant_scale"] = ("BF16", (columns,))
+            stored[f"{module}.pre_quant_scale"] = ("BF16", (columns,))
         if kv_scales and module.endswith(("k_proj", "v_proj")):
-            found[f"{module}.{module[-6]}_scale"] = ("F32", ())
-    return found
+            stored[f"{module}.{module[-6]}_scale"] = ("F32", ())
+    return stored
 
 
 def fp8(shapes: Shapes) -> Shapes:
     """Return the shapes with FP8 linear layers in the decoder, one scale per output channel."""
-    found: Shapes = {}
+    stored: Shapes = {}
     for name, (dtype, shape) in shapes.items():
-        found[name] = (dtype, shape)
+        stored[name] = (dtype, shape)
         if is_decoder_linear(name) or ".experts." in name:
-            found[name] = ("F8_E4M3", shape)
-            found[f"{name}_scale"] = ("BF16", (*shape[:-1], 1))
-    return found
+            stored[name] = ("F8_E4M3", shape)
+            stored[f"{name}_scale"] = ("BF16", (*shape[:-1], 1))
+    return stored
 
 
 def single_experts(shapes: Shapes) -> Shapes:
@@ -212,47 +212,47 @@ def single_experts(shapes: Shapes) -> Shapes:
 
 def split_experts(shapes: Shapes) -> Shapes:
     """Return the shapes with experts stored one by one."""
-    found: Shapes = {}
+    stored: Shapes = {}
     for name, (dtype, shape) in shapes.items():
         if ".experts." not in name:
-            found[name] = (dtype, shape)
+            stored[name] = (dtype, shape)
             continue
         stem, (experts, rows, columns) = name.rpartition(".")[0], shape
         parts = {"gate_proj": rows // 2, "up_proj": rows // 2} if name.endswith("gate_up_proj") else {"down_proj": rows}
         for expert in range(experts):
             for part, own in parts.items():
-                found[f"{stem}.{expert}.{part}.weight"] = (dtype, (own, columns))
-    return found
+                stored[f"{stem}.{expert}.{part}.weight"] = (dtype, (own, columns))
+    return stored
 
 
 def eagle3_tensors(config: Mapping[str, Any]) -> Shapes:
     """Return an EAGLE-3 head: one layer over embeddings and hidden states, with its own small output head."""
-    layer, found = config["transformer_layer_config"], Shapes()
+    layer, shapes = config["transformer_layer_config"], Shapes()
     width, inner, head = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
     rows = {"q": layer["num_attention_heads"] * head, "k": layer["num_key_value_heads"] * head}
-    _put(found, "fc.weight", width, 3 * config["target_hidden_size"])
+    _put(shapes, "fc.weight", width, 3 * config["target_hidden_size"])
     for part in "qkv":
-        _put(found, f"layers.0.self_attn.{part}_proj.weight", rows["q" if part == "q" else "k"], 2 * width)
-    _put(found, "layers.0.self_attn.o_proj.weight", width, rows["q"])
+        _put(shapes, f"layers.0.self_attn.{part}_proj.weight", rows["q" if part == "q" else "k"], 2 * width)
+    _put(shapes, "layers.0.self_attn.o_proj.weight", width, rows["q"])
     for part, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner))):
-        _put(found, f"layers.0.mlp.{part}_proj.weight", *shape)
-    _put(found, "lm_head.weight", config["draft_vocab_size"], width)
-    found["d2t"] = ("I64", (config["draft_vocab_size"],))
-    return found
+        _put(shapes, f"layers.0.mlp.{part}_proj.weight", *shape)
+    _put(shapes, "lm_head.weight", config["draft_vocab_size"], width)
+    shapes["d2t"] = ("I64", (config["draft_vocab_size"],))
+    return shapes
 
 
 def assistant_tensors(config: Mapping[str, Any]) -> Shapes:
     """Return an MTP draft: only queries, and projections from and to the target's width."""
-    text, found = config["text_config"], Shapes()
+    text, shapes = config["text_config"], Shapes()
     width, backbone = text["hidden_size"], config["backbone_hidden_size"]
-    _put(found, "model.embed_tokens.weight", text["vocab_size"], width)
+    _put(shapes, "model.embed_tokens.weight", text["vocab_size"], width)
     for index in range(text["num_hidden_layers"]):
-        _layer(found, f"model.layers.{index}", text, index, unread_keys=True)
-    _put(found, "model.norm.weight", width)
-    _put(found, "pre_projection.weight", width, 2 * backbone)
-    _put(found, "post_projection.weight", backbone, width)
+        _layer(shapes, f"model.layers.{index}", text, index, unread_keys=True)
+    _put(shapes, "model.norm.weight", width)
+    _put(shapes, "pre_projection.weight", width, 2 * backbone)
+    _put(shapes, "post_projection.weight", backbone, width)
     if config.get("use_ordered_embeddings"):
-        _put(found, "masked_embedding.centroids.weight", config["num_centroids"], width)
-        found["masked_embedding.token_ordering"] = ("I64", (text["vocab_size"],))
+        _put(shapes, "masked_embedding.centroids.weight", config["num_centroids"], width)
+        shapes["masked_embedding.token_ordering"] = ("I64", (text["vocab_size"],))
     own = (".k_proj.", ".v_proj.", ".k_norm.")
-    return {name: shape for name, shape in found.items() if not any(mark in name for mark in own)}
+    return {name: shape for name, shape in shapes.items() if not any(mark in name for mark in own)}

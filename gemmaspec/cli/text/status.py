@@ -43,65 +43,65 @@ def show(found: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool,
         table.show(_COLUMNS, [*map(_row, found), *map(replicas.router_row, routers)])
 
 
-def _row(one: Status) -> tuple[str, ...]:
-    started = one.started
+def _row(status: Status) -> tuple[str, ...]:
+    started = status.started
     own = "" if started.profile == started.server.name else started.profile
-    cause = one.cause.why if one.cause else ""
-    said = "; ".join(part for part in (one.why, cause) if part) or one.problem
-    changed = "files have changed since the start" if one.changed else said
+    cause = status.cause.why if status.cause else ""
+    reason = "; ".join(part for part in (status.why, cause) if part) or status.problem
+    changed = "files have changed since the start" if status.changed else reason
     port = str(started.server.port or "-")
     return (
         started.server.name,
         own or started.server.name,
         started.engine,
         port,
-        one.word,
-        ago(one.since),
-        _drafts(one),
+        status.word,
+        ago(status.since),
+        _drafts(status),
         changed,
     )
 
 
-def _drafts(one: Status) -> str:
-    if not one.started.server.speculates:
+def _drafts(status: Status) -> str:
+    if not status.started.server.speculates:
         return "off"
-    length = one.counters.acceptance_length if one.counters and one.counters.drafts else None
+    length = status.counters.acceptance_length if status.counters and status.counters.drafts else None
     return f"{length:.2f}" if length is not None else "-"
 
 
-def _whole(one: Status) -> None:
-    server = one.started.server
-    why = f": {one.why}" if one.why else ""
-    since = f", {ago(one.since)}" if one.since else ""
-    detail = f"; {one.state.detail}" if one.state.detail and one.state.detail not in one.why else ""
-    word = output.coloured(one.word, _COLOURS[one.word])
-    output.told(f"{server.name} is {word}{why}  ({one.started.engine}{detail}{since})")
-    if one.cause and one.cause.why:
-        output.told(f"  cause     {one.cause.why}")
-    if one.cause and one.cause.fix:
-        output.told(f"  fix       {one.cause.fix}")
-    if one.running:
+def _whole(status: Status) -> None:
+    server = status.started.server
+    why = f": {status.why}" if status.why else ""
+    since = f", {ago(status.since)}" if status.since else ""
+    detail = f"; {status.state.detail}" if status.state.detail and status.state.detail not in status.why else ""
+    word = output.coloured(status.word, _COLOURS[status.word])
+    output.told(f"{server.name} is {word}{why}  ({status.started.engine}{detail}{since})")
+    if status.cause and status.cause.why:
+        output.told(f"  cause     {status.cause.why}")
+    if status.cause and status.cause.fix:
+        output.told(f"  fix       {status.cause.fix}")
+    if status.running:
         output.told(f"  address   {server.base_url}/v1   model {server.model}")
-        if one.problem:
-            output.told(f"  WARNING   {one.problem}")
-        report_lines(one.report)
-        if one.logged.backends:
-            output.told(f"  attention {', '.join(one.logged.backends)} (logged)")
-        for line in one.logged.warnings:
+        if status.problem:
+            output.told(f"  WARNING   {status.problem}")
+        report_lines(status.report)
+        if status.logged.backends:
+            output.told(f"  attention {', '.join(status.logged.backends)} (logged)")
+        for line in status.logged.warnings:
             output.told(f"  WARNING   {line}")
-        if one.speedless:
-            output.told(f"  WARNING   it runs {one.speedless}")
-        for file in one.changed:
+        if status.speedless:
+            output.told(f"  WARNING   it runs {status.speedless}")
+        for file in status.changed:
             output.told(f"  CHANGED   {file}")
-        _drafting(one)
-    for node in one.nodes:
+        _drafting(status)
+    for node in status.nodes:
         output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
-    for line in verdicts.lines(one.last):
+    for line in verdicts.lines(status.last):
         output.told(line)
-    if one.cause:
+    if status.cause:
         output.told(f"  log       gemmaspec logs {server.name}")
-    if one.next:
-        output.told(f"  next      {one.next}")
+    if status.next:
+        output.told(f"  next      {status.next}")
 
 
 def _node(node: NodeStatus) -> str:
@@ -112,8 +112,8 @@ def _node(node: NodeStatus) -> str:
     return f"rank {node.rank} on {node.host}: {node.state.status}{detail}; {plan if not node.rank else same}"
 
 
-def _drafting(one: Status) -> None:
-    counters = one.counters
+def _drafting(status: Status) -> None:
+    counters = status.counters
     if counters and counters.drafts:
         accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
         output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
@@ -121,31 +121,31 @@ def _drafting(one: Status) -> None:
         output.told("  drafted   unknown, because the server does not answer yet")
 
 
-def _document(one: Status) -> dict[str, Any]:
-    server = one.started.server
+def _document(status: Status) -> dict[str, Any]:
+    server = status.started.server
     return {
         "name": server.name,
-        "profile": one.started.profile,
-        "engine": one.started.engine,
-        "status": one.state.status,
-        "state": one.word,
-        "why": one.why or None,
-        "cause": one.cause.why if one.cause and one.cause.why else None,
-        "fix": one.cause.fix if one.cause else None,
-        "since": one.since,
-        "next": one.next,
-        "exit_code": one.state.exit_code,
-        "restarts": one.state.restarts,
-        "detail": one.state.detail,
-        "address": None if one.damaged else f"{server.base_url}/v1",
+        "profile": status.started.profile,
+        "engine": status.started.engine,
+        "status": status.state.status,
+        "state": status.word,
+        "why": status.why or None,
+        "cause": status.cause.why if status.cause and status.cause.why else None,
+        "fix": status.cause.fix if status.cause else None,
+        "since": status.since,
+        "next": status.next,
+        "exit_code": status.state.exit_code,
+        "restarts": status.state.restarts,
+        "detail": status.state.detail,
+        "address": None if status.damaged else f"{server.base_url}/v1",
         "port": server.port or None,
         "model": server.model or None,
-        "problem": one.problem or None,
-        "speculation": one.counters,
-        "report": one.report,
-        "attention": one.logged.backends,
-        "logged": one.logged.warnings,
-        "without_speed_patches": one.speedless or None,
+        "problem": status.problem or None,
+        "speculation": status.counters,
+        "report": status.report,
+        "attention": status.logged.backends,
+        "logged": status.logged.warnings,
+        "without_speed_patches": status.speedless or None,
         "nodes": [
             {
                 "rank": node.rank,
@@ -156,8 +156,8 @@ def _document(one: Status) -> dict[str, Any]:
                 "plan_sha256": node.plan,
                 "same": node.same,
             }
-            for node in one.nodes
+            for node in status.nodes
         ],
-        "changed": one.changed,
-        **verdicts.document(one.last),
+        "changed": status.changed,
+        **verdicts.document(status.last),
     }

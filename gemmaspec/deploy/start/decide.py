@@ -186,7 +186,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     runs = bool(before) and _runs_as_rendered(before, started, observed)
     joins = runs and not request.afresh
     replaces = before if before and before.lives and not joins else None
-    of_hub = [one for one in observed.models if not one.model.local]
+    of_hub = [seen for seen in observed.models if not seen.model.local]
     return Start(
         engine=observed.engine,
         why=observed.why,
@@ -200,15 +200,15 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         unchanged=runs,
         image=server.image if observed.image == "missing" else None,
         runtime=observed.runtime,
-        fetch=tuple(one.model for one in of_hub if one.here == "missing"),
-        make=tuple(one.model for one in observed.models if one.here == "missing" and one.model.is_tiny),
+        fetch=tuple(seen.model for seen in of_hub if seen.here == "missing"),
+        make=tuple(seen.model for seen in observed.models if seen.here == "missing" and seen.model.is_tiny),
         folders=tuple(
-            one.model
-            for one in observed.models
-            if one.model.local and not one.model.is_tiny and not observed.server.nodes
+            seen.model
+            for seen in observed.models
+            if seen.model.local and not seen.model.is_tiny and not observed.server.nodes
         ),
-        ask_access=() if observed.hub_is_off else tuple(one.model for one in of_hub if one.here != "here"),
-        of_hub=tuple(one.model for one in of_hub),
+        ask_access=() if observed.hub_is_off else tuple(seen.model for seen in of_hub if seen.here != "here"),
+        of_hub=tuple(seen.model for seen in of_hub),
         offline=_offline(observed),
         expects=_expects(server),
         rollback=replaces.good if replaces and request.rollback_on_failure else None,
@@ -263,8 +263,8 @@ def decide_rollback(
         make=(),
         folders=(),
         ask_access=(),
-        of_hub=tuple(one.model for one in models if not one.model.local),
-        offline=offline_for(models) if started.hub_cache and all(one.pinned for one in models) else "no",
+        of_hub=tuple(seen.model for seen in models if not seen.model.local),
+        offline=offline_for(models) if started.hub_cache and all(seen.pinned for seen in models) else "no",
         expects=_expects(started.server),
         rollback=None,
         good=good,
@@ -317,10 +317,10 @@ def offline_for(models: Sequence[ModelSeen]) -> Offline:
     vLLM asks the Hub even for what the cache has, and dies if the Hub does not answer. So it is told not to ask if
     all models are complete in the cache, and either pinned to a commit or the Hub does not answer.
     """
-    of_hub = [one for one in models if not one.model.local]
-    if not of_hub or not all(one.whole for one in of_hub):
+    of_hub = [seen for seen in models if not seen.model.local]
+    if not of_hub or not all(seen.whole for seen in of_hub):
         return "no"
-    return "yes" if all(one.pinned for one in of_hub) else "if the Hub does not answer"
+    return "yes" if all(seen.pinned for seen in of_hub) else "if the Hub does not answer"
 
 
 def _expects(server: Server) -> str:

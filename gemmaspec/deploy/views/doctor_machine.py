@@ -70,70 +70,70 @@ def _fix(answer: Fit, profile: str) -> str:
 
 def models(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Check whether target and draft are on this machine or can be fetched."""
-    for one in models_of(subject.loaded.profile) if subject.loaded else ():
-        if one.local:
-            yield _folder(one)
+    for ref in models_of(subject.loaded.profile) if subject.loaded else ():
+        if ref.local:
+            yield _folder(ref)
         else:
-            yield _of_the_hub(subject, one)
+            yield _of_the_hub(subject, ref)
 
 
-def _folder(one: ModelRef) -> CheckResult:
-    if one.is_tiny and not (one.folder / "config.json").is_file():
-        return ok(one.role, f"{one.model} will be made by `up`")
+def _folder(ref: ModelRef) -> CheckResult:
+    if ref.is_tiny and not (ref.folder / "config.json").is_file():
+        return ok(ref.role, f"{ref.model} will be made by `up`")
     try:
-        check_folder(one)
+        check_folder(ref)
     except GemmaspecError as error:
-        return failed(one.role, error.message, f"ls {one.folder}")
-    return ok(one.role, f"{one.folder} exists")
+        return failed(ref.role, error.message, f"ls {ref.folder}")
+    return ok(ref.role, f"{ref.folder} exists")
 
 
-def _of_the_hub(subject: DoctorSubject, one: ModelRef) -> CheckResult:
+def _of_the_hub(subject: DoctorSubject, ref: ModelRef) -> CheckResult:
     assert subject.loaded
     folder = hub_cache(subject.loaded.profile)
     try:
         if subject.silent_hub:
-            raise _about(one, *subject.silent_hub)
+            raise _about(ref, *subject.silent_hub)
         if access.is_offline():
             raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
-        listing = list_files(one.model, one.revision, role=one.role)
+        listing = list_files(ref.model, ref.revision, role=ref.role)
     except Unreachable as error:
-        silent = Unreachable(error.message.removeprefix(f"{one.role}.model: "), hint=error.hint)
-        subject.silent_hub = subject.silent_hub or (one.model, silent)
-        return _without_the_hub(subject, one, silent)
+        silent = Unreachable(error.message.removeprefix(f"{ref.role}.model: "), hint=error.hint)
+        subject.silent_hub = subject.silent_hub or (ref.model, silent)
+        return _without_the_hub(subject, ref, silent)
     except GemmaspecError as error:
-        return failed(one.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
+        return failed(ref.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
     cache = Cache(folder)
     rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
-    subject.to_fetch[one.role] = rest
-    shown = f"{one.model} at {listing.commit}"
+    subject.to_fetch[ref.role] = rest
+    shown = f"{ref.model} at {listing.commit}"
     if not cache.missing(listing):
-        return ok(one.role, f"{shown} is in the cache")
-    return warning(one.role, f"{shown}: {rest / 1e9:.2f} GB to download", f"gemmaspec pull {subject.loaded.typed}")
+        return ok(ref.role, f"{shown} is in the cache")
+    return warning(ref.role, f"{shown}: {rest / 1e9:.2f} GB to download", f"gemmaspec pull {subject.loaded.typed}")
 
 
-def _about(one: ModelRef, asked: str, error: Unreachable) -> Unreachable:
+def _about(ref: ModelRef, asked: str, error: Unreachable) -> Unreachable:
     """Return the error of the model that was `asked` about, as that of another one."""
-    hint = error.hint and error.hint.replace(asked, one.model)
-    return Unreachable(error.message.replace(asked, one.model), hint=hint)
+    hint = error.hint and error.hint.replace(asked, ref.model)
+    return Unreachable(error.message.replace(asked, ref.model), hint=hint)
 
 
-def _without_the_hub(subject: DoctorSubject, one: ModelRef, error: Unreachable) -> CheckResult:
+def _without_the_hub(subject: DoctorSubject, ref: ModelRef, error: Unreachable) -> CheckResult:
     """Return what the cache and the shapes that ship say of a model, where the Hub cannot be asked."""
     assert subject.loaded
     folder = hub_cache(subject.loaded.profile)
-    cached = access.cached_commit(one.model, one.revision, cache=folder)
-    if cached and access.is_whole(one.model, one.revision, cache=folder):
-        subject.to_fetch[one.role] = 0
-        return ok(one.role, f"{one.model} at {cached} is in the cache, with all weights; the Hub was not asked")
+    cached = access.cached_commit(ref.model, ref.revision, cache=folder)
+    if cached and access.is_whole(ref.model, ref.revision, cache=folder):
+        subject.to_fetch[ref.role] = 0
+        return ok(ref.role, f"{ref.model} at {cached} is in the cache, with all weights; the Hub was not asked")
     if cached:
-        return warning(one.role, f"{error.message}; the cache has {one.model} at {cached}, not all of it", error.hint)
+        return warning(ref.role, f"{error.message}; the cache has {ref.model} at {cached}, not all of it", error.hint)
     from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
 
-    known, says = shipped_for(one.model), f"{error.message}, and it is not in the cache"
+    known, says = shipped_for(ref.model), f"{error.message}, and it is not in the cache"
     if known:
-        subject.to_fetch[one.role] = size = checkpoint_of(known).nbytes
+        subject.to_fetch[ref.role] = size = checkpoint_of(known).nbytes
         says += f"; {size / 1e9:.2f} GB to fetch, computed from shapes that ship with gemmaspec"
-    return failed(one.role, says, error.hint)
+    return failed(ref.role, says, error.hint)
 
 
 def disks(subject: DoctorSubject) -> Iterator[CheckResult]:

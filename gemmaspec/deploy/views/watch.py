@@ -92,7 +92,7 @@ def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: floa
     Raises UsageError if a name was not started on this machine or its profile is no longer valid.
     """
     found = [stacks.find(name) for name in each_of(names)] if names else list(stacks.started_stacks())
-    return [_watched(one, window_s, hang_s) for one in found]
+    return [_watched(started, window_s, hang_s) for started in found]
 
 
 def _watched(started: Started, window_s: float | None, hang_s: float | None) -> Watched:
@@ -136,55 +136,55 @@ def _reference(loaded: Loaded) -> Reference | None:
     return Reference(seconds={at: statistics.median(times) for at, times in found.items()})
 
 
-def look(one: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
+def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
     """Read one stack once, act if its profile says so, and yield the events to log."""
     happened = False
-    for line in _look(one, power_w=power_w, restart=restart):
+    for line in _look(stack, power_w=power_w, restart=restart):
         happened = True
         yield line
     now = stacks.now()
-    if one.is_due(now, happened=happened):
+    if stack.is_due(now, happened=happened):
         with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
-            keep_watch(one.started.server.name, _verdict(one, now, interval))
+            keep_watch(stack.started.server.name, _verdict(stack, now, interval))
 
 
-def _verdict(one: Watched, now: float, interval: float) -> Watching:
-    blind = one.started.server.speculates and one.faults.reference is None
+def _verdict(stack: Watched, now: float, interval: float) -> Watching:
+    blind = stack.started.server.speculates and stack.faults.reference is None
     return Watching(
         at=now,
-        active={str(kind): since for kind, since in one.since.items()},
-        restarts=tuple(at for at in one.restarts if now - at < HOUR_S),
-        last=one.last,
+        active={str(kind): since for kind, since in stack.since.items()},
+        restarts=tuple(at for at in stack.restarts if now - at < HOUR_S),
+        last=stack.last,
         unknown=(NO_REFERENCE,) if blind else (),
         interval=interval,
-        attested=one.attested,
+        attested=stack.attested,
     )
 
 
-def _look(one: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
-    if one.started.server.nodes and (lost := _lost_rank(one)):
-        yield from _end_ranks(one, lost, restart)
+def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
+    if stack.started.server.nodes and (lost := _lost_rank(stack)):
+        yield from _end_ranks(stack, lost, restart)
         return
     try:
-        sample = _read(one)
+        sample = _read(stack)
     except GemmaspecError as error:
-        if one.missed():
-            yield _line(one, "unreachable", reason=error.message)
-        if one.unreachable:
-            yield from _look_at_process(one, restart)
+        if stack.missed():
+            yield _line(stack, "unreachable", reason=error.message)
+        if stack.unreachable:
+            yield from _look_at_process(stack, restart)
         return
-    if one.unreachable:
-        yield _line(one, "answers")
-    if one.started.server.reached_at is not None:  # on another machine, and so are its GPUs
+    if stack.unreachable:
+        yield _line(stack, "answers")
+    if stack.started.server.reached_at is not None:  # on another machine, and so are its GPUs
         power_w = None
-    yield from _told(one, one.taken(sample, power_w=power_w), restart)
-    yield from _told(one, _attested(one), restart)
-    one.ask_if_silent(partial(_ask, one.started.server), power_w=power_w)
+    yield from _told(stack, stack.taken(sample, power_w=power_w), restart)
+    yield from _told(stack, _attested(stack), restart)
+    stack.ask_if_silent(partial(_ask, stack.started.server), power_w=power_w)
 
 
 def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
     """Remove workers that are no replicas from the routers before these stacks, and yield what was found."""
-    for name in sorted({one.started.profile for one in found if one.started.replica}):
+    for name in sorted({stack.started.profile for stack in found if stack.started.replica}):
         with contextlib.suppress(GemmaspecError):  # a router that does not run has no workers
             group = groups.find(name)
             if group.router.kind == "vllm-router":
@@ -193,21 +193,21 @@ def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
                     yield WatchLine(at=now, stack=group.members[0], what="stranger", reason=stranger)
 
 
-def _attested(one: Watched) -> Sequence[Event]:
+def _attested(stack: Watched) -> Sequence[Event]:
     """Return whether the processes have begun, or ceased, to run something else than the patched functions."""
-    if stacks.now() - one.attested_at < _ATTESTED_EVERY_S:
+    if stacks.now() - stack.attested_at < _ATTESTED_EVERY_S:
         return ()
-    one.attested_at = stacks.now()
+    stack.attested_at = stacks.now()
     try:
         found = [
             (f"{host}: " if host else "", report["attested"])
-            for host, engine, server in seats(stacks.engine_of(one.started), one.started.server)
+            for host, engine, server in seats(stacks.engine_of(stack.started), stack.started.server)
             if (report := engine.report(server)) and "attested" in report
         ]
     except GemmaspecError:  # whether it runs is judged elsewhere
         return ()
-    one.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
-    return one.faults.attested("; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested"))
+    stack.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
+    return stack.faults.attested("; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested"))
 
 
 def _ask(server: Server) -> None:
@@ -217,14 +217,14 @@ def _ask(server: Server) -> None:
         exchange(server.base_url, "/v1/chat/completions", body=body(server.model), timeout_s=LONGEST_S, api_key=key)
 
 
-def _read(one: Watched) -> Sample:
-    server = one.started.server
+def _read(stack: Watched) -> Sample:
+    server = stack.started.server
     return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
 
 
-def _look_at_process(one: Watched, restart: Restart) -> Iterator[WatchLine]:
+def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:
     """Look whether a server that does not answer has exited by itself; one that `down` ended has not."""
-    name = one.started.server.name
+    name = stack.started.server.name
     try:
         now = stacks.find(name)
     except GemmaspecError:
@@ -232,89 +232,89 @@ def _look_at_process(one: Watched, restart: Restart) -> Iterator[WatchLine]:
     state = stacks.look(now)
     if now.outcome == "ready" and state.status == "exited":
         code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
-        yield from _told(one, one.faults.gone(f"the server has exited{code}"), restart)
+        yield from _told(stack, stack.faults.gone(f"the server has exited{code}"), restart)
 
 
-def _lost_rank(one: Watched) -> State | None:
+def _lost_rank(stack: Watched) -> State | None:
     """Return how a rank of a server on several machines has ended; None while all run, or none was to run.
 
     A headless rank does not end with rank 0, and rank 0 answers /health without the others until it is used.
     """
     with contextlib.suppress(GemmaspecError):
-        now = stacks.find(one.started.server.name)
-        one.engine = one.engine or stacks.engine_of(one.started)
-        state = stacks.look(now, one.engine) if now.outcome == "ready" else None
+        now = stacks.find(stack.started.server.name)
+        stack.engine = stack.engine or stacks.engine_of(stack.started)
+        state = stacks.look(now, stack.engine) if now.outcome == "ready" else None
         return state if state and state.status == "exited" else None
     return None
 
 
-def _end_ranks(one: Watched, lost: State, restart: Restart) -> Iterator[WatchLine]:
+def _end_ranks(stack: Watched, lost: State, restart: Restart) -> Iterator[WatchLine]:
     """Stop what is left of a server that has lost a rank, which cannot join again; then do as for any that exited."""
     reason = f"{lost.detail}; the other ranks were stopped, because a rank cannot join again"
-    engine = one.engine or stacks.engine_of(one.started)
-    if FaultKind.GONE not in one.faults.active:  # what is stopped has no log any more
-        keep_log(engine, one.started.server)
+    engine = stack.engine or stacks.engine_of(stack.started)
+    if FaultKind.GONE not in stack.faults.active:  # what is stopped has no log any more
+        keep_log(engine, stack.started.server)
     try:
-        engine.stop(one.started.server)
+        engine.stop(stack.started.server)
     except GemmaspecError as error:
         reason = f"{lost.detail}; {error.message}"
-    yield from _told(one, one.faults.gone(reason), restart)
+    yield from _told(stack, stack.faults.gone(reason), restart)
 
 
-def _told(one: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
+def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
     for event in events:
         if event.begins:
-            one.since[event.kind] = stacks.now()
+            stack.since[event.kind] = stacks.now()
         else:
-            one.since.pop(event.kind, None)
-        done = reaction(event, one.policy, restarts=one.restarts, now=stacks.now())
-        speed = suspects.of(one.started, event, one.engine) if event.begins else ()
-        said = [event.reason, done.note, suspects.sentence(one.started.server.name, speed)]
+            stack.since.pop(event.kind, None)
+        done = reaction(event, stack.policy, restarts=stack.restarts, now=stacks.now())
+        speed = suspects.of(stack.started, event, stack.engine) if event.begins else ()
+        said = [event.reason, done.note, suspects.sentence(stack.started.server.name, speed)]
         reason = "; ".join(part for part in said if part)
-        one.last = f"{event.kind}: {done.note}" if done.note else one.last
-        yield _line(one, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
-        document = {"stack": one.started.server.name, **dataclasses.asdict(event), "reason": reason}
-        for wrong in hooks.tell(one.hook, one.webhook, document):
-            yield _line(one, "hook", reason=wrong)
-        yield from _act(one, event, done, restart, speed)
+        stack.last = f"{event.kind}: {done.note}" if done.note else stack.last
+        yield _line(stack, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
+        document = {"stack": stack.started.server.name, **dataclasses.asdict(event), "reason": reason}
+        for wrong in hooks.tell(stack.hook, stack.webhook, document):
+            yield _line(stack, "hook", reason=wrong)
+        yield from _act(stack, event, done, restart, speed)
 
 
 def _act(
-    one: Watched, event: Event, done: Reaction, restart: Restart, speed: Sequence[str] = ()
+    stack: Watched, event: Event, done: Reaction, restart: Restart, speed: Sequence[str] = ()
 ) -> Iterator[WatchLine]:
     """Do what was decided. A server with suspected patches for speed is first restarted without those."""
     if done.action == "report":
         return
-    speedless_first = suspects.leave_out(one.started, speed, f"{event.kind}: {event.reason}")
-    name = one.started.server.name
+    speedless_first = suspects.leave_out(stack.started, speed, f"{event.kind}: {event.reason}")
+    name = stack.started.server.name
     if drains(event.kind):
-        yield _line(one, "drained", fault=event.kind, reason=_drain(one))
-    one.restarts.append(stacks.now())
+        yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
+    stack.restarts.append(stacks.now())
     off = done.action == "off" and not speedless_first
     what = "restarted without speculation" if off else "restarted"
     what += f" and without {', '.join(speed)}" if speedless_first else ""
     try:
         if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
-            stacks.engine_of(one.started).stop(one.started.server)
+            stacks.engine_of(stack.started).stop(stack.started.server)
         restart(name, no_spec=off)
     except GemmaspecError as error:
-        one.last = f"{event.kind}: a restart failed"
-        yield _line(one, "failed", reason=error.message)
+        stack.last = f"{event.kind}: a restart failed"
+        yield _line(stack, "failed", reason=error.message)
         return
-    one.last = f"{event.kind}: {what}"
-    one.started, one.since, one.failures, one.engine = stacks.find(name), {}, 0, None
-    one.faults, one.question = Faults(limits=one.faults.limits, reference=one.faults.reference), Question()
-    yield _line(one, "off" if off else "restarted", reason=what if speedless_first else "")
+    stack.last = f"{event.kind}: {what}"
+    stack.started, stack.since, stack.failures, stack.engine = stacks.find(name), {}, 0, None
+    stack.faults, stack.question = Faults(limits=stack.faults.limits, reference=stack.faults.reference), Question()
+    yield _line(stack, "off" if off else "restarted", reason=what if speedless_first else "")
 
 
-def _drain(one: Watched) -> str:
+def _drain(stack: Watched) -> str:
     """Wait until no request runs, for as long as the server may take to stop, and say how that went."""
     began = time.monotonic()
-    longest = one.started.server.stop_grace_s
+    longest = stack.started.server.stop_grace_s
     most = 0.0
     while True:
         try:
-            sample = _read(one)
+            sample = _read(stack)
         except GemmaspecError:
             return "the server does not say any more how many requests run"
         left = sample.running + sample.waiting
@@ -327,17 +327,17 @@ def _drain(one: Watched) -> str:
         time.sleep(_DRAIN_POLL_S)
 
 
-def _line(one: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
+def _line(stack: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return WatchLine(at=now, stack=one.started.server.name, what=what, fault=fault, reason=reason)
+    return WatchLine(at=now, stack=stack.started.server.name, what=what, fault=fault, reason=reason)
 
 
 def power() -> float | None:
     """Return the power that all GPUs draw together, in watts; None if it is unknown."""
     with contextlib.suppress(EnvironmentMissing):
-        drawn = [one.power_w for one in nvidia.loads()]
-        if drawn and all(one is not None for one in drawn):
-            return sum(one for one in drawn if one is not None)
+        drawn = [gpu.power_w for gpu in nvidia.loads()]
+        if drawn and all(watts is not None for watts in drawn):
+            return sum(watts for watts in drawn if watts is not None)
     return None
 
 
