@@ -21,7 +21,7 @@ from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.profile.load import load_profile
 from gemmaspec.ready import first_request as probing
 from gemmaspec.ready.counters import SpecCounters
-from gemmaspec.ready.first_request import ask, healthy, probe, read_counters, user_message
+from gemmaspec.ready.first_request import ask, healthy, probe, read_counters
 from tests.fake_server import FakeServer, fake_server
 
 
@@ -194,7 +194,7 @@ def test_the_key_is_sent_only_to_a_server_that_needs_one(vllm: FakeServer, monke
 @pytest.mark.parametrize("key", ["käse", "two\nlines", "\x00"])
 def test_a_key_that_no_header_can_hold_is_an_error_without_the_key(vllm: FakeServer, key: str) -> None:
     with pytest.raises(StartFailed) as caught:
-        ask(vllm.server(), [user_message("hello")], api_key=key)
+        ask(vllm.server(), [{"role": "user", "content": "hello"}], api_key=key)
     assert key not in caught.value.message
 
 
@@ -243,17 +243,12 @@ def test_counters_are_read_by_themselves(vllm: FakeServer) -> None:
 
 
 def test_anything_can_be_asked(vllm: FakeServer) -> None:
-    message = user_message("What is this?", image_url="data:image/png;base64,AA==")
+    message = {"role": "user", "content": "What is this?"}
     ask(vllm.server(), [message], max_tokens=7, extra={"chat_template_kwargs": {"enable_thinking": True}})
     (body,) = [body for _, _, body in vllm.requests if body]
     assert body["max_tokens"] == 7
     assert body["chat_template_kwargs"] == {"enable_thinking": True}
-    assert body["messages"][0]["content"][0]["image_url"] == {"url": "data:image/png;base64,AA=="}
-
-
-def test_an_image_from_elsewhere_is_refused() -> None:
-    with pytest.raises(ValueError, match="data:image"):
-        user_message("What is this?", image_url="https://example.com/a.png")
+    assert body["messages"] == [message]
 
 
 JSON = st.recursive(

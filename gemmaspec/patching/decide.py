@@ -42,10 +42,10 @@ class Verdict:
         return self.state in launcher.FITS
 
 
-def launcher_patch(patch: Patch, *, required: bool = True) -> launcher.Patch:
+def launcher_patch(patch: Patch) -> launcher.Patch:
     """Return a patch as the launcher reads it from a plan, to be judged by its lines alone, whatever it is for."""
     compiled: launcher.Patch = launcher.decode(launcher.Patch, patch_entry(patch, required=False), patch.id)
-    return dataclasses.replace(compiled, required=required, purpose="defect")
+    return dataclasses.replace(compiled, required=True, purpose="defect")
 
 
 def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launcher.Patch, ...]:

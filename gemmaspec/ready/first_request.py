@@ -56,16 +56,6 @@ def api_key_for(server: Server) -> str | None:
     return os.environ.get("VLLM_API_KEY") or None if server.needs_api_key else None
 
 
-def user_message(text: str, *, image_url: str | None = None) -> dict[str, Any]:
-    """Return one user message, with an optional image as a data URL. Raises ValueError for any other URL."""
-    if image_url is None:
-        return {"role": "user", "content": text}
-    if not image_url.startswith("data:image/"):
-        raise ValueError("an image is given as a data:image/… URL")
-    image = {"type": "image_url", "image_url": {"url": image_url}}
-    return {"role": "user", "content": [image, {"type": "text", "text": text}]}
-
-
 def healthy(server: Server) -> bool:
     """Return whether /health answers 200. It only triggers the probe; it does not mean ready."""
     try:
@@ -118,7 +108,7 @@ def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_t
     Raises what `ask` raises, and StartFailed if the answer is empty, contains markers that should have been removed,
     or was not drafted although the server has a model or head that drafts for every text.
     """
-    answer = ask(server, [user_message(QUESTION)], timeout_s=timeout_s, api_key=api_key)
+    answer = ask(server, [{"role": "user", "content": QUESTION}], timeout_s=timeout_s, api_key=api_key)
     must_draft = server.speculates and not server.looks_up
     if complaint := judge(answer, speculates=must_draft, any_text=any_text):
         raise StartFailed(complaint)

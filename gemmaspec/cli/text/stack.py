@@ -278,6 +278,6 @@ def _side_json(side: Side) -> dict[str, Any]:
     return {"seconds_to_ready": round(side.seconds_to_ready, 1), "answer": side.answer}
 
 
-def _clipped(text: str, width: int = 100) -> str:
+def _clipped(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
+    return line if len(line) <= 100 else f"{line[:99]}…"

@@ -153,13 +153,13 @@ def write_audit(name: str, command: str, step: str, result: str) -> None:
         raise EnvironmentMissing(f"cannot write {file}: {error.strerror}", hint=f"ls -ld {file.parent}") from None
 
 
-def last_audit(group: Group, lines: int = 3) -> Sequence[str]:
-    """Return the last lines of the audit."""
+def last_audit(group: Group) -> Sequence[str]:
+    """Return the last three lines of the audit."""
     try:
         text = read_regular(group.audit, limit=2 * _MOST_AUDIT)
     except GemmaspecError:
         return []
-    return (text or b"").decode("utf-8", "replace").splitlines()[-lines:]
+    return (text or b"").decode("utf-8", "replace").splitlines()[-3:]
 
 
 def _now() -> str:
