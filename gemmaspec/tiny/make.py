@@ -55,6 +55,7 @@ HEADS: dict[str, Callable[[Path, Path], None]] = {
 
 _SIGNAL_OF_PARENTS_DEATH = 1
 """PR_SET_PDEATHSIG of Linux's prctl."""
+_AGAIN_S = 5.0
 
 
 def make(out: Path, name: str, template: str, rounds: int) -> None:
@@ -107,8 +108,9 @@ def _beside(out: Path, name: str, template: str, rounds: int) -> Iterator[bool]:
         yield True
         other.join()
     finally:
-        other.terminate()
-        other.join()
+        while other.is_alive():  # CPython drops an exception that comes in a callback of a weak reference
+            other.terminate()
+            other.join(_AGAIN_S)
     if other.exitcode:
         raise SystemExit(f"make.py: {name} could not be made (exit code {other.exitcode})")
 
