@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -304,6 +305,53 @@ def test_resume_alone_goes_on_with_the_options_of_the_run(
     assert "settings.ks is missing or not what bench writes" in capsys.readouterr().err
     assert run(["bench"]) == 2
     assert "name a profile" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("overrides", ["runtime.python=EVIL"], "--set runtime.python=EVIL"),
+        ("overrides", ["serve={trust_remote_code: true}"], "--set 'serve={trust_remote_code: true}'"),
+        ("overrides", ["serve.max_num_seqs=2", "serve.extra_args=[--middleware, os.system]"], "--middleware"),
+        ("overrides", ["target.model=/etc"], "target.model=/etc"),
+        ("overrides", ["env.LD_PRELOAD=/tmp/x.so"], "LD_PRELOAD"),
+        ("profile", "./evil.yaml", "./evil.yaml"),
+        ("url", "http://192.0.2.1:1", "--url http://192.0.2.1:1"),
+        ("prompts", "/etc", "--prompts /etc"),
+    ],
+)
+def test_a_result_from_elsewhere_may_only_measure(
+    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: Any, said: str
+) -> None:
+    out = tmp_path / "out"
+    assert run(arguments(fake, prompts, out)) == 0
+    document = result(out)
+    document["settings"] |= {"url": None, "prompts": "gemmaspec", "overrides": [], name: value}
+    document["cells"], document["complete"] = [], False
+    (out / "result.json").write_text(json.dumps(document))
+    asked = len(fake.bodies)
+    capsys.readouterr()
+    assert run(["bench", "--resume", str(out)]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert f"gemmaspec bench {'./evil.yaml' if name == 'profile' else 'tiny-cpu'} --resume {out}" in printed
+    assert len(fake.bodies) == asked
+
+
+def test_what_the_caller_states_goes_on_with_a_result_from_elsewhere(
+    fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    fake.dies_at = 20
+    assert run(arguments(fake, prompts, out)) == 1
+    fake.dies_at = None
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "another-machine"))
+    capsys.readouterr()
+    assert run(["bench", "--resume", str(out)]) == 2
+    hint = next(line for line in capsys.readouterr().err.splitlines() if "try: gemmaspec bench" in line)
+    assert run(shlex.split(hint.partition("try: gemmaspec ")[2])) == 0
+    assert result(out)["complete"] is True
+    assert run(["bench", "--resume", str(out)]) == 0  # by now it is this user's own
 
 
 def test_the_report_is_as_new_as_the_result(

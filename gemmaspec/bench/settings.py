@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.engines import EngineName
+from gemmaspec.profile.find import is_path
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.speculation import Speculative
 
 NO_TABLE: Final = "speculative.k_by_requests="
 """The override that leaves one k for every load."""
@@ -34,14 +37,14 @@ class Settings:
     concurrencies: tuple[int, ...]
     contexts: tuple[int, ...]
     categories: tuple[str, ...]
-    each: int
+    each: Annotated[int, Field(ge=0)]
     """Prompts per category; 0 for all."""
-    max_tokens: int
+    max_tokens: Annotated[int, Field(ge=8, le=1_000_000)]
     ignore_eos: bool
     temperature: float | None
     """None for the server's default."""
-    rounds: int
-    repeats: int
+    rounds: Annotated[int, Field(ge=1, le=20)]
+    repeats: Annotated[int, Field(ge=0, le=10)]
     """How often to repeat a cell whose reference step changed."""
     any_text: bool
     prompts: str
@@ -91,6 +94,43 @@ def stored(found: Mapping[str, Any], *, file: str) -> Settings:
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"][:1]))
         raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
+
+
+_MEASURING: Final = frozenset(
+    {
+        "patches.speed",
+        *(f"speculative.{name}" for name in Speculative.model_fields),
+        *(
+            f"serve.{name}"
+            for name in (
+                *("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
+                *("kv_cache_dtype", "block_size", "tensor_parallel_size", "pipeline_parallel_size", "seed"),
+                *("attention_backend", "linear_backend", "moe_backend", "limit_mm_per_prompt", "enforce_eager"),
+                *("enable_prefix_caching", "enable_chunked_prefill", "disable_hybrid_kv_cache_manager"),
+                *("async_scheduling", "skip_mm_profiling", "language_model_only", "kv_sharing_fast_prefill"),
+            )
+        ),
+    }
+)
+"""Keys that only decide how fast a server is and what it drafts: none names code, a file, an address or a model."""
+
+
+def beyond_measuring(settings: Settings, *, own_prompts: str) -> dict[str, str]:
+    """Return the settings of somebody else's result that could do more than measure, each as its option is typed.
+
+    By the setting's name: a profile's path, other prompts than those that ship, an address, and overrides of keys
+    that are not among _MEASURING.
+    """
+    found: dict[str, str] = {}
+    if is_path(settings.profile):
+        found["profile"] = shlex.quote(settings.profile)
+    if any(one.partition("=")[0] not in _MEASURING for one in settings.overrides):
+        found["overrides"] = shlex.join(word for one in settings.overrides for word in ("--set", one))
+    if settings.prompts != own_prompts:
+        found["prompts"] = shlex.join(("--prompts", settings.prompts))
+    if settings.url is not None:
+        found["url"] = shlex.join(("--url", settings.url))
+    return found
 
 
 def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:

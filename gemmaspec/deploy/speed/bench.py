@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec import __version__
-from gemmaspec.bench import result
+from gemmaspec.bench import result, settings
 from gemmaspec.bench.cells import Arm, Task, cells_of, order
 from gemmaspec.bench.page import page
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
-from gemmaspec.bench.settings import Settings, arms_of, as_json, in_words, stored
+from gemmaspec.bench.settings import Settings, arms_of, as_json, in_words
 from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy.kept import groups, measurements
 from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
+from gemmaspec.deploy.kept.signed import is_own, signature
 from gemmaspec.deploy.speed.bench_cells import Measuring
 from gemmaspec.deploy.speed.bench_patches import patch_arms
 from gemmaspec.deploy.speed.bench_server import Servers
-from gemmaspec.deploy.speed.prompt_sets import prompt_set
+from gemmaspec.deploy.speed.prompt_sets import OWN, prompt_set
 from gemmaspec.deploy.speed.time_left import TimeLeft
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.engine.server import EngineName
@@ -86,23 +88,42 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     if not request.url:
         groups.need_one_server(request.profile, loaded, "bench", url=True)
     prompts = prompt_set(request.prompts, progress.note)
-    settings = _settings(request, loaded, prompts)
-    run = _Run(request, settings, loaded, chosen(prompts, categories=settings.categories, each=settings.each), progress)
+    asked = _settings(request, loaded, prompts)
+    run = _Run(request, asked, loaded, chosen(prompts, categories=asked.categories, each=asked.each), progress)
     return run.run()
 
 
 def resumed(request: BenchRequest) -> BenchRequest:
     """Return the request with the settings of the run in its folder, except for those that the caller states.
 
-    Raises UsageError for a folder without a result of bench.
+    A result that this user's gemmaspec did not write may set only what measures. Raises UsageError for a folder
+    without a result of bench, and for one from elsewhere that would do more, with the command that states it.
     """
-    found = stored(read_result(request.out)["settings"], file=str(request.out / RESULT))
+    document = read_result(request.out)
+    found = settings.stored(document["settings"], file=str(request.out / RESULT))
+    if not is_own(settings.as_json(found), document.get("signature")):
+        _refuse_foreign(request, found)
     same = {
         field.name: getattr(found, field.name)
         for field in dataclasses.fields(request)
         if hasattr(found, field.name) and field.name not in {*request.given, "profile"}
     }
     return dataclasses.replace(request, profile=request.profile or found.profile, **same)
+
+
+def _refuse_foreign(request: BenchRequest, found: Settings) -> None:
+    """Raise UsageError if a result from elsewhere would do more than measure, and the caller has not stated that."""
+    beyond = settings.beyond_measuring(found, own_prompts=OWN)
+    given = {*request.given, *(["profile"] if request.profile else [])}
+    if unstated := [text for name, text in beyond.items() if name not in given]:
+        profile = request.profile or beyond.get("profile") or found.profile
+        options = " ".join(text for name, text in beyond.items() if name != "profile")
+        raise UsageError(
+            f"{request.out / RESULT} was not written by your gemmaspec, and it asks for more than a measurement: "
+            f"{', '.join(unstated)}; only what you type yourself is done",
+            hint=f"gemmaspec bench {profile} --resume {shlex.quote(str(request.out))} {options}".rstrip()
+            + "    # if you trust all of it",
+        )
 
 
 def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Settings:
@@ -279,6 +300,7 @@ class _Run:
             "gemmaspec": __version__,
             "profile": self._loaded.profile.name,
             "settings": as_json(self._settings),
+            "signature": signature(as_json(self._settings)),
             "provenance": {**self._servers.machine, "arms": self._servers.facts},
             "failed": self._failed,
             "rows": result.rows_of(self._cells, common=common),
