@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
 import textwrap
@@ -17,8 +19,17 @@ from typing import Any, Final, TextIO
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.redact import redact
 
-_CONTROLS: Final = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON does not escape."""
+_INK: Final = chr(0xF0000 + secrets.randbelow(0xFFFE))
+"""Marks a colour until it is printed: a character that no text from elsewhere can know."""
+
+_COLOUR: Final = re.compile(f"{_INK}([0-9]{{1,3}}){_INK}")
+
+_OBEYED: Final = re.compile(
+    "(?!\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Characters that a terminal obeys instead of showing: controls other than tab and the end of a line, what changes the
+direction of the text, and half characters, which cannot be printed."""
+
 
 _COLUMN: Final = re.compile(r"\s*\S(?:.*?\S)??\s{2,}(?=\S)")
 """A line's first column, and the two blanks or more that end it."""
@@ -27,9 +38,15 @@ _COMMAND: Final = re.compile(r"(.*\b(?:try|next|run): +|\s*ask +)(\S.*)")
 """A line that ends in a command to copy."""
 
 
+def visible(text: str) -> str:
+    """Return text of any origin for a terminal: what it would obey is escaped, and only coloured() colours."""
+    text = _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+    return _COLOUR.sub(lambda found: f"\x1b[{found[1]}m", text)
+
+
 def data(text: str) -> None:
     """Print the command's result on standard output, unwrapped."""
-    text = redact(text)
+    text = visible(redact(text))
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
@@ -90,7 +107,7 @@ def _fitted(line: str, width: int) -> str:
 def json_data(value: dict[str, Any]) -> None:
     """Print a JSON document with its schema number. Control characters are escaped, so that no terminal obeys them."""
     text = json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False, default=_plain)
-    data(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    data(_OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def _plain(value: Any) -> Any:
@@ -107,7 +124,7 @@ def _plain(value: Any) -> Any:
 def progress(text: str) -> None:
     """Print progress on stderr. A reader that left or a full disk does not end the command."""
     try:
-        sys.stderr.write(fitted(redact(text), width_of(sys.stderr)) + "\n")
+        sys.stderr.write(visible(fitted(redact(text), width_of(sys.stderr))) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         _let_go(sys.stderr)
@@ -130,7 +147,9 @@ def usage(error: Any, *, as_json: bool) -> int:
     if as_json:
         message = error.format_message()
         json_data({"ok": False, "error": {"kind": "UsageError", "message": message, "hint": None}})
-    error.show(sys.stderr)
+    said = io.StringIO()
+    error.show(said)
+    progress(said.getvalue().rstrip())
     return int(error.exit_code)
 
 
@@ -154,7 +173,7 @@ def _let_go(stream: TextIO) -> None:
 
 def coloured(text: str, colour: int, stream: TextIO | None = None) -> str:
     """Return text in one of ANSI's colours, for a terminal that wants them; by default of standard output."""
-    return f"\x1b[{colour}m{text}\x1b[0m" if wants_colour(stream or sys.stdout) else text
+    return f"{_INK}{colour}{_INK}{text}{_INK}0{_INK}" if wants_colour(stream or sys.stdout) else text
 
 
 def wants_colour(stream: TextIO) -> bool:

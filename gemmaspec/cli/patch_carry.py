@@ -219,4 +219,7 @@ def export(
         shown = made.diff.decode("utf-8", "replace")
         output.json_data({"ok": True, "patch": patch, "vllm": made.vllm, "state": made.state, "diff": shown})
     elif not out:
-        sys.stdout.buffer.write(made.diff)
+        if sys.stdout.isatty():
+            output.data(made.diff.decode(errors="replace"))
+        else:
+            sys.stdout.buffer.write(made.diff)

@@ -94,11 +94,12 @@ class _Bars:
     """A bar for each part."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
         from rich.progress import Progress as Bars
 
-        self._console = Console(stderr=True, highlight=False)
+        from gemmaspec.cli.text.screen import Screen
+
+        self._console = Screen(stderr=True)
         name = TextColumn("{task.description}", markup=False)
         columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         self._bars = Bars(*columns, console=self._console, transient=True)

@@ -116,7 +116,9 @@ def _offered(*, yes: bool, dry_run: bool) -> str:
         return offered.profile
     if not sys.stdin.isatty():
         raise UsageError("nobody is there to ask", hint=f"gemmaspec up {offered.profile}")
-    if not typer.confirm(f"Start {offered.profile}? (--dry-run shows what that does)", default=True, err=True):
+    if not typer.confirm(
+        output.visible(f"Start {offered.profile}? (--dry-run shows what that does)"), default=True, err=True
+    ):
         raise UsageError("nothing was started", hint="gemmaspec profile list")
     return offered.profile
 

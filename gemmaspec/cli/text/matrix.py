@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.console import Console
 from rich.text import Text
 
 from gemmaspec.carry.patchset import PatchOnTree
 from gemmaspec.carry.verify import Outcome
 from gemmaspec.cli import output
+from gemmaspec.cli.text.screen import Screen
 from gemmaspec.engine.lines import clean
 from gemmaspec.trees.tree import TreeSource
 
@@ -59,7 +59,7 @@ class MatrixColumn:
 
 def show(outcome: Outcome, *, width: int | None = None) -> None:
     """Print the table on stdout; `width` is the terminal's, or None without one."""
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True, no_color=not output.wants_colour(sys.stdout))
+    console = Screen(file=sys.stdout, soft_wrap=True, no_color=not output.wants_colour(sys.stdout))
     if width is None and console.is_terminal:
         width = console.width
     for line in lines(outcome.cells, width=width or 10_000):

@@ -30,9 +30,9 @@ def tree_progress() -> Iterator[Callable[[TreeSource], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
+    from gemmaspec.cli.text.screen import Screen
 
-    with Console(stderr=True, highlight=False).status("reading vllm") as status:
+    with Screen(stderr=True).status("reading vllm") as status:
         yield lambda place: status.update(f"read {place}")
 
 

@@ -26,12 +26,13 @@ def progress() -> Iterator[SmokeProgress]:
     if not sys.stderr.isatty():
         yield SmokeProgress(note=output.progress, asked=lambda _, __: None)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
+    from gemmaspec.cli.text.screen import Screen
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True, highlight=False), transient=True) as bar:
+    with Bar(*columns, console=Screen(stderr=True), transient=True) as bar:
         task = bar.add_task("asking")
 
         def asked(done: int, of: int) -> None:

@@ -38,11 +38,12 @@ class TerminalProgress:
     """Shows one live line with a clock, and leaves a line for every finished phase."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import Progress as Bar
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._console = Console(stderr=True, highlight=False)
+        from gemmaspec.cli.text.screen import Screen
+
+        self._console = Screen(stderr=True)
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         self._bar = Bar(*columns, console=self._console, transient=True)
         self._task = self._bar.add_task("starting", total=None)

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from gemmaspec.cli import output
+from gemmaspec.cli.text.screen import Screen
 from gemmaspec.live.board import Board, document, gpu_line, rows
 from gemmaspec.redact import redact
 
@@ -26,13 +27,13 @@ def once(board: Board, *, as_json: bool) -> None:
     if as_json:
         output.json_data(document(board))
         return
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
+    console = Screen(file=sys.stdout, soft_wrap=False)
     console.print(picture(board))
 
 
 def live(look: Callable[[], Board], *, interval: float) -> None:
     """Redraw the reading until Ctrl-C."""
-    console = Console(highlight=False)
+    console = Screen()
     with Live(picture(look()), console=console, screen=True, auto_refresh=False) as screen:
         while True:
             screen.update(picture(look()), refresh=True)
