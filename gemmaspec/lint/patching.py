@@ -24,7 +24,8 @@ _EMBEDDINGS: Final = "mtp-share-embeddings"
 _THOUGHTS: Final = "thought-channel-nonstreaming"
 _AWQ: Final = "nvfp4-awq"
 _SCALE: Final = "gemma4-dflash-embedding-scale"
-REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ, _SCALE})
+_ON_CPUS: Final = ("cpu-expand-sampling", "cpu-top-k-no-rows")
+REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ, _SCALE, *_ON_CPUS})
 """Patches that a rule of this module requires, in addition to those of a method (gemmaspec/releases/gemma4.py)."""
 NOT_REQUIRED: Final = {
     "nvfp4-nan-scales": "only the weights' values show NaN scales; no check reads them, and a failed start names it"
@@ -53,6 +54,7 @@ def needs(subject: Subject) -> Iterator[Need]:
     yield from _for_embeddings(subject)
     yield from _for_thoughts(subject)
     yield from _for_awq(subject)
+    yield from _for_sampling(subject)
 
 
 @rule("GS401", "error")
@@ -261,6 +263,12 @@ def _for_awq(subject: Subject) -> Iterator[Need]:
         quantization = checkpoint.quantization if checkpoint else None
         if quantization and quantization.algorithm == "NVFP4_AWQ":
             yield Need(patch=_AWQ, message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
+
+
+def _for_sampling(subject: Subject) -> Iterator[Need]:
+    """Yield the patches without which a CPU drafts for greedy requests alone; up to 0.19 it drafts for none."""
+    if subject.method and not subject.machine.gpus and subject.runs(">=0.20"):
+        yield from (Need(patch=name, message=_symptom(subject, name), certain=True) for name in _ON_CPUS)
 
 
 def _symptom(subject: Subject, name: str) -> str:

@@ -254,7 +254,7 @@ def _of_report(report: dict[str, Any]) -> Iterator[str]:
     yield from _attested(report)
     edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
     for path in sorted(edited):
-        yield f"  WARNING   {path} differs from vllm {vllm['version']} as released: it was edited"
+        yield f"  WARNING   {path} differs from vllm {vllm['version']} as released: another build, or edited"
 
 
 def _attested(report: dict[str, Any]) -> Iterator[str]:
