@@ -2,7 +2,8 @@
 slow for, or cannot be made to show.
 
 The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, or until the file FAKE_VLLM_GO is there;
-FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print, FAKE_VLLM_LARGE to be as slow to end as a real one:
+FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print, FAKE_VLLM_DIES_OF
+the text of a request that ends it, FAKE_VLLM_LARGE to be as slow to end as a real one:
 with 60 threads and 300 MB, and on SIGTERM only once its streams have ended. A streamed answer names its port, 20 times a
 second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
@@ -50,6 +51,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if os.environ.get("FAKE_VLLM_DIES_OF", "\\0") in json.dumps(asked):
+            os._exit(1)
         if asked["model"] != model:
             said = f"The model `{asked['model']}` does not exist. Valid aliases: {model}"
             return self.answer(404, json.dumps({"error": {"message": said}}).encode())

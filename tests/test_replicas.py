@@ -115,12 +115,25 @@ def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fa
         threading.Event().wait(1.0)
         again = pair.run("up", "pair")
     assert "changed   pair-2\n" in again.out, again.err
-    assert found.fates["refused"] == 0, f"{found} {found.reasons}"
-    assert found.fates["cut"] <= 4
+    lost = found.fates["cut"] + found.fates["refused"]
+    assert lost <= 4, f"one for each client that pair-2 had: {found} {found.reasons}"
 
     assert "name one: pair-1, pair-2" in pair.run("logs", "--previous", "pair").err
     assert json.loads(pair.run("down", "pair", "--json").out)["was_running"] is True
     assert {one["state"] for one in _status(pair).values()} == {"stopped"}
+
+
+@pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")
+@pytest.mark.parametrize("kind", ["haproxy"])
+def test_a_request_of_death_ends_one_replica_and_the_other_serves(pair: Fake, kind: RouterKind) -> None:
+    assert pair.run("up", "pair", "--set", "env.FAKE_VLLM_DIES_OF=POISON").code == 0
+    body = {"model": "model-pair", "messages": [{"role": "user", "content": "POISON"}]}
+    address = f"http://127.0.0.1:{PORTS[kind]}/v1/chat/completions"
+    assert httpx.post(address, json=body, timeout=30, trust_env=False).status_code == 502
+    found = _status(pair)
+    assert sorted(str(found[one]["state"]) for one in ("pair-1", "pair-2")) == ["exited", "ready"], found
+    body["messages"] = [{"role": "user", "content": "hello"}]
+    assert [httpx.post(address, json=body, timeout=30, trust_env=False).status_code for _ in range(4)] == [200] * 4
 
 
 class _Stranger(BaseHTTPRequestHandler):

