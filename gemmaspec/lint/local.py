@@ -47,8 +47,14 @@ def model_file(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS904", "error", any_release=True)
 def template_file(subject: Subject) -> Iterator[Issue]:
-    """A chat template that is missing."""
+    """A chat template that is missing or out of bounds."""
     template = subject.profile.chat.template
+    if template and subject.here.get("template") == "outside":
+        yield Issue(
+            path=("chat", "template"),
+            message=f"the template {template} is outside of the profile's folder",
+            fix="copy it there, or type it: --set chat.template=…",
+        )
     if template and subject.here.get("template") == "missing":
         near = difflib.get_close_matches(template, ["gemma4", *subject.templates], n=1, cutoff=0.6)
         fix = f"did you mean {near[0]}?" if near else "use gemma4, or the path of a file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
+from gemmaspec.files import MAX_STATE, UnreadableFile, open_regular
 from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, RANKS_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
@@ -161,10 +163,29 @@ def template_file(profile: Profile) -> Path:
     return Path(name).expanduser() if "/" in name else data.TEMPLATES / name
 
 
+def template_outside(loaded: Loaded) -> Path | None:
+    """Return the folder that a template's path leaves: that of the profile which names it; None if it stays below.
+
+    A profile may be somebody else's, and a template is copied and served. A path that is typed with --set may be
+    anywhere.
+    """
+    place = loaded.place("chat", "template")
+    if "/" not in (loaded.profile.chat.template or "") or not place.line:
+        return None
+    root = Path(place.file).resolve().parent
+    return None if template_file(loaded.profile).resolve().is_relative_to(root) else root
+
+
 def _template_text(loaded: Loaded) -> str:
     file = template_file(loaded.profile)
+    place = loaded.place("chat", "template")
+    if root := template_outside(loaded):
+        raise ProfileError(
+            f"{place}: chat.template: {file} is outside of the profile's folder, {root}",
+            hint=f"gemmaspec up {loaded.typed} --set {shlex.quote(f'chat.template={file}')}    # or copy it there",
+        )
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        place = loaded.place("chat", "template")
+        with open_regular(file, follow=True) as opened:
+            return opened.read(MAX_STATE).decode("utf-8")
+    except (OSError, UnreadableFile, UnicodeDecodeError):
         raise ProfileError(f"{place}: chat.template: cannot read {file}") from None

@@ -16,6 +16,8 @@ from typing import Final, Protocol
 from gemmaspec.errors import UsageError
 from gemmaspec.files import UnreadableFile, make_folder, read_regular, unwritable, write_whole
 from gemmaspec.stack.build import STACK_FILES
+from gemmaspec.stack.paths import TEMPLATE_FILE
+from gemmaspec.stack.watching import SERVICE
 
 MANIFEST: Final = ".gemmaspec-rendered.json"
 """The file with the sha256 of each file that was rendered into a user's folder, by name."""
@@ -89,6 +91,7 @@ def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] 
                 place = folder / name
                 (staging / name).parent.mkdir(parents=True, exist_ok=True)
                 _write_synced(staging / name, text)
+                (staging / name).chmod(_mode(name, files))
             for name in files:
                 place = folder / name
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +102,14 @@ def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] 
     except OSError as error:
         raise unwritable(place, error) from None
     return sorted(files)
+
+
+def _mode(name: str, files: Mapping[str, str]) -> int:
+    """Return a file's mode: a template is its owner's alone, unless the server's container has a user to read it."""
+    if name == "compose.yaml":  # with --single-file it holds the template
+        return 0o600 if TEMPLATE_FILE in files[name] and TEMPLATE_FILE not in files else 0o644
+    server = files.get("compose.yaml", "").partition(f"\n  {SERVICE}:")[0]
+    return 0o600 if name == TEMPLATE_FILE and "\n    user:" not in server else 0o644
 
 
 def difference(stack: Rendered, folder: Path) -> str:

@@ -20,7 +20,7 @@ from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.facts import asked_release
-from gemmaspec.stack.build import template_file
+from gemmaspec.stack.build import template_file, template_outside
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.parts import Checkpoint
@@ -110,7 +110,7 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
         asked=asked,
         target=target,
         draft=draft,
-        here=_here(profile),
+        here=_here(loaded),
         longest=_longest(profile),
     )
     kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
@@ -147,10 +147,13 @@ def _written_by_user(findings: Iterable[Finding]) -> Iterator[Finding]:
             yield one
 
 
-def _here(profile: Profile) -> dict[str, str]:
+def _here(loaded: Loaded) -> dict[str, str]:
     """Return the state of the models' folders and the chat template on this machine, for the rules GS902-GS904."""
+    profile = loaded.profile
     found = {one.role: _kind(one.folder) for one in models_of(profile) if one.local and not one.is_tiny}
-    if profile.chat.template and not template_file(profile).is_file():
+    if template_outside(loaded):
+        found["template"] = "outside"
+    elif profile.chat.template and not template_file(profile).is_file():
         found["template"] = "missing"
     return found
 
