@@ -11,7 +11,7 @@ import yaml
 from gemmaspec.cli.app import run
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.takeover import from_command
+from gemmaspec.profile.takeover import TakenOver, from_command
 from gemmaspec.profile.takeover_compose import from_compose
 from gemmaspec.stack.paths import container_paths
 from gemmaspec.stack.serve import serve_command
@@ -80,6 +80,87 @@ def test_the_value_of_a_secret_is_never_taken_over(command: str) -> None:
     assert {"VLLM_API_KEY", "HF_TOKEN", "MY_TOKEN"} & set(made.content["pass_env"])
 
 
+SECRETS = (
+    *(
+        "DB_PASS",
+        "MYSQL_PWD",
+        "GH_PAT",
+        "WEBHOOK_URL",
+        "SLACK_HOOK",
+        "AUTH_HEADER",
+        "BASIC_AUTH_CRED",
+        "PRIVATE_KEY_PEM",
+    ),
+    *("DATABASE_URL", "MY_PASS", "AWS_SESSION", "VLLM_SOMETHING_NEW", "A", "PGURL", "SENTRY_DSN"),
+)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_variable_that_is_not_known_to_be_harmless_comes_over_by_name_only(name: str) -> None:
+    for made in (
+        from_command(f"{name}=s3cret vllm serve a/b"),
+        from_command(f"docker run -e {name}=s3cret i a/b"),
+        composed({"environment": {name: "s3cret"}}),
+        composed({"environment": [f"{name}=s3cret"]}),
+        composed({"environment": {name: "${X:-s3cret}"}}),
+    ):
+        assert "s3cret" not in f"{made.content}{made.left}"
+        assert name in made.content["pass_env"]
+        assert "env" not in made.content
+
+
+@pytest.mark.parametrize("value", ["https://user:pw@host/x", "/home/me/.secret", "a" * 65, "line\nline", "sk=proj/abc"])
+def test_a_harmless_name_with_another_value_comes_over_by_name_only(value: str) -> None:
+    made = composed({"environment": {"NCCL_SOCKET_IFNAME": value}})
+    assert value not in f"{made.content}{made.left}"
+
+
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "PYTHONSTARTUP", "PYTHONPATH", "VLLM_PLUGINS", "BASH_ENV", "HTTPS_PROXY", "HF_ENDPOINT"]
+)
+def test_a_variable_that_runs_code_is_named_and_left(name: str) -> None:
+    made = composed({"environment": {name: "evil"}})
+    assert "env" not in made.content
+    assert name not in made.content.get("pass_env", ())
+    assert any(one.startswith(f"{name}: it decides which code") for one in made.left)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--trust-remote-code", "--middleware os.system", "--middleware=os.system", "--tool-parser-plugin /x.py"),
+        *("--logits-processors a.b:C", "--worker-cls a.B", "--scheduler-cls a.B", "--hf-overrides {}"),
+        *("--some-new-flag evil.Executor", "--kv-transfer-config {}", "--allowed-local-media-path /"),
+    ],
+)
+def test_a_flag_that_runs_code_is_named_and_left(flag: str) -> None:
+    made = from_command(f"vllm serve a/b --max-num-seqs 4 {flag}")
+    assert made.content["serve"] == {"max_num_seqs": 4}
+    assert any(one.startswith(flag.partition(" ")[0].partition("=")[0]) for one in made.left)
+
+
+def test_flags_without_code_still_come_over() -> None:
+    made = from_command(
+        "vllm serve a/b --max-logprobs 5 --served-model-name x --otlp-traces-endpoint http://u:s3cret@h"
+    )
+    assert made.content["serve"] == {"extra_args": ["--max-logprobs", "5"], "served_model_name": "x"}
+    assert "s3cret" not in f"{made.content}{made.left}"
+
+
+def test_text_of_the_source_cannot_make_a_profile_that_nobody_can_read(folder: Path) -> None:
+    service = {"image": "i/vllm", "command": ["a/b"], "labels\x1b]0;x\x07": "y", "volumes": ["/a\x1b[2J:/b\u2028c"]}
+    (folder / "compose.yml").write_text(yaml.safe_dump({"services": {"vllm": service}}))
+    if run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yml")]) == 0:
+        load_profile(str(folder / "mine.yaml"))
+    else:
+        assert not (folder / "mine.yaml").exists()
+
+
+def composed(service: dict[str, Any]) -> TakenOver:
+    whole = {"services": {"vllm": {"image": "vllm/vllm-openai:v0.32.0", "command": ["--model", "a/b"], **service}}}
+    return from_compose(yaml.safe_dump(whole).encode(), file="compose.yaml")
+
+
 @pytest.mark.parametrize("command", ["ollama run gemma", "vllm serve", "vllm bench latency", "", "'", "docker run -it"])
 def test_another_command_is_refused(command: str) -> None:
     with pytest.raises(UsageError):
@@ -101,7 +182,7 @@ def test_a_compose_file_becomes_a_profile(folder: Path, capsys: pytest.CaptureFi
     service = {
         "image": "vllm/vllm-openai:${TAG:-v0.32.0}",
         "command": ["--model", "a/b", "--speculative-config", SPEC],
-        "environment": {"HF_TOKEN": "${HF_TOKEN}", "A": "1"},
+        "environment": {"HF_TOKEN": "${HF_TOKEN}", "NCCL_DEBUG": "INFO"},
         "ports": ["127.0.0.1:8001:8000"],
         "healthcheck": {"test": "curl"},
         "deploy": {"resources": {"reservations": {"devices": [{"device_ids": ["3"]}]}}},
@@ -110,7 +191,10 @@ def test_a_compose_file_becomes_a_profile(folder: Path, capsys: pytest.CaptureFi
     assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yml")]) == 0
     profile = load_profile(str(folder / "mine.yaml")).profile
     assert (profile.image, profile.serve.port, profile.devices) == ("vllm/vllm-openai:v0.32.0", 8001, [3])
-    assert (profile.env, profile.draft and profile.draft.model) == ({"A": "1"}, "google/gemma-4-31B-it-assistant")
+    assert (profile.env, profile.draft and profile.draft.model) == (
+        {"NCCL_DEBUG": "INFO"},
+        "google/gemma-4-31B-it-assistant",
+    )
     told = capsys.readouterr().err
     assert "not taken over: services.vllm.healthcheck: a check that asks for a real token is built in" in told
     assert "not taken over: services.db: a profile is one server" in told

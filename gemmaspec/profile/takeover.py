@@ -14,8 +14,10 @@ from gemmaspec.profile.command import Argument, Command, words_of
 from gemmaspec.profile.fields import secret_name
 from gemmaspec.profile.model import Serve
 from gemmaspec.profile.rules import OF_EACH_RANK
+from gemmaspec.profile.takeover_trust import CODE, flag_names_code, has_credentials, is_harmless, is_module, runs_code
 from gemmaspec.releases.facts import facts_for, nearest, newest
 
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _TAG: Final = re.compile(r":v([0-9]+(?:\.[0-9]+)+)")
 _HF_HOME: Final = re.compile(r"/(?:root|home/[^/]+)/\.cache/huggingface/?")
@@ -110,8 +112,14 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
 
 
 def variable(made: TakenOver, name: str, value: str | None) -> None:
-    """Take over an environment variable; the value of a secret is never written."""
-    if secret_name(name) or value is None:
+    """Take over an environment variable; only a value that is known to be no secret is written."""
+    if not _NAME.fullmatch(name):
+        made.leave(f"variable {name[:80]}", "it is not the name of a variable")
+    elif runs_code(name):
+        made.leave(name, CODE.format(f"env.{name}"))
+    elif secret_name(name) or value is None or (name != "HF_HOME" and not is_harmless(name, value)):
+        if value is not None:
+            made.leave(f"the value of {name}", "it may be a secret: export it in the shell, pass_env names it")
         passed = made.content.setdefault("pass_env", ["HF_TOKEN"])
         if name not in passed:
             passed.append(name)
@@ -190,7 +198,7 @@ def option(made: TakenOver, name: str, value: str) -> None:
     elif name in _TAKEN:
         _TAKEN[name](made, value)
     elif name not in _NOT_NEEDED:
-        made.leave(f"docker run {name} {value}".rstrip(), INSTEAD.get(name.lstrip("-"), "has no key in a profile"))
+        made.leave(f"docker run {name}", INSTEAD.get(name.lstrip("-"), "has no key in a profile"))
 
 
 def _ipc(made: TakenOver, value: str) -> None:
@@ -238,6 +246,13 @@ def _take(made: TakenOver, one: Argument) -> None:
         made.put("target", _TARGET[one.flag], one.value)
     elif one.flag in _CHAT and one.value:
         made.put("chat", _CHAT[one.flag], _read(one.value))
+    elif flag_names_code(one.flag):
+        made.leave(
+            f"{one.flag} {one.value or ''}".rstrip(),
+            CODE.format("serve.trust_remote_code" if key == "trust_remote_code" else "serve.extra_args"),
+        )
+    elif has_credentials(one.value):
+        made.leave(one.flag, "its value holds a user or a password, which does not belong in a profile")
     elif one.flag == "--host":
         _host(made, one.value or "")
     elif one.flag == "--port" and one.value:
@@ -253,6 +268,8 @@ def _take(made: TakenOver, one: Argument) -> None:
         made.leave(f"--config {one.value}", "write its lines under serve:, with underscores")
     elif key in Serve.model_fields and key != "extra_args" and "." not in one.written:
         made.put("serve", key, not one.negated if one.value is None else _read(one.value))
+    elif one.flag not in ("--speculative-config", *_SPEC) and is_module(one.value):
+        made.leave(f"{one.flag} {one.value}", CODE.format("serve.extra_args"))
     elif one.flag not in ("--speculative-config", *_SPEC):
         made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(_again(one))
 

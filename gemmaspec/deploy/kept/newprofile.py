@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec import data
+from gemmaspec import data, strict_yaml
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.machine import nvidia
@@ -63,7 +63,7 @@ def new_profile(name: str, *, parent: str) -> New:
 def new_from_command(name: str, command: str) -> New:
     """Write a profile that serves what a `vllm serve` or `docker run` command serves. Raises as new_profile.
 
-    Raises ProfileError, with the file written, for values that a profile refuses.
+    Raises ProfileError for text that no profile can hold; and, with the file written, for values that one refuses.
     """
     return _taken_over(name, from_command(command), "a command line")
 
@@ -91,7 +91,9 @@ def _taken_over(name: str, made: TakenOver, source: str) -> New:
     }
     text = yaml.safe_dump({**head, **made.content}, sort_keys=False, allow_unicode=True, width=100)
     left = tuple(dict.fromkeys(made.left))
-    written = _written(file, f"{_comments(left)}{text}", left)
+    whole = f"{_comments(left)}{text}"
+    strict_yaml.parse(strict_yaml.read_text(whole.encode("utf-8", "replace"), file=str(file)), file=str(file))
+    written = _written(file, whole, left)
     try:
         load_profile(str(file))
     except ProfileError as error:
@@ -106,7 +108,8 @@ def _editor() -> str:
 
 
 def _comments(left: Iterable[str]) -> str:
-    lines = [f"#   {' '.join(one.split())}" for one in left]
+    shown = ("".join(char if char.isprintable() else " " for char in one) for one in left)
+    lines = [f"#   {' '.join(one.split())}" for one in shown]
     return "\n".join(["# Not taken over:", *lines, "", ""]) if lines else ""
 
 

@@ -1,0 +1,65 @@
+"""What may be taken over from somebody else's command or Compose file without a question. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_HARMLESS: Final = re.compile(
+    r"CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING|DEVICE_MAX_CONNECTIONS)|NVIDIA_VISIBLE_DEVICES"
+    r"|NVIDIA_DRIVER_CAPABILITIES|(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|PYTORCH_(?:CUDA_)?ALLOC_CONF|TZ|LANG|LC_ALL"
+    r"|NCCL_(?:DEBUG|P2P_DISABLE|P2P_LEVEL|IB_DISABLE|IB_HCA|SHM_DISABLE|SOCKET_IFNAME|ALGO|PROTO|NVLS_ENABLE|CUMEM_ENABLE"
+    r"|MIN_NCHANNELS|MAX_NCHANNELS)|(?:GLOO|TP)_SOCKET_IFNAME|HF_HUB_(?:OFFLINE|ENABLE_HF_TRANSFER|DISABLE_XET)"
+    r"|HF_XET_HIGH_PERFORMANCE|TRANSFORMERS_OFFLINE|TOKENIZERS_PARALLELISM|TORCH_CUDA_ARCH_LIST|SAFETENSORS_FAST_GPU"
+    r"|VLLM_(?:USE_\w+|ENABLE_\w+|DISABLE_\w+|ATTENTION_BACKEND|LOGGING_LEVEL|LOG_STATS_INTERVAL|CPU_\w+|FLASH_ATTN_VERSION"
+    r"|FLASHINFER_\w+|TARGET_DEVICE|WORKER_MULTIPROC_METHOD|NO_USAGE_STATS|DO_NOT_TRACK|ENGINE_ITERATION_TIMEOUT_S"
+    r"|ENGINE_READY_TIMEOUT_S|RPC_TIMEOUT|SLEEP_WHEN_IDLE|MARLIN_USE_ATOMIC_ADD|ALLREDUCE_USE_SYMM_MEM"
+    r"|ALLOW_LONG_MAX_MODEL_LEN|FUSED_MOE_CHUNK_SIZE|SKIP_P2P_CHECK|NVFP4_GEMM_BACKEND|MXFP4_\w+)"
+)
+"""Variables that are neither secrets nor ways to run code: devices, threads, links, log levels, kernels of vLLM."""
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.,:%+ -]{0,64}")
+"""A value without a path, an address or a line."""
+_RUNS: Final = re.compile(
+    r"LD_.*|DYLD_.*|PYTHON.*|BASH_ENV|ENV|SHELLOPTS|PATH|GCONV_PATH|VLLM_.*PLUGIN.*|VLLM_.*(?:INSECURE|PICKLE|DEV_MODE).*"
+    r"|VLLM_(?:LOGGING_CONFIG_PATH|RUNTIME_LORA.*|ALLOW_RUNTIME.*|USE_MODELSCOPE|XLA_.*)|TRITON_.*|TORCH.*|CUDA_INJECTION.*"
+    r"|NCCL_(?:NET|TUNER|PROFILER|ENV|CONF)\w*|CC|CXX|CUDA_HOME|NVCC.*|.*_PROXY|.*INDEX.*|(?:HF|HUGGINGFACE)\w*_ENDPOINT"
+    r"|GIT_.*|PIP_.*|UV_.*|TRANSFORMERS_CACHE|HF_MODULES_CACHE|HOME|SHELL",
+    re.IGNORECASE,
+)
+"""Variables that decide which code runs, or where it is fetched."""
+_CODE: Final = re.compile(
+    r"--.*(?:plugin|middleware|logits-processors|trust-remote|hf-overrides|transfer-config|insecure|ssl-|allowed-local"
+    r"|allowed-media|additional-config|compilation-config|model-loader-extra|profiler|lora-modules).*|--.*-cls|--.*-dir"
+    r"|--.*-path|--tokenizer|--model-impl|--root-path"
+)
+"""Flags of vLLM that name code, a file or a folder."""
+_MODULE: Final = re.compile(r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)+")
+"""The name of something in a Python module."""
+
+CODE: Final = "it decides which code or file the server uses; read what it names, then set {0} yourself"
+"""Why something that may run code is left out."""
+
+
+def is_harmless(name: str, value: str) -> bool:
+    """Return whether a variable is known to hold no secret and to run nothing, and has a plain value."""
+    return _HARMLESS.fullmatch(name) is not None and _PLAIN.fullmatch(value) is not None
+
+
+def runs_code(name: str) -> bool:
+    """Return whether a variable decides which code a server runs, or where it is fetched."""
+    return _HARMLESS.fullmatch(name) is None and _RUNS.fullmatch(name) is not None
+
+
+def flag_names_code(flag: str) -> bool:
+    """Return whether a flag makes the server run code, or read a file, that somebody else has named."""
+    return _CODE.fullmatch(flag) is not None
+
+
+def is_module(value: str | None) -> bool:
+    """Return whether a value names something in a Python module, which vLLM would import."""
+    return value is not None and _MODULE.fullmatch(value) is not None
+
+
+def has_credentials(value: str | None) -> bool:
+    """Return whether a value is an address with a user or a password in it."""
+    return value is not None and re.search(r"://[^/\s]*@", value) is not None
