@@ -130,7 +130,7 @@ def test_a_variable_that_runs_code_is_named_and_left(name: str) -> None:
     [
         *("--trust-remote-code", "--middleware os.system", "--middleware=os.system", "--tool-parser-plugin /x.py"),
         *("--logits-processors a.b:C", "--worker-cls a.B", "--scheduler-cls a.B", "--hf-overrides {}"),
-        *("--some-new-flag evil.Executor", "--kv-transfer-config {}", "--allowed-local-media-path /"),
+        *("--some-new-flag=evil.Executor", "--kv-transfer-config {}", "--allowed-local-media-path /"),
     ],
 )
 def test_a_flag_that_runs_code_is_named_and_left(flag: str) -> None:
