@@ -305,6 +305,25 @@ def test_a_sum_that_is_none_is_not_attested(text: bytes | None) -> None:
     assert with_attested({}, text) == {}
 
 
+def test_a_required_module_that_no_process_imports_is_not_attested(folder: Path) -> None:
+    """A fork calls another module, and the patched file stays where it was, unused."""
+    absent = {**word()["rows"][0], "module": "vllm.left", "function": "", "state": "not imported"}
+    optional = {**absent, "module": "vllm.other", "required": False}
+    (folder / "processes/1.json").write_text(json.dumps(word(rows=[*word()["rows"], absent, optional])))
+    summing.sum_up(str(folder), os.getpid())
+    found = parse_attested((folder.parent / "attested.json").read_bytes())
+    assert (found.state, found.missing) == ("not attested", ("vllm.left",))
+    assert found.sentence == "NOT ATTESTED: vllm.left: imported by no process"
+
+
+def test_a_module_that_one_process_imports_is_attested_and_functions_are_counted() -> None:
+    absent = {**word()["rows"][0], "function": "", "state": "not imported"}
+    rows = [word(), word(rows=[absent])]
+    assert summing.missing(rows) == []
+    document = {"schema": 1, "now": 1.0, "processes": rows, "silent": [], "missing": summing.missing(rows)}
+    assert parse_attested(json.dumps(document).encode()).sentence == "attested: 1 function in 2 processes"
+
+
 def test_what_a_process_says_cannot_move_the_terminal(folder: Path) -> None:
     row = {**word()["rows"][0], "state": "different", "found": "\x1b[2J it is now evil\r\n"}
     (folder / "processes/1.json").write_text(json.dumps(word(rows=[row], title="\x1b]0;x\x07")))
@@ -329,7 +348,7 @@ class Reporting:
 
 def reported(now: float, *words: dict[str, Any], silent: tuple[str, ...] = ()) -> dict[str, Any]:
     told = [{"pid": 7, "title": one} for one in silent]
-    found = {"schema": 1, "now": now, "processes": list(words), "silent": told}
+    found = {"schema": 1, "now": now, "processes": list(words), "silent": told, "missing": summing.missing(list(words))}
     row = {"path": "vllm/a.py", "state": "applies", "line": 1, "detail": "", "sha256_before": "a", "sha256_after": "b"}
     patches = [{"patch": "one", "required": True, "state": "applies", "variant": "all", "files": [row]}]
     report = {"attestation": {"plugins": []}, "patches": patches, "vllm": {"version": "0.32.0", "path": "/vllm"}}

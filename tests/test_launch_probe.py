@@ -143,13 +143,16 @@ def test_a_damaged_state_file_counts_as_none(server: FakeServer, tmp_path: Path,
     assert json.loads((tmp_path / "s").read_text())["moves"]
 
 
-def attest(run: Path, *, state: str = "attested", checked: float = 1.0, silent: int = 0) -> None:
+def attest(
+    run: Path, *, state: str = "attested", checked: float = 1.0, silent: int = 0, missing: tuple[str, ...] = ()
+) -> None:
     """What the processes of a patched server have said."""
     (run / "attest").mkdir(exist_ok=True)
     (run / "attest/targets.json").write_text("{}")
     row = {"module": "vllm.a", "function": "f", "state": state, "required": True, "found": "it is now g"}
     one = {"pid": 7, "title": "vllm serve", "checked": checked, "rows": [row]}
-    document = {"now": checked, "processes": [one], "silent": [{"pid": 8, "title": "VLLM::Worker"}] * silent}
+    told = [{"pid": 8, "title": "VLLM::Worker"}] * silent
+    document = {"now": checked, "processes": [one], "silent": told, "missing": list(missing)}
     (run / "attested.json").write_text(json.dumps(document))
 
 
@@ -158,6 +161,7 @@ def attest(run: Path, *, state: str = "attested", checked: float = 1.0, silent: 
     ("words", "says"),
     [
         ({"state": "different"}, "vllm serve (pid 7): vllm.a f: it is now g"),
+        ({"missing": ("vllm.left",)}, "vllm.left: imported by no process"),
         ({"silent": 1}, "VLLM::Worker (pid 8) says nothing"),
         (None, "no process has said anything"),
     ],

@@ -360,7 +360,9 @@ def test_a_function_that_is_replaced_while_it_serves_is_named_and_its_end_too(
     one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Engine:
-        report_: ClassVar[dict[str, Any]] = {"attested": {"state": "attested", "text": "attested in 3 processes"}}
+        report_: ClassVar[dict[str, Any]] = {
+            "attested": {"state": "attested", "text": "attested: 4 functions in 3 processes"}
+        }
 
         def report(self, server: Server) -> dict[str, Any]:
             return self.report_
@@ -371,13 +373,15 @@ def test_a_function_that_is_replaced_while_it_serves_is_named_and_its_end_too(
     assert read(one, fake, Restarts(), times=1, accepted=3000) == []
     kept = verdicts.last_watch(one.started.server.name)
     assert kept
-    assert kept.attested == "attested in 3 processes"
+    assert kept.attested == "attested: 4 functions in 3 processes"
     monkeypatch.setitem(Engine.report_, "attested", {"state": "different", "text": "NOT ATTESTED: vllm.a.f"})
     assert read(one, fake, Restarts(), times=1, accepted=3000) == []  # it asks now and then
     clock[0] += 60
     (begins,) = read(one, fake, Restarts(), times=1, accepted=3000)
     assert (begins.what, begins.fault, begins.reason) == ("begins", "patch replaced", "NOT ATTESTED: vllm.a.f")
-    monkeypatch.setitem(Engine.report_, "attested", {"state": "attested", "text": "attested in 3 processes"})
+    monkeypatch.setitem(
+        Engine.report_, "attested", {"state": "attested", "text": "attested: 4 functions in 3 processes"}
+    )
     clock[0] += 60
     (ends,) = read(one, fake, Restarts(), times=1, accepted=3000)
     assert (ends.what, ends.fault) == ("ends", "patch replaced")

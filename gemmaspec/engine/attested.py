@@ -53,6 +53,8 @@ class Attested:
     processes: tuple[Process, ...] = ()
     silent: tuple[str, ...] = ()
     """Processes of vLLM that say nothing."""
+    missing: tuple[str, ...] = ()
+    """Modules of required patches that no process has imported."""
     now: float = 0.0
     """When the sum was made, by the same clock as `Process.checked`."""
 
@@ -61,6 +63,7 @@ class Attested:
         """Why it is not attested."""
         found = [f"{one.name}: {what}" for one in self.processes for what in one.different]
         found += [f"{one} says nothing" for one in self.silent]
+        found += [f"{one}: imported by no process" for one in self.missing]
         return tuple(found) if self.processes else (*found, "no process has attested its patched functions")
 
     @property
@@ -68,14 +71,18 @@ class Attested:
         """Whether every process runs the patched functions."""
         if any(one.different for one in self.processes):
             return "different"
-        return "not attested" if self.silent or not self.processes else "attested"
+        return "not attested" if self.silent or self.missing or not self.processes else "attested"
 
     @property
     def sentence(self) -> str:
-        """The state in one line: attested in 3 processes."""
+        """The state in one line: attested: 4 functions in 3 processes."""
         if self.state == "attested":
-            count = len(self.processes)
-            return f"attested in {count} process{'es' if count != 1 else ''}"
+            functions = len({name for one in self.processes for name in one.functions})
+            processes = len(self.processes)
+            return (
+                f"attested: {functions} function{'s' if functions != 1 else ''}"
+                f" in {processes} process{'es' if processes != 1 else ''}"
+            )
         return f"NOT ATTESTED: {'; '.join(self.problems[:3])}"
 
     @property
@@ -94,6 +101,7 @@ def parse_attested(text: bytes | None) -> Attested:
                 return Attested(
                     processes=tuple(map(_process, found["processes"])),
                     silent=tuple(f"{_text(one['title'])} (pid {int(one['pid'])})" for one in found["silent"]),
+                    missing=tuple(map(_text, found["missing"])),
                     now=float(found["now"]),
                 )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):

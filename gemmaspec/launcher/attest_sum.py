@@ -31,9 +31,17 @@ def sum_up(folder: str, leader: int) -> dict[str, Any]:
         "now": time.monotonic(),
         "processes": sorted(rows, key=lambda row: int(row["pid"])),
         "silent": [one for one in silent if str(one["title"]).startswith(TITLE)],
+        "missing": missing(rows),
     }
     write(os.path.join(os.path.dirname(folder), "attested.json"), found)
     return found
+
+
+def missing(processes: list[dict[str, Any]]) -> list[str]:
+    """Return the modules of required patches that no process has imported, so that something else runs."""
+    rows = [row for process in processes for row in process["rows"] if row["required"]]
+    seen = {row["module"] for row in rows if row["state"] != "not imported"}
+    return sorted({str(row["module"]) for row in rows} - seen)
 
 
 def _processes(folder: str) -> Iterator[dict[str, Any]]:

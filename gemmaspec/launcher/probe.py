@@ -126,6 +126,7 @@ def attested(folder: Path, since: float | None = None) -> float | None:
             found = json.loads(file.read(MAX_BODY))
         names = {one["pid"]: f"{one['title']} (pid {one['pid']})" for one in found["processes"]}
         silent = [f"{one['title']} (pid {one['pid']}) says nothing of its patched functions" for one in found["silent"]]
+        missing = [f"{name}: imported by no process" for name in found["missing"]]
         wrong = [
             f"{names[one['pid']]}: {row['module']} {row['function']}: {row['found']}"
             for one in found["processes"]
@@ -135,7 +136,7 @@ def attested(folder: Path, since: float | None = None) -> float | None:
         late = [names[one["pid"]] for one in found["processes"] if since is not None and one["checked"] <= since]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise NotYet("not attested: no process has said anything of its patched functions") from None
-    for why in [*wrong, *silent, *(f"{name} has not looked again" for name in late)]:
+    for why in [*wrong, *silent, *missing, *(f"{name} has not looked again" for name in late)]:
         raise NotYet(f"not attested: {why}")
     if not names:
         raise NotYet("not attested: no process says anything of its patched functions")

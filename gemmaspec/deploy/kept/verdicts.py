@@ -40,7 +40,7 @@ class Watching:
     interval: float = 1.0
     """Seconds between two looks."""
     attested: str = ""
-    """Whether the processes run the patched functions, such as "attested in 3 processes"; empty without patches."""
+    """Whether the patched functions run, such as "attested: 4 functions in 3 processes"; empty without patches."""
 
     @property
     def looks(self) -> bool:
