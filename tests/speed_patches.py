@@ -12,6 +12,7 @@ id: {id}
 title: {id} makes it faster
 purpose: speed
 hole: It is slow.
+leaves_alone: The rest.
 required_by: {{methods: [mtp], when: always}}
 runner: any
 speculation_only: false

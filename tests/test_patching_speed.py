@@ -24,6 +24,13 @@ def test_a_speed_patch_is_read_with_its_evidence(tmp_path: Path) -> None:
     assert pair.first_token_gain is None
 
 
+def test_a_reviewed_one_says_what_it_leaves_alone(tmp_path: Path) -> None:
+    file = write_speed_patch(tmp_path) / "patch.yaml"
+    file.write_text(file.read_text().replace("leaves_alone: The rest.\n", ""))
+    with pytest.raises(PatchError, match="leaves_alone: missing"):
+        load_patch(file.parent)
+
+
 def test_without_a_claim_it_may_wait_unreviewed(tmp_path: Path) -> None:
     patch = load_patch(write_speed_patch(tmp_path, pays=""))
     assert patch.is_speed

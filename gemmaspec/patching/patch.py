@@ -83,14 +83,15 @@ class PatchText(evidence.Written):
     … matches any text. `instead` is the workaround without the patch ("set serve.x: true"). `until` explains why the
     last range has an end. The keys from `origin` to `last_update`, and `author`, are fields of DEP-3.
 
-    `purpose: speed` is for code that is slow and not wrong; `pays` says where evidence.json shows that the patch is
-    faster, and `dropped_in` is the release of vLLM that has it.
+    `purpose: speed` is for code that is slow and not wrong; `leaves_alone` says what of it runs as released, `pays`
+    where evidence.json shows that the patch is faster, and `dropped_in` is the release of vLLM that has it.
     """
 
     id: str = Field(pattern=_ID)
     title: str
     purpose: Literal["defect", "speed"] = "defect"
     hole: str
+    leaves_alone: str | None = None
     symptom: str | None = Field(default=None, pattern=r"^(?:[A-Z]|vLLM).*\.$", max_length=200)
     errors: tuple[str, ...] = ()
     instead: str | None = Field(default=None, pattern=r"^[a-z].*[^.]$", max_length=150)
@@ -270,6 +271,8 @@ def _speed_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iter
         return  # told with the ranges
     if text.errors:
         yield "errors: slow code prints no error; only a patch of a defect has errors"
+    if text.reviewed and not text.leaves_alone:
+        yield "leaves_alone: missing; a reviewed speed patch states what of vLLM runs as released"
     if text.reviewed and not text.pays:
         yield "pays: missing; a reviewed speed patch states where it was shown to pay, with cells in evidence.json"
     first, last = [found for found in (bounds[0], bounds[-1]) if found]
@@ -287,7 +290,7 @@ def _speed_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iter
 
 
 def _defect_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iterator[str]:
-    for key in ("pays", "dropped_in"):
+    for key in ("pays", "dropped_in", "leaves_alone"):
         if getattr(text, key):
             yield f"{key}: belongs to a patch with purpose: speed"
     if measured:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch  # type: ignore[import-not-found]
 
 BLOCK = 16  # tokens in a block of the cache
 SEGMENTS = 4  # pieces of a cache; vLLM takes 16, which only costs time here
 ROWS = 128  # of the scratch
+_LARGEST_FP8 = 448.0  # E4M3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,24 @@ class Batch:
     """What is added to every score before the softmax; the result does not depend on it."""
     dtype: torch.dtype = torch.float32
     """float16 stands for bfloat16, which the interpreter of Triton 3.7 gets wrong."""
-    alibi: bool = False
+    alibi: Literal["", "linear", "sqrt"] = ""
     threshold: int = 128
+    causal: bool | tuple[bool, ...] = True
+    """Of every request, or of each."""
+    images: tuple[tuple[int, int], ...] = ()
+    """A range of tokens of each request that see each other, with its last; (0, 0) for none."""
+    clamped: bool = False
+    """Whether an image's tokens see no further back than the window, as in Gemma 4."""
+    softcap: float = 0.0
+    sinks: bool = False
+    lookback: int = -1
+    """Blocks before its own that a token sees, where `window` is the length of all; -1 without blocks."""
+    prefix: tuple[int, int] = (0, 0)
+    """R-SWA: tokens at the begin that everybody sees, and the window of the others; (0, 0) without."""
+    scales: Literal["", "tensor", "int8", "fp8"] = ""
+    """A quantized cache: FP8 with one scale, or INT8 or FP8 with one for each token and head."""
+    output_scale: float = 0.0
+    """Of an FP8 output; 0 for another."""
 
 
 def attention() -> Any:
@@ -54,52 +71,134 @@ def attention() -> Any:
 
 def attend(module: Any, batch: Batch, *, seed: int = 0) -> torch.Tensor:
     """Return what a batch's tokens get, without the padding; the same inputs on every tree."""
-    q, k, v, table = _inputs(batch, seed)
-    lengths = _lengths(batch)
-    starts = torch.tensor((0, *batch.new, *(0,) * batch.padding[0])).cumsum(0).int()
-    out = torch.full(q.shape, float("nan"))
+    given = _inputs(batch, seed)
+    lengths, idle = _lengths(batch), batch.padding[0]
+    starts = torch.tensor((0, *batch.new, *(0,) * idle)).cumsum(0).int()
+    out = torch.full(given.q.shape, float("nan"))
     rows = (ROWS, batch.heads[0], SEGMENTS)
+    causal = batch.causal if isinstance(batch.causal, bool) else torch.tensor((*batch.causal, *(True,) * idle)).int()
+    images = torch.tensor((*batch.images, *((0, 0),) * idle)).int()[:, None] if batch.images else None
     module.unified_attention(
-        q=q, k=k, v=v, out=out, cu_seqlens_q=starts, max_seqlen_q=max(batch.new),
+        q=given.q, k=given.k, v=given.v, out=out, cu_seqlens_q=starts, max_seqlen_q=max(batch.new),
         seqused_k=torch.tensor(lengths, dtype=torch.int32), max_seqlen_k=max(lengths),
-        softmax_scale=batch.head**-0.5, causal=True, window_size=(batch.window - 1, 0 if batch.window else -1),
-        block_table=table, softcap=0, q_descale=None, k_descale=None, v_descale=None,
+        softmax_scale=batch.head**-0.5, causal=causal, window_size=_sides(batch), block_table=given.table,
+        softcap=batch.softcap, q_descale=None, k_descale=given.k_scale, v_descale=given.v_scale,
         seq_threshold_3D=batch.threshold, num_par_softmax_segments=SEGMENTS,
         softmax_segm_output=torch.full((*rows, batch.head), float("nan")),
         softmax_segm_max=torch.full(rows, float("nan")), softmax_segm_expsum=torch.full(rows, float("nan")),
-        alibi_slopes=_slopes(batch),
+        alibi_slopes=_slopes(batch), use_alibi_sqrt=batch.alibi == "sqrt", sinks=_sinks(batch),
+        output_scale=torch.tensor([batch.output_scale]) if batch.output_scale else None,
+        mm_prefix_range=images, mm_prefix_clamp_sliding_window=batch.clamped, chunk_lookback=batch.lookback,
+        rswa_prefix_lens=torch.tensor([batch.prefix[0]] * len(lengths)).int() if batch.prefix[1] else None,
+        rswa_window=batch.prefix[1] or None, **_quantized(module, batch, given),
     )  # fmt: skip
     return out[: sum(batch.new)].float()
 
 
+def _sides(batch: Batch) -> tuple[int, int]:
+    """Return the tokens that are seen before and after one's own; -1 for all."""
+    if not batch.window:
+        return -1, -1
+    return batch.window - 1, 0 if batch.causal is True else batch.window - 1
+
+
+def _quantized(module: Any, batch: Batch, given: _Inputs) -> dict[str, Any]:
+    """Return what tells a kernel how the cache is quantized."""
+    mode = {"tensor": "FP8_PER_TENSOR", "int8": "INT8_PER_TOKEN_HEAD", "fp8": "FP8_PER_TOKEN_HEAD"}.get(batch.scales)
+    each = {"k_scale_cache": given.k_scale, "v_scale_cache": given.v_scale} if mode != "FP8_PER_TENSOR" else {}
+    return {"kv_quant_mode": module.KVQuantMode[mode], **each} if mode else {}
+
+
 def exact(batch: Batch, *, seed: int = 0) -> torch.Tensor:
     """Return the same by the definition of attention, in float64, without tiles, pieces or a paged cache."""
-    q, k, v, table = _inputs(batch, seed)
+    given = _inputs(batch, seed)
     groups, result, start = batch.heads[0] // batch.heads[1], [], 0
     for row, (new, cached) in enumerate(zip(batch.new, batch.cached, strict=True)):
-        keys, values = (side[table[row].long()].flatten(0, 1)[: new + cached].double() for side in (k, v))
+        blocks, length = given.table[row].long(), new + cached
+        keys, values = (_read(side, scale, blocks)[:length] for side, scale in given.sides())
         keys, values = (side.repeat_interleave(groups, dim=1) for side in (keys, values))
-        scores = torch.einsum("qhd,khd->hqk", q[start : start + new].double(), keys) * batch.head**-0.5
-        if (slopes := _slopes(batch)) is not None:
-            scores += slopes[:, None, None] * torch.arange(new + cached)
-        behind = torch.arange(cached, cached + new)[:, None] - torch.arange(new + cached)[None]
-        hidden = (behind < 0) | ((behind >= batch.window) if batch.window else False)
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-        result.append(torch.einsum("hqk,khd->qhd", weights, values))
+        query = given.q[start : start + new].double()
+        scores = torch.einsum("qhd,khd->hqk", query, keys) * batch.head**-0.5
+        if batch.softcap:
+            scores = batch.softcap * torch.tanh(scores / batch.softcap)
+        scores = (scores + _positions(batch, new, cached)).masked_fill(~_seen(batch, row), float("-inf"))
+        if (sinks := _sinks(batch)) is not None:
+            scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, new, 1)], dim=-1)
+        result.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :length], values))
         start += new
-    return torch.cat(result).float()
+    found = torch.cat(result).float()
+    return (found / batch.output_scale).clamp(-_LARGEST_FP8, _LARGEST_FP8) if batch.output_scale else found
+
+
+def _read(side: torch.Tensor, scale: torch.Tensor | None, blocks: torch.Tensor) -> torch.Tensor:
+    """Return the keys or the values of a request, by token and head."""
+    found = side.double() if scale is None else side.double() * (scale[..., None] if scale.ndim > 1 else scale).double()
+    return found[blocks].flatten(0, 1)
+
+
+def _positions(batch: Batch, new: int, cached: int) -> torch.Tensor:
+    """Return what ALiBi adds to a score: heads, queries, keys."""
+    slopes = _slopes(batch)
+    if slopes is None:
+        return torch.zeros(1, 1, 1)
+    keys, queries = torch.arange(new + cached)[None], torch.arange(cached, cached + new)[:, None]
+    if batch.alibi == "sqrt":
+        return slopes[:, None, None] * -(queries - keys).clamp(min=0).double().sqrt()
+    return slopes[:, None, None] * (keys - cached)
+
+
+def _seen(batch: Batch, row: int) -> torch.Tensor:
+    """Return which keys each query of a request sees."""
+    new, cached = batch.new[row], batch.cached[row]
+    queries, keys = torch.arange(cached, cached + new)[:, None], torch.arange(new + cached)[None]
+    behind = queries - keys
+    causal = batch.causal if isinstance(batch.causal, bool) else batch.causal[row]
+    seen = behind >= 0 if causal else torch.ones_like(behind, dtype=torch.bool)
+    if batch.lookback >= 0:
+        block = batch.window // (batch.lookback + 1)
+        seen &= queries // block - keys // block <= batch.lookback
+    elif batch.window:
+        seen &= (behind < batch.window) & (behind > -batch.window)
+    if batch.prefix[1]:
+        seen &= (keys < batch.prefix[0]) | (behind < batch.prefix[1])
+    first, last = batch.images[row] if batch.images else (0, 0)
+    if first < last:
+        inside = (queries >= first) & (queries <= last) & (keys >= first) & (keys <= last)
+        seen |= inside & (behind < batch.window) if batch.clamped and batch.window else inside
+    return seen
 
 
 def _slopes(batch: Batch) -> torch.Tensor | None:
     return 2.0 ** -torch.arange(1.0, batch.heads[0] + 1) if batch.alibi else None
 
 
+def _sinks(batch: Batch) -> torch.Tensor | None:
+    """Return the sink of each head, the first of which takes nothing; None without sinks."""
+    return torch.tensor((float("-inf"), *range(1, batch.heads[0]))) if batch.sinks else None
+
+
 def _lengths(batch: Batch) -> list[int]:
     return [new + old for new, old in zip(batch.new, batch.cached, strict=True)] + [0] * batch.padding[0]
 
 
-def _inputs(batch: Batch, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+@dataclass(frozen=True)
+class _Inputs:
     """Queries, keys and values in blocks in a random order, and the table of each request's blocks."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    table: torch.Tensor
+    k_scale: torch.Tensor | None
+    v_scale: torch.Tensor | None
+
+    def sides(self) -> tuple[tuple[torch.Tensor, torch.Tensor | None], ...]:
+        """Keys and values, each with its scale."""
+        return (self.k, self.k_scale), (self.v, self.v_scale)
+
+
+def _inputs(batch: Batch, seed: int) -> _Inputs:
+    """Return a batch's inputs, with NaN in what no token wrote."""
     random = torch.Generator().manual_seed(seed)
     lengths = _lengths(batch)
     blocks = -(-max(lengths) // BLOCK)
@@ -108,5 +207,24 @@ def _inputs(batch: Batch, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.
     if batch.scores:  # one dimension of the heads carries nothing else
         q[..., 0], cache[..., 0] = 8.0, batch.scores * batch.head**0.5 / 8.0
     table = torch.randperm(len(lengths) * blocks, generator=random).reshape(len(lengths), blocks).int()
-    cache = cache.to(batch.dtype)
-    return q.to(batch.dtype), cache[..., : batch.head], cache[..., batch.head :], table
+    unwritten = torch.zeros(cache.shape[:2], dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        unwritten[table[row].long()] = (torch.arange(blocks * BLOCK) >= length).reshape(blocks, BLOCK)
+    cache, scales = _stored(batch, cache, random)
+    if cache.dtype != torch.int8:
+        cache = torch.where(unwritten[..., None, None], torch.tensor(float("nan")), cache.float()).to(cache.dtype)
+    return _Inputs(q.to(batch.dtype), cache[..., : batch.head], cache[..., batch.head :], table, *scales)
+
+
+def _stored(
+    batch: Batch, cache: torch.Tensor, random: torch.Generator
+) -> tuple[torch.Tensor, tuple[torch.Tensor | None, torch.Tensor | None]]:
+    """Return a cache as it is kept, and the scales of keys and of values."""
+    if not batch.scales:
+        return cache.to(batch.dtype), (None, None)
+    if batch.scales == "tensor":
+        return cache.to(torch.float8_e4m3fn), (torch.tensor([0.5]), torch.tensor([1.5]))
+    each = torch.rand(2, *cache.shape[:3], generator=random) + 0.5
+    if batch.scales == "fp8":
+        return cache.to(torch.float8_e4m3fn), (each[0], each[1])
+    return (cache * 30).clamp(-127, 127).to(torch.int8), (each[0] / 30, each[1] / 30)

@@ -14,13 +14,24 @@ from interpreted import Batch
 
 shared = runpy.run_path(str(Path(__file__).parent.with_name("triton-verify-split-kv") / "numbers.py"))
 FULL, SLIDING = shared["FULL"], shared["SLIDING"]
+ONE = {"head": 256, "heads": (16, 1), "window": 17}  # token in a block of queries
 
 BATCHES = {
     "full, a prompt": Batch(new=(70,), cached=(0,), **FULL),
     "full, chunks and a token": Batch(new=(33, 1), cached=(40, 90), **FULL, **shared["PADDED"]),
     "sliding, a prompt": Batch(new=(70,), cached=(0,), **SLIDING),
     "sliding, chunks and a token": Batch(new=(33, 1, 17), cached=(40, 90, 3), **SLIDING, **shared["PADDED"]),
-    "full, ALiBi": Batch(new=(20,), cached=(30,), **FULL, alibi=True),
+    "full, ALiBi": Batch(new=(20,), cached=(30,), **FULL, alibi="linear"),
+    # without a causal mask the released kernel is exact where a block has one token, as with 16 queries for a KV head
+    "sliding, not causal": Batch(new=(40,), cached=(5,), **ONE, causal=False),
+    "sliding, causal by request": Batch(new=(40, 21), cached=(5, 30), **ONE, causal=(False, True)),
+    "full, not causal": Batch(new=(20,), cached=(30,), **FULL, causal=False),
+    "sliding, images in the window": Batch(
+        new=(70, 33), cached=(0, 9), **SLIDING, images=((9, 40), (0, 0)), clamped=True
+    ),
+    "full, an image": Batch(new=(20,), cached=(9,), **FULL, images=((12, 25),)),
+    "sliding, INT8 by token and head": Batch(new=(33, 17), cached=(20, 3), **SLIDING, scales="int8"),
+    "full, FP8 by token and head": Batch(new=(20,), cached=(30,), **FULL, scales="fp8"),
 }
 
 

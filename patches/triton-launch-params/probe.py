@@ -43,11 +43,13 @@ def check_others(stock):
     assert parameters(9, FULL, 2048, BF16) == stock, "no figures for BF16"
     for new in (1, 5, 16):
         assert parameters(9, FULL, new)["BLOCK_M"] == 16, f"{new} tokens are no prompt"
+    for causal in (False, torch.ones(2, dtype=torch.int32)):
+        assert parameters(9, FULL, 2048, causal=causal) == stock, "the mask is not causal for every request"
     with patch.object(module, "is_batch_invariant", True):
         assert parameters(9, FULL, 2048) == stock
 
 
-def parameters(major, group, new, dtype=FP8):
+def parameters(major, group, new, dtype=FP8, **more):
     from vllm.v1.attention.ops import triton_unified_attention as module
 
     gpu = SimpleNamespace(
@@ -57,5 +59,5 @@ def parameters(major, group, new, dtype=FP8):
         is_device_capability_family=lambda _: False,
     )
     with patch.object(module, "current_platform", gpu):
-        options = launch(builder(group, model=group, requests=2), new, dtype=dtype)
+        options = launch(builder(group, model=group, requests=2), new, dtype=dtype, **more)
     return {name: options.get(name) for name in NAMES}

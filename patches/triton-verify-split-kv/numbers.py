@@ -13,6 +13,7 @@ from interpreted import Batch
 BOUND = {torch.float32: 1.8e-5, torch.float16: 2**-10}
 FULL = {"head": 512, "heads": (8, 1)}  # 2 tokens in a block of queries
 SLIDING = {"head": 256, "heads": (4, 2), "window": 48}  # 8 tokens in a block
+ONE = {"head": 256, "heads": (16, 1), "window": 17}  # token in a block of queries
 PADDED = {"padding": (2, 3)}
 
 BATCHES = {
@@ -26,7 +27,15 @@ BATCHES = {
     "full, scores of -200": Batch(new=(5, 2), cached=(63, 30), **FULL, scores=-200.0),
     # below -88, every release up to 0.32 is wrong where a tile lies before a token's window: exp() is 0 there
     "sliding, scores of -80": Batch(new=(5, 2), cached=(60, 30), **SLIDING, scores=-80.0),
-    "full, ALiBi": Batch(new=(5, 3), cached=(60, 20), **FULL, alibi=True),
+    "full, ALiBi": Batch(new=(5, 3), cached=(60, 20), **FULL, alibi="linear"),
+    "sliding, not causal": Batch(new=(5, 3), cached=(60, 20), **ONE, causal=False),
+    "sliding, causal by request": Batch(new=(5, 3), cached=(60, 20), **ONE, causal=(False, True)),
+    "full, not causal": Batch(new=(5,), cached=(90,), **FULL, causal=False),
+    "sliding, an image in the window": Batch(new=(8,), cached=(60,), **SLIDING, images=((58, 64),), clamped=True),
+    "full, an image": Batch(new=(8,), cached=(60,), **FULL, images=((58, 64),)),
+    "sliding, INT8 by token and head": Batch(new=(5, 3), cached=(60, 20), **SLIDING, scales="int8"),
+    "full, FP8 by token and head": Batch(new=(5, 3), cached=(60, 20), **FULL, scales="fp8"),
+    "full, sinks": Batch(new=(5, 1), cached=(60, 20), **FULL, sinks=True),
     "full, one token each": Batch(new=(1, 1), cached=(75, 0), **FULL, **PADDED),
     "full, 9 and 16 tokens": Batch(new=(9, 16), cached=(30, 1), **FULL),
     "sliding, 16 tokens": Batch(new=(16,), cached=(70,), **SLIDING),

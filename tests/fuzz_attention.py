@@ -1,0 +1,114 @@
+"""Random batches through Triton's attention of a tree, in Triton's interpreter: how far is each from its definition?
+
+It runs in the environment of `gemmaspec patch prove`, with the tree and gemmaspec/proof on its path:
+
+    fuzz_attention.py '{"seed": 1, "seconds": 60, "only": [3, 17], "like": {"causal": false}}'
+
+`only` computes these cases; `like` sets fields of every batch, to search one class of them.
+It prints a list of case number, distance (a share of the largest value), rounding and batch as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import interpreted  # type: ignore[import-not-found]
+import torch  # type: ignore[import-not-found]
+
+EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65)
+HEADS = (64, 80, 128, 256, 256, 256, 512)
+ROWS_AND_KEYS = (16, 32, 64, 128)
+ROUNDING = {torch.float32: 1.8e-5, torch.float16: 2**-10}  # see patches/triton-verify-split-kv/numbers.py
+
+
+def main() -> None:
+    """Compute the cases of a job, or as many as its seconds allow."""
+    job = json.loads(sys.argv[1])
+    module = interpreted.attention()
+    module.current_platform = SimpleNamespace(
+        fp8_dtype=lambda: torch.float8_e4m3fn,
+        is_cuda=lambda: True,
+        get_device_capability=lambda: SimpleNamespace(major=9),
+        is_device_capability_family=lambda _: False,
+    )
+    ends, found = time.monotonic() + job["seconds"], []
+    for number in job.get("only") or range(10**6):
+        if "only" not in job and time.monotonic() > ends:
+            break
+        found.append(tried(module, random.Random(f"{job['seed']} {number}"), number, job.get("like", {})))
+    sys.stdout.write(f"\n{json.dumps(found)}\n")
+
+
+def tried(module: Any, chance: random.Random, number: int, like: dict[str, Any]) -> tuple[int, float, float, str]:
+    """Compute one case; launches of prompts are taken at random, where the tree has a table of them."""
+    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in like.items()}
+    batch = dataclasses.replace(drawn(chance), **fixed)
+    if hasattr(module, "PREFILL_LAUNCH"):
+        launch = (chance.choice(ROWS_AND_KEYS), chance.choice(ROWS_AND_KEYS[:3]), 8, 2)
+        module.PREFILL_LAUNCH = {(9, batch.head, size): launch for size in (2, 4)}
+    right, computed = interpreted.exact(batch), interpreted.attend(module, batch)
+    off = ((computed - right).abs().max() / right.abs().max()).item()
+    rounding = ROUNDING[batch.dtype] + abs(batch.scores) * batch.head * 2**-24
+    return number, off if off == off else 1e9, rounding, str(batch)
+
+
+def drawn(chance: random.Random) -> Any:
+    """Return a batch; every choice that the patched code reads is among them."""
+    queries, size = chance.choice((1, 2, 4, 8, 16, 16, 16, 24)), chance.choice(HEADS)
+    requests = chance.choice((1, 1, 1, 2))
+    most = chance.choice((1, 5, 8, 16, 17, 40, 40, 40))
+    new = tuple(chance.choice((most, chance.randint(1, most))) for _ in range(requests))
+    cached = tuple(chance.choice((0, *EDGES)) for _ in range(requests))
+    more: dict[str, Any] = {"causal": chance.choice((True, False, "each"))}
+    if more["causal"] == "each":
+        more["causal"] = tuple(chance.random() < 0.5 for _ in range(requests))
+    if chance.random() < 0.6:
+        more["window"] = chance.choice(EDGES[3:])
+    if chance.random() < 0.25:
+        more["images"] = tuple(image(chance, a + b) for a, b in zip(new, cached, strict=True))
+        more["clamped"] = chance.random() < 0.7
+    elif chance.random() < 0.1 and more.get("window"):
+        more |= {"lookback": chance.choice((0, 1)), "window": chance.choice((16, 32, 48))}
+    elif chance.random() < 0.1 and not more.get("window"):
+        more["prefix"] = (chance.choice((0, 7, 33)), chance.choice((1, 16, 33)))
+    more |= extras(chance)
+    return interpreted.Batch(new=new, cached=cached, head=size, heads=(queries, 1), **more)
+
+
+def image(chance: random.Random, length: int) -> tuple[int, int]:
+    """Return a range of a request's tokens; it may be none."""
+    first = chance.randrange(length)
+    return (0, 0) if chance.random() < 0.3 else (first, chance.randrange(first, length))
+
+
+def extras(chance: random.Random) -> dict[str, Any]:
+    """Return what changes scores, the cache, the output, or who is split."""
+    more: dict[str, Any] = {
+        "padding": chance.choice(((0, 0), (0, 0), (2, 3))),
+        "threshold": chance.choice((128, 128, 3)),
+    }
+    if chance.random() < 0.15:
+        more["softcap"] = 5.0
+    if chance.random() < 0.15:
+        more["sinks"] = True
+    if chance.random() < 0.15:
+        more["alibi"] = chance.choice(("linear", "sqrt"))
+    if chance.random() < 0.3:
+        more["scales"] = chance.choice(("tensor", "int8", "fp8"))
+    elif chance.random() < 0.2:
+        more["dtype"] = torch.float16
+    elif chance.random() < 0.15 and "softcap" not in more:
+        more["scores"] = chance.choice((60.0, -60.0))
+    if chance.random() < 0.1:
+        more["output_scale"] = 0.01
+    return more
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Speed patches of Triton's attention over the whole domain that their code reaches, against its definition."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from gemmaspec import data, launcher
+from gemmaspec.patching.decide import chain
+from gemmaspec.patching.patch import load_patches
+from gemmaspec.proof.environment import prove_python, triton_folder
+from gemmaspec.proof.prove import NUMBERS
+from gemmaspec.proof.source import source_of
+from tests.real import STATE
+
+pytestmark = pytest.mark.network
+SECONDS: Final = 30
+"""For each tree: some 60 batches, others on each release. A longer search: pass more seconds to the script by hand."""
+FUZZER: Final = Path(__file__).with_name("fuzz_attention.py")
+KERNELS: Final = "vllm/v1/attention/ops/triton_unified_attention.py"
+MASK: Final = b"        and use_causal\n        and not use_per_seq_causal\n        and num_queries_per_kv <= 16\n"
+SHELF: Final = load_patches()
+
+Run = Callable[..., list[list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GEMMASPEC_STATE", str(STATE))
+        python = prove_python(progress=print)
+        triton = triton_folder(python, progress=print)
+
+    def fuzz(*path: Path, **job: Any) -> list[list[Any]]:
+        folders = [*path, triton, data.TUNE_KERNELS.parents[1] / "proof"]
+        quiet = {
+            "VLLM_LOGGING_LEVEL": "CRITICAL",
+            "VLLM_PLUGINS": "",
+            "VLLM_NO_USAGE_STATS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        own = {"PATH": os.environ["PATH"], "HOME": str(STATE), **quiet}
+        done = subprocess.run(
+            [str(python), str(FUZZER), json.dumps(job)],
+            env={**own, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        found: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    return fuzz
+
+
+def wrong(run: Run, release: str, change: Callable[[bytes], bytes] = lambda text: text, **job: Any) -> list[Any]:
+    """Return the batches that a patched release computes wrong, and the released one right."""
+    source = source_of(release)
+    patches = {
+        one.id: one for patch in SHELF.values() if (patch.folder / NUMBERS).is_file() for one in chain(patch, SHELF)
+    }
+    plan = launcher.Plan(1, "", "", (), tuple(patches.values()), "")
+    results, changed = launcher.decide_plan(plan, release, launcher.reader_of(source / "vllm"))
+    assert {result.state for result in results} <= {"applies", "not-needed"}
+    changed = {**changed, KERNELS: change(changed[KERNELS])}
+    with tempfile.TemporaryDirectory() as folder:
+        overlay = launcher.build_overlay(source / "vllm", Path(folder), changed)
+        cases = run(overlay, source, **job)
+    assert cases
+    off = [number for number, distance, rounding, _ in cases if not distance <= rounding]
+    stock = run(source, **{**job, "only": off}) if off else []
+    right = {number for number, distance, rounding, _ in stock if distance <= rounding}
+    return [case for case in cases if case[0] in right]
+
+
+@pytest.mark.parametrize(("release", "seed"), [("0.26.0", 1), ("0.32.0", 2), ("0.33.0", 3)])
+def test_no_patched_kernel_is_wrong_where_the_released_one_is_right(run: Run, release: str, seed: int) -> None:
+    assert wrong(run, release, seed=seed, seconds=SECONDS) == []
+
+
+def test_a_block_of_a_prompt_that_ignores_the_mask_is_found(run: Run) -> None:
+    """A launch of several tokens in a block where a request's mask is not causal and its window is short."""
+
+    def ignoring(text: bytes) -> bytes:
+        assert MASK in text
+        return text.replace(MASK, MASK.splitlines(keepends=True)[-1])
+
+    shape = {"new": [40], "cached": [5], "heads": [16, 1], "window": 17, "causal": False}
+    plain = {"images": [], "lookback": -1, "prefix": [0, 0], "padding": [0, 0], "sinks": False}
+    job = {"seed": 4, "seconds": 0, "only": [*range(1, 9)], "like": shape | plain}
+    assert wrong(run, "0.32.0", ignoring, **job)
+    assert wrong(run, "0.32.0", **job) == []
