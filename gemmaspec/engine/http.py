@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import ssl
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+from urllib.parse import urlencode
 
 from gemmaspec.errors import StartFailed, TimedOut
-
-if TYPE_CHECKING:  # slow to import, and a command asks only a server that runs
-    import httpx
+from gemmaspec.sidecar.exchange import NotConnected, TooLong, exchanged
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Maximum bytes to read of an answer; a /metrics page of vLLM has about 100 kB."""
@@ -45,7 +44,7 @@ class Reply:
 
 def settings(base_url: str, *, timeout_s: float, api_key: str | None = None) -> dict[str, Any]:
     """Return the arguments of a client without proxy and redirects, which reaches nothing but `base_url`."""
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    headers = {"Accept-Encoding": "identity"} | _authorized(api_key)
     return {
         "base_url": base_url,
         "verify": _NO_TLS,
@@ -68,34 +67,28 @@ def exchange(
 ) -> Reply:
     """Send a request, by default POST if there is a body and else GET, and return the complete reply.
 
-    Raises NoAnswer if the connection fails, TimedOut after `timeout_s`, StartFailed above MAX_BODY.
+    Raises NoAnswer if the connection fails, TimedOut after `timeout_s` seconds in all, StartFailed above MAX_BODY.
     """
-    import httpx
-
     method = method or ("POST" if body is not None else "GET")
-    deadline = time.monotonic() + timeout_s
+    content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass") if body is not None else None
+    headers = (JSON if body is not None else {}) | _authorized(api_key)
+    where = f"{path}?{urlencode(query)}" if query else path
     try:
-        with (
-            httpx.Client(**settings(base_url, timeout_s=timeout_s, api_key=api_key)) as client,
-            client.stream(method, path, params=query, json=body) as response,
-        ):
-            return Reply(response.status_code, _read(response, path, deadline=deadline))
-    except httpx.TimeoutException:
+        status, found = exchanged(
+            base_url, where, method=method, body=content, headers=headers, timeout_s=timeout_s, most=MAX_BODY
+        )
+        return Reply(status, found)
+    except TooLong:
+        raise StartFailed(f"{path} answers with more than {MAX_BODY} bytes") from None
+    except TimeoutError:
         raise TimedOut(f"{path} did not answer within {timeout_s:.0f} s") from None
-    except httpx.ConnectError:
+    except NotConnected:
         raise NoAnswer(f"cannot connect to {base_url}{path}") from None
-    except httpx.TransportError:
+    except (OSError, http.client.RemoteDisconnected, http.client.IncompleteRead):
         raise NoAnswer(f"the server closed the connection during {path}") from None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+    except (http.client.HTTPException, ValueError):
         raise NoAnswer(f"the answer of {path} is invalid") from None
 
 
-def _read(response: httpx.Response, path: str, *, deadline: float) -> bytes:
-    body = bytearray()
-    for chunk in response.iter_bytes():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise StartFailed(f"{path} answers with more than {MAX_BODY} bytes")
-        if time.monotonic() > deadline:
-            raise TimedOut(f"{path} did not finish its answer in time")
-    return bytes(body)
+def _authorized(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}

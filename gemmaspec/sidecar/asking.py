@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gemmaspec.live.sample import Sample, read_sample
+from gemmaspec.sidecar.exchange import exchanged
 from gemmaspec.sidecar.known import LONGEST_S, body
 
 LOOK_S: Final = 2.0
@@ -63,20 +64,14 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
 def _exchange(
     address: str, method: str, path: str, body: str | None, *, key: str | None, timeout_s: float, most: int = _MAX_PAGE
 ) -> tuple[int, bytes]:
-    parts = urlsplit(address)
-    assert parts.hostname
     headers = {"Content-Type": "application/json"} if body else {}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    connection = (
-        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=_trusted())
-        if parts.scheme == "https"
-        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_s)
+    trusted = _trusted() if address.startswith("https:") else None
+    content = body.encode() if body else None
+    return exchanged(
+        address, path, method=method, body=content, headers=headers, timeout_s=timeout_s, most=most, trusted=trusted
     )
-    with contextlib.closing(connection):
-        connection.request(method, path, body=body, headers=headers)
-        reply = connection.getresponse()
-        return reply.status, reply.read(most) if most else b""
 
 
 def _trusted() -> ssl.SSLContext:
