@@ -806,6 +806,15 @@ def test_the_marker_is_last_and_cannot_be_set_by_a_profile(make: Callable[..., S
     assert environment(server, "demo:nonce")[record.MARKER] == "demo:nonce"
 
 
+def test_launches_of_a_kernel_come_from_the_profile_alone(
+    make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "GEMMASPEC_TRITON_PREFILL"
+    monkeypatch.setenv(name, "garbage")
+    assert name not in environment(make(), "demo:nonce")
+    assert environment(make(environment={name: "12,512,1=32,64,8,2"}), "demo:nonce")[name] == "12,512,1=32,64,8,2"
+
+
 # --- what is missing ---
 
 

@@ -124,3 +124,12 @@ def test_a_broken_patch_folder_stops_no_start(tmp_path: Path, patches: Mapping[s
     write_speed_patch(tmp_path / "patches")
     (write_speed_patch(tmp_path / "patches", "broken") / "evidence.json").write_text("{")
     assert list(speed_choice(profile(tmp_path, TRITON), Shelf((tmp_path / "patches",))).taken) == ["faster"]
+
+
+def test_a_broken_patch_that_another_needs_leaves_both_out(tmp_path: Path) -> None:
+    from gemmaspec.patching.patch import Shelf
+
+    (write_speed_patch(tmp_path / "patches", "broken") / "evidence.json").write_text("{")
+    write_speed_patch(tmp_path / "patches", more="needs: [broken]\n")
+    choice = speed_choice(profile(tmp_path, TRITON), Shelf((tmp_path / "patches",)))
+    assert (choice.taken, choice.left_out) == ({}, {"faster": "needs broken, which is left out"})

@@ -80,8 +80,15 @@ def _in_order(
 
 def _lacks(patch: Patch, taken: Mapping[str, object], patches: Mapping[str, Patch]) -> str:
     """Return the first speed patch that a patch needs and that is not taken; "" if there is none."""
-    needs = (id_ for id_ in patch.text.needs if id_ in patches and patches[id_].is_speed)
-    return next((id_ for id_ in needs if id_ not in taken), "")
+    return next((id_ for id_ in patch.text.needs if id_ not in taken and _may_be_left_out(id_, patches)), "")
+
+
+def _may_be_left_out(id_: str, patches: Mapping[str, Patch]) -> bool:
+    """Return whether a patch may be missing from a choice: one for speed, or one whose folder is invalid."""
+    try:
+        return id_ in patches and patches[id_].is_speed
+    except PatchError:
+        return True
 
 
 def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
