@@ -30,8 +30,8 @@ $(SETUP): pyproject.toml
 	$(BIN)/python tools/install.py
 	@touch $@
 
-demo: setup $(if $(filter docker,$(ENGINE)),docker image) ## serve the tiny pair: ENGINE=process or docker
-	$(BIN)/gemmaspec demo --engine $(ENGINE)
+demo: setup $(if $(filter docker,$(ENGINE)),docker image) ## set up all of it and start tiny-cpu: ENGINE=process or docker
+	$(BIN)/gemmaspec up tiny-cpu --engine $(ENGINE)
 
 docker: ## install and start Docker with Compose v2 if they are missing (Debian, root)
 	tools/setup-docker.sh

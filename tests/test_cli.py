@@ -25,7 +25,6 @@ COMMANDS = (
     "render",
     "profile",
     "patch",
-    "demo",
     "inspect",
     "fit",
     "doctor",

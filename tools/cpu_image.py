@@ -193,7 +193,9 @@ def debian_mirror() -> list[str]:
 def require_tools(folder: Path) -> None:
     """Raise EnvironmentMissing unless this is Debian with root, mmdebstrap (installed if missing) and disk space."""
     if platform.freedesktop_os_release().get("ID") != "debian" or os.geteuid() != 0:
-        raise EnvironmentMissing("building the CPU image needs Debian and root", hint="gemmaspec demo --engine process")
+        raise EnvironmentMissing(
+            "building the CPU image needs Debian and root", hint="gemmaspec up tiny-cpu --engine process"
+        )
     if shutil.disk_usage(folder).free < NEEDED_BYTES:
         raise EnvironmentMissing(f"{folder} has less than {NEEDED_BYTES / 1e9:.0f} GB free", hint=f"df -h {folder}")
     if not shutil.which("mmdebstrap"):

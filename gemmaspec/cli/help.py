@@ -10,12 +10,11 @@ from typing import Any, Final
 import typer
 import typer.core
 
-from gemmaspec.cli.renamed import with_new_names
 from gemmaspec.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
-    "Run": ("restart", "switch", "wait", "logs", "connect", "top", "watch", "soak", "export", "demo"),
+    "Run": ("restart", "switch", "wait", "logs", "connect", "top", "watch", "export"),
     "Measure": ("compare", "share", "tune-kernels"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
@@ -56,7 +55,6 @@ ABOUT: Final[Mapping[str, About]] = {
     "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
     "connect": About("Print the settings for a client", ("connect", "connect openai", "connect opencode tiny-cpu")),
     "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
-    "demo": About("Make a tiny pair and serve it, on any CPU", ("demo", "demo --engine process --keep")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
     "inspect": About("Describe a checkpoint or a pair", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
@@ -86,7 +84,6 @@ ABOUT: Final[Mapping[str, About]] = {
         "Check what a server answers",
         ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
-    "soak": About("Find what decays in long conversations", ("soak spark-31b-mtp", "soak tiny-cpu --for 5m --json")),
     "export": About("Write files for other programs", ("export grafana > gemmaspec.json",)),
     "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
     "export prometheus": About(
@@ -140,8 +137,7 @@ class Command(typer.core.TyperCommand):
     """A command whose help names arguments as people write them: PROFILE, [NAME], [PATCH]..."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words, old names of options included; an unknown option is answered by what it means."""
-        args = with_new_names(ctx.command_path.partition(" ")[2], args)
+        """Parse the words; an unknown option is answered by what it means."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)

@@ -16,7 +16,6 @@ from gemmaspec.redact import redact
 if TYPE_CHECKING:
     from gemmaspec.deploy.kept.stacks import Started
     from gemmaspec.deploy.kept.verdicts import Last
-    from gemmaspec.deploy.start.demo import Demo, Side
     from gemmaspec.deploy.start.dry_run import DryRun
     from gemmaspec.deploy.start.starting import Running, StartProgress
     from gemmaspec.engine.server import Server
@@ -180,34 +179,6 @@ def detached(started: Started, *, as_json: bool, last: Last) -> None:
     output.progress(f"  next: gemmaspec wait {server.name}    # or: gemmaspec status {server.name}")
 
 
-def demo(result: Demo, *, as_json: bool) -> None:
-    """Print the result of `demo`: both servers side by side."""
-    if as_json:
-        sides = {"alone": _side_json(result.alone), "drafted": _side_json(result.drafted)}
-        output.json_data(
-            {
-                "ok": True,
-                "engine": result.engine,
-                "question": result.question,
-                "same_text": result.same_text,
-                **sides,
-                "report": result.report,
-            }
-        )
-        return
-    report_lines(result.report)
-    output.told(f"  question  {result.question}")
-    output.told(f"  answer    {_clipped(result.drafted.answer.text)}")
-    same = "the same" if result.same_text else "NOT the same"
-    output.told(f"            {same} text with and without speculation (greedy)")
-    output.told("")
-    output.told(f"  {'':<28}{'target alone':>14}{'with draft':>14}")
-    for name, alone, drafted in _demo_rows(result):
-        output.told(f"  {name:<28}{alone:>14}{drafted:>14}")
-    output.told("")
-    output.told("  The models are tiny and random: this shows that speculation works, not how fast it is.")
-
-
 def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:
     """Yield one answer in two or three lines."""
     yield f"answer    {_clipped(answer.text)}"
@@ -220,15 +191,6 @@ def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:
         )
     elif looks_up:
         yield "drafted   nothing for this question: this method drafts what a text repeats"
-
-
-def _demo_rows(result: Demo) -> Iterator[tuple[str, str, str]]:
-    alone, drafted = result.alone.answer, result.drafted.answer
-    yield "ready after (s)", f"{result.alone.seconds_to_ready:.1f}", f"{result.drafted.seconds_to_ready:.1f}"
-    yield "tokens", str(alone.completion_tokens), str(drafted.completion_tokens)
-    yield "tokens/s", f"{alone.tokens_per_second:.1f}", f"{drafted.tokens_per_second:.1f}"
-    yield "acceptance length", "-", f"{drafted.acceptance_length or 1:.2f}"
-    yield "draft tokens accepted", "-", f"{drafted.accepted_tokens} of {drafted.draft_tokens}"
 
 
 def report_lines(report: dict[str, Any] | None) -> None:
@@ -273,10 +235,6 @@ def _attested(report: dict[str, Any]) -> Iterator[str]:
 
 def _file_place(file: dict[str, Any]) -> str:
     return f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])
-
-
-def _side_json(side: Side) -> dict[str, Any]:
-    return {"seconds_to_ready": round(side.seconds_to_ready, 1), "answer": side.answer}
 
 
 def _clipped(text: str) -> str:
