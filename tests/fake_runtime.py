@@ -116,7 +116,8 @@ class Fake:
     def profile(self, name: str, port: int) -> None:
         """Write a profile that runs the fake on a port, and serves it as model-NAME."""
         text = (
-            f"extends: tiny-cpu\nname: {name}\nruntime: {{python: {self.python}, vllm: null}}\npatches: {{required: []}}\n"
+            f"extends: tiny-cpu\nname: {name}\nruntime: {{python: {self.python}, vllm: null}}\n"
+            "patches: {required: [], optional: [cpu-expand-sampling, cpu-top-k-no-rows]}\n"
             f"serve: {{port: {port}, served_model_name: model-{name}}}\ncontainer: {{stop_grace_seconds: 5}}\n"
         )
         (self.profiles / f"{name}.yaml").write_text(text)

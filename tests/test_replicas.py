@@ -1,4 +1,4 @@
-"""Replicas behind the real vllm-router and the real HAProxy, with the fake vLLM: changed one at a time under load."""
+"""Replicas behind the real HAProxy, with the fake vLLM: changed one at a time under load."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import random
 import shutil
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -26,8 +24,7 @@ from gemmaspec.files import state_dir
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.profile.replica import bound_environment, devices_of, router_of
-from gemmaspec.profile.router import RouterKind
-from gemmaspec.runtime.router import _MARKER, router_program, vllm_router_dir
+from gemmaspec.runtime.router import router_program
 from gemmaspec.stack.build import build_stack, profile_plan
 from gemmaspec.stack.router import ADMIN_SOCKET
 from tests import fake_runtime
@@ -45,14 +42,8 @@ def _free_block() -> int:
     raise AssertionError("no ten ports in a row are free")
 
 
-PORTS = {"haproxy": _free_block(), "vllm-router": _free_block()}
-ROUTERS = (
-    pytest.param(
-        "haproxy",
-        marks=pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is not installed (Debian: haproxy)"),
-    ),
-    "vllm-router",
-)
+PORT = _free_block()
+HAPROXY = pytest.mark.skipif(not router_program(), reason="HAProxy is not installed (Debian: haproxy)")
 
 
 @pytest.fixture(scope="module")
@@ -62,23 +53,14 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
 
 
 @pytest.fixture
-def pair(fake: Fake, kind: RouterKind) -> Iterator[Fake]:
+def pair(fake: Fake) -> Iterator[Fake]:
     """Two replicas behind a router; what the test leaves is stopped."""
     fake_runtime.make_models()
-    _install_router()
-    fake.profile("pair", PORTS[kind])
+    fake.profile("pair", PORT)
     with (fake.profiles / "pair.yaml").open("a") as file:
-        file.write(f"replicas: 2\nrouter: {{kind: {kind}, drain_seconds: 20}}\n")
+        file.write("replicas: 2\nrouter: {drain_seconds: 20}\n")
     yield fake
     fake.run("down", "pair")
-
-
-def _install_router() -> None:
-    """Put the vllm-router of the tests' own environment where gemmaspec installs it."""
-    folder = vllm_router_dir()
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "vllm-router").symlink_to(Path(sys.executable).parent / "vllm-router")
-    (folder / _MARKER).write_text("")
 
 
 def _status(fake: Fake) -> dict[str, dict[str, object]]:
@@ -90,10 +72,10 @@ SERVING = {"pair-1": "gets requests", "pair-2": "gets requests"}
 BOTH = [f"{action} pair-{index}" for index in (1, 2) for action in ("remove", "drain", "replace", "add")]
 
 
-@pytest.mark.parametrize("kind", ROUTERS)
-def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fake, kind: RouterKind) -> None:
+@HAPROXY
+def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fake) -> None:
     """One story, since every start takes a second: changed, changed in vain, rolled back, killed, started again, ended."""
-    address = f"http://127.0.0.1:{PORTS[kind]}/v1"
+    address = f"http://127.0.0.1:{PORT}/v1"
     first = pair.run("up", "pair")
     assert (first.code, address in first.out) == (0, True), first.err
     _commands_for_the_whole(pair)
@@ -123,12 +105,11 @@ def test_no_change_cuts_a_request_and_a_death_cuts_only_its_own_streams(pair: Fa
     assert {one["state"] for one in _status(pair).values()} == {"stopped"}
 
 
-@pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")
-@pytest.mark.parametrize("kind", ["haproxy"])
-def test_a_request_of_death_ends_one_replica_and_the_other_serves(pair: Fake, kind: RouterKind) -> None:
+@HAPROXY
+def test_a_request_of_death_ends_one_replica_and_the_other_serves(pair: Fake) -> None:
     assert pair.run("up", "pair", "--set", "env.FAKE_VLLM_DIES_OF=POISON").code == 0
     body = {"model": "model-pair", "messages": [{"role": "user", "content": "POISON"}]}
-    address = f"http://127.0.0.1:{PORTS[kind]}/v1/chat/completions"
+    address = f"http://127.0.0.1:{PORT}/v1/chat/completions"
     assert httpx.post(address, json=body, timeout=30, trust_env=False).status_code == 502
     found = _status(pair)
     assert sorted(str(found[one]["state"]) for one in ("pair-1", "pair-2")) == ["exited", "ready"], found
@@ -136,71 +117,17 @@ def test_a_request_of_death_ends_one_replica_and_the_other_serves(pair: Fake, ki
     assert [httpx.post(address, json=body, timeout=30, trust_env=False).status_code for _ in range(4)] == [200] * 4
 
 
-class _Stranger(BaseHTTPRequestHandler):
-    """A server that says it is well, and knows no model."""
-
-    def do_GET(self) -> None:
-        body = b"{}"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def stranger() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Stranger) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-
-
-@pytest.mark.parametrize("kind", ["vllm-router"])
-def test_a_worker_that_somebody_added_is_named_and_removed(pair: Fake, kind: RouterKind, stranger: str) -> None:
-    """vllm-router adds a worker for whoever asks, which a page of another origin can do without a preflight."""
-    router = f"http://127.0.0.1:{PORTS[kind]}"
-    assert pair.run("up", "pair").code == 0
-    for looks in ("status", "up", "watch"):
-        added = httpx.post(
-            f"{router}/add_worker", params={"url": stranger}, headers={"Origin": "http://evil.example"}, timeout=60
-        )
-        assert added.status_code == 200, added.text
-        assert stranger in _workers(router)
-        if looks == "watch":
-            with pair.start("watch", "pair") as watching:
-                assert watching.stdout
-                said, code = next(line for line in watching.stdout if "stranger" in line), 0
-                watching.terminate()
-        else:
-            found = pair.run(looks, "pair")
-            said, code = found.out + found.err, found.code
-        assert f"{stranger} was in the router of pair, which has no such replica; removed" in said
-        assert code == (5 if looks == "status" else 0)
-        assert stranger not in _workers(router)
-    assert pair.run("status", "pair").code == 0
-    audit = (state_dir() / "stacks" / "pair" / "audit.log").read_text()
-    assert audit.count(f"stranger {stranger}: removed") == 3
-
-
-def _workers(router: str) -> str:
-    return httpx.get(f"{router}/workers", timeout=10).text
-
-
-@pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is missing")
-@pytest.mark.parametrize("kind", ["haproxy"])
-def test_nobody_can_add_a_worker_to_haproxy(pair: Fake, kind: RouterKind) -> None:
+@HAPROXY
+def test_nobody_can_add_a_worker_to_haproxy(pair: Fake) -> None:
     """Its commands are at a socket that only its owner can open; what a page sends reaches a replica, as any request."""
-    router = f"http://127.0.0.1:{PORTS[kind]}"
+    router = f"http://127.0.0.1:{PORT}"
     assert pair.run("up", "pair").code == 0
     answer = httpx.post(f"{router}/add_worker", params={"url": "http://127.0.0.1:9"}, timeout=10)
     assert answer.status_code >= 400
     socket_file = next(state_dir().rglob(ADMIN_SOCKET))
     assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
     found = _status(pair)["pair"]
-    assert (found["replicas"], found["strangers"]) == (SERVING, [])
+    assert found["replicas"] == SERVING
 
 
 def _commands_for_the_whole(pair: Fake) -> None:
@@ -248,7 +175,7 @@ def test_a_replica_has_its_own_name_port_and_gpus_and_the_plan_of_the_profile() 
         [3],
     ]
     router = router_of(whole.profile)
-    assert (router.port, router.metrics_port, router.policy) == (8000, 8003, "leastconn")
+    assert (router.port, router.metrics_port, router.policy) == (8000, 8003, "conversation")
 
 
 def test_a_container_gets_only_the_gpus_of_its_replica() -> None:
@@ -288,14 +215,10 @@ def test_cores_that_the_machine_does_not_have_are_refused_before_anything_is_tou
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["router.kind=haproxy"], "router: is only used with replicas: 2 or more"),
-        (["replicas=2", "router.policy=cache_aware"], "haproxy has no policy cache_aware"),
+        (["router.policy=leastconn"], "router: is only used with replicas: 2 or more"),
+        (["replicas=2", "router.policy=cache_aware"], "router.policy: "),
         (["replicas=2", "router.port=8322"], "8322 is the port of replica 1"),
         (["replicas=2", "router.metrics_port=8321"], "8321 is the router's own port"),
-        (
-            ["replicas=2", "serve.bind=0.0.0.0", "pass_env=[VLLM_API_KEY]", "router.kind=vllm-router"],
-            "need no key; use router: {kind: haproxy}",
-        ),
         (["replicas=2", "serve.port=65534"], "leaves no ports for 2 replicas"),
         (["replicas=17"], "replicas: "),
         (["devices=[0]"], "a cpu has none"),
@@ -339,10 +262,10 @@ def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
 
     from gemmaspec.stack.router import haproxy_config
 
-    program = router_program("haproxy")
+    program = router_program()
     if not program:
         pytest.skip("HAProxy is not installed (Debian: haproxy)")
-    for policy in ("leastconn", "round_robin", "consistent_hash"):
+    for policy in ("leastconn", "round_robin", "conversation"):
         text = haproxy_config(bind="::1", port=8000, metrics_port=8003, policy=policy, first_port=8001)
         (tmp_path / "haproxy.cfg").write_text(text)
         done = subprocess.run([program, "-c", "-f", "haproxy.cfg"], cwd=tmp_path, capture_output=True, text=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from gemmaspec.deploy.start import roll
 from gemmaspec.deploy.start.roll import Rolling
 from gemmaspec.deploy.start.starting import Told
 from gemmaspec.engine.router import Router
-from gemmaspec.engine.routing import Place, Routed, Routing
+from gemmaspec.engine.routing import HaProxy, Place, Routed
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.live.sample import Sample
@@ -23,7 +22,7 @@ from gemmaspec.rolling.steps import Roll
 
 
 @dataclass
-class Remembering(Routing):
+class Remembering(HaProxy):
     """A router that has two replicas."""
 
     inside: set[int] = field(default_factory=lambda: {1, 2})
@@ -37,12 +36,6 @@ class Remembering(Routing):
 
     def remove(self, place: Place) -> None:
         self.inside.discard(place.index)
-
-    def strangers(self, known: Collection[str]) -> tuple[str, ...]:
-        return ()
-
-    def evict(self, url: str) -> None:
-        raise AssertionError(url)
 
     def look(self, place: Place) -> Routed:
         return Routed(inside=place.index in self.inside, healthy=place.index not in self.dead, requests=0)
@@ -90,7 +83,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
         monkeypatch.setattr(roll, name, value)
     _running(monkeypatch, 0)
     router = Router(
-        name="pair", folder=stack_folder("pair") / "router", kind="vllm-router", policy="cache_aware",
+        name="pair", folder=stack_folder("pair") / "router", policy="conversation",
         bind="127.0.0.1", port=8000, metrics_port=8003, first_port=8001, program="none",
     )  # fmt: skip
     options = Options(profile="pair", engine="process")

@@ -18,13 +18,14 @@ import pytest
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.router import Router
 from gemmaspec.engine.routing import Place
+from gemmaspec.profile.router import Policy
 from gemmaspec.runtime.router import router_program
 from gemmaspec.stack.router import ADMIN_SOCKET, CONFIG_FILE, CONNECTIONS_OF_ONE, REQUEST_S
 from tests.beside import served
 from tests.docker_support import wait_for
 from tests.test_replicas import _free_block
 
-pytestmark = pytest.mark.skipif(not router_program("haproxy"), reason="HAProxy is not installed (Debian: haproxy)")
+pytestmark = pytest.mark.skipif(not router_program(), reason="HAProxy is not installed (Debian: haproxy)")
 
 STATUSES = (500, 502, 503, 504)
 
@@ -51,7 +52,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        content = json.loads(body)["messages"][0]["content"]
+        asked = json.loads(body)
+        content = asked["messages"][0]["content"] if "messages" in asked else asked["prompt"]
+        content = content if isinstance(content, str) else content[0]["text"]
         self.server.read.append(content)
         if content in ("DIE", "CUT"):
             self.close_connection = True
@@ -78,6 +81,15 @@ class Pair:
         self.router = router
         self.replicas = replicas
 
+    def place(self, body: object, **headers: str) -> int:
+        """Return the replica that got this request."""
+        before = [len(replica.read) for replica in self.replicas]
+        url = f"{self.router.base_url}/v1/chat/completions"
+        assert httpx.post(url, json=body, headers=headers, timeout=30, trust_env=False).status_code == 200
+        after = [len(replica.read) for replica in self.replicas]
+        (place,) = [index for index, (old, new) in enumerate(zip(before, after, strict=True), 1) if new > old]
+        return place
+
     @property
     def read(self) -> list[str]:
         """What the replicas read, together."""
@@ -92,11 +104,16 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    first, path = _free_block(), router_program("haproxy")
+def policy() -> Policy:
+    return "round_robin"
+
+
+@pytest.fixture
+def pair(tmp_path: Path, policy: Policy) -> Iterator[Pair]:
+    first, path = _free_block(), router_program()
     assert path
     router = Router(
-        name="pair", folder=tmp_path / "router", kind="haproxy", policy="round_robin", bind="127.0.0.1", port=first,
+        name="pair", folder=tmp_path / "router", policy=policy, bind="127.0.0.1", port=first,
         metrics_port=first + 3, first_port=first + 1, program=path,
     )  # fmt: skip
     router.folder.mkdir()
@@ -123,6 +140,42 @@ def test_a_request_of_death_ends_one_replica_and_the_other_serves_on(pair: Pair)
     assert [pair.ask("hello") for _ in range(8)] == [200] * 8
     assert pair.read.count("DIE") == 1
     assert pair.read.count("hello") == 8
+
+
+def _said(role: str, content: object) -> dict[str, object]:
+    return {"role": role, "content": content}
+
+
+def _turns(number: int, form: str) -> list[dict[str, object]]:
+    """Return a conversation's three requests: each has the texts of those before it."""
+    asks: object = f"question {number}" if form != "parts" else [{"type": "text", "text": f"question {number}"}]
+    if form == "prompt":
+        return [{"prompt": f"chapter {number} {'begins ' * 90}{'and goes on ' * turn}"} for turn in range(3)]
+    start = [_said("system", "The same for all. " * 9)] if form in ("system", "parts", "tail") else []
+    more = [
+        _said("assistant", f"answer {number}"),
+        _said("user", "and then?" + "x" * (200_000 if form == "tail" else 0)),
+    ]
+    return [{"messages": [*start, _said("user", asks), *more * turn]} for turn in range(3)]
+
+
+@pytest.mark.parametrize("policy", ["conversation"])
+@pytest.mark.parametrize("form", ["system", "plain", "parts", "prompt", "tail"])
+def test_a_conversation_stays_with_the_replica_that_has_its_prompt_cached(pair: Pair, form: str) -> None:
+    """Whatever its form, and also where its end is beyond what HAProxy reads; conversations spread over the replicas."""
+    homes = []
+    for number in range(12):
+        places = {pair.place(body) for body in _turns(number, form)}
+        assert len(places) == 1, (number, places)
+        homes += places
+    assert set(homes) == {1, 2}
+
+
+@pytest.mark.parametrize("policy", ["conversation"])
+def test_a_session_s_name_counts_before_its_text(pair: Pair) -> None:
+    for number in range(6):
+        headers = {"X-Session-ID": f"session-{number}"}
+        assert len({pair.place(body, **headers) for body in (_turns(turn, "plain")[0] for turn in range(5))}) == 1
 
 
 def test_half_requests_are_dropped_and_leave_room_for_other_addresses_and_the_metrics(pair: Pair) -> None:

@@ -24,9 +24,8 @@ def status(
     """Show what runs: starting (with its phase), ready, exited, stopped or unknown, and since when.
 
     With NAME, also shows its patches as the server reports them, and how well it drafts. Exit code 5 if a file of the
-    plan, the overlay or the package has changed since the start, or if a foreign worker was in a router,
-    which is removed. Exit code 4 if gemmaspec cannot tell whether something runs,
-    1 if NAME is given and does not run.
+    plan, the overlay or the package has changed since the start. Exit code 4 if gemmaspec cannot tell whether
+    something runs, 1 if NAME is given and does not run.
 
     With the NAME of a profile that has replicas, shows each of them, the router, and the end of the audit.
 
@@ -48,7 +47,7 @@ def status(
     groups = routers_status() if name is None else ([router_status(name)] if is_group(name) else [])
     found = replicas_status(name) if name and groups else use_case(name)
     text.show(found, groups, one=bool(name), as_json=json)
-    if any(one.changed for one in found) or any(one.strangers for one in groups):
+    if any(one.changed for one in found):
         raise typer.Exit(5)
     words = [one.word for one in found] + [one.word for one in groups]
     if "unknown" in words:

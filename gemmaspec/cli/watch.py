@@ -76,9 +76,6 @@ def watch(
             for line in use_case.look(one, power_w=drawn, restart=_restart, interval=interval):
                 use_case.log(line, redact=redact)
                 _tell(line, as_json=json)
-        for line in use_case.look_at_routers(found):
-            use_case.log(line, redact=redact)
-            _tell(line, as_json=json)
         time.sleep(max(0.0, interval - (time.monotonic() - began)))
 
 

@@ -19,13 +19,13 @@ from gemmaspec.engine.detached import signals_wait, start_detached
 from gemmaspec.engine.http import exchange
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.record import MARKER, Record
-from gemmaspec.engine.routing import Routing, routing
+from gemmaspec.engine.routing import HaProxy
 from gemmaspec.engine.server import State
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.exclusive import exclusively
 from gemmaspec.files import write_whole
-from gemmaspec.profile.router import Policy, RouterKind
-from gemmaspec.stack.router import CONFIG_FILE, haproxy_config, vllm_router_args
+from gemmaspec.profile.router import Policy
+from gemmaspec.stack.router import CONFIG_FILE, haproxy_config
 
 LOG: Final = "router.log"
 _START_S: Final = 30.0
@@ -44,7 +44,6 @@ class Router:
     """The profile's name."""
     folder: Path
     """Its configuration, log and record, in the folder of the profile's stack."""
-    kind: RouterKind
     policy: Policy
     bind: str
     port: int
@@ -52,7 +51,7 @@ class Router:
     first_port: int
     """Port of replica 1; the others follow."""
     program: str
-    """The path of vllm-router or haproxy."""
+    """The path of haproxy."""
 
     @property
     def base_url(self) -> str:
@@ -63,16 +62,11 @@ class Router:
     @property
     def command(self) -> tuple[str, ...]:
         """The argv."""
-        if self.kind == "haproxy":
-            return (self.program, "-db", "-f", CONFIG_FILE)
-        arguments = vllm_router_args(bind=self.bind, port=self.port, metrics_port=self.metrics_port, policy=self.policy)
-        return (self.program, *arguments)
+        return (self.program, "-db", "-f", CONFIG_FILE)
 
     @property
     def config(self) -> str:
-        """The text of haproxy.cfg; '' for vllm-router."""
-        if self.kind != "haproxy":
-            return ""
+        """The text of haproxy.cfg."""
         return haproxy_config(
             bind=self.bind,
             port=self.port,
@@ -82,9 +76,9 @@ class Router:
         )
 
     @property
-    def routing(self) -> Routing:
+    def routing(self) -> HaProxy:
         """What adds and removes replicas while it runs."""
-        return routing(self.kind, self.base_url, self.folder)
+        return HaProxy(self.folder)
 
 
 def state(router: Router) -> State:
@@ -121,8 +115,7 @@ def start(router: Router) -> None:
             raise StartFailed(f"the router of {router.name} is already running")
         _end(router)
         ensure_ports(router)
-        if router.config:
-            write_whole(router.folder / CONFIG_FILE, router.config, mode=0o600)
+        write_whole(router.folder / CONFIG_FILE, router.config, mode=0o600)
         child = _spawn(router)
         try:
             _wait(router, child)
@@ -163,9 +156,7 @@ def _spawn(router: Router) -> subprocess.Popen[bytes]:
     )
     record.write(router.folder, made)
     kept = {name: value for name in _KEPT if (value := os.environ.get(name))}
-    # vllm-router names its process with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set, and it
-    # logs every request with its X-Session-ID unless RUST_LOG says otherwise: --log-level changes nothing in 0.1.17.
-    environment = kept | {"SPT_NOENV": "1", "RUST_LOG": "warn", MARKER: made.marker}
+    environment = kept | {MARKER: made.marker}
     try:
         with signals_wait():
             child = start_detached(
@@ -194,9 +185,7 @@ def _wait(router: Router, child: subprocess.Popen[bytes]) -> None:
         if code is not None or time.monotonic() > deadline:
             how = f"ended with exit code {code}" if code is not None else f"did not answer within {_START_S:.0f} s"
             said = "\n".join(logs(router, tail=8))
-            raise StartFailed(
-                f"the router of {router.name} ({router.kind}) {how}:\n{said}", hint=f"less {router.folder / LOG}"
-            )
+            raise StartFailed(f"the router of {router.name} {how}:\n{said}", hint=f"less {router.folder / LOG}")
         time.sleep(_POLL_S)
 
 

@@ -1,31 +1,22 @@
-"""Add replicas to a running router and take them out: vllm-router's HTTP commands, HAProxy's runtime socket.
+"""Add replicas to a running HAProxy and take them out, through its runtime socket.
 
-vllm-router 0.1.17: POST /add_worker and /remove_worker with ?url=, GET /workers. A removed worker finishes the streams
-that it has; adding one that is there answers 400, removing one that is not answers 200. No key protects them.
 HAProxy 2.6: `set server`, `show stat` (management guide, 9.3).
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import os
 import socket
-from abc import ABC, abstractmethod
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from gemmaspec.checkpoint.fields import printable
-from gemmaspec.engine.http import exchange
-from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
-from gemmaspec.profile.router import RouterKind
+from gemmaspec.errors import GemmaspecError
 from gemmaspec.stack.router import ADMIN_SOCKET, BACKEND
 
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 4 * 1024 * 1024
-_UNREADABLE: Final = "vllm-router's list of workers cannot be read"
 
 
 class RouterError(GemmaspecError):
@@ -52,116 +43,26 @@ class Routed:
     """Requests that the router has open there; None if the router does not say."""
 
 
-class Routing(ABC):
-    """Who gets requests."""
-
-    @abstractmethod
-    def answers(self) -> bool:
-        """Return whether the router takes commands. Raise RouterError if it cannot be reached."""
-
-    @abstractmethod
-    def add(self, place: Place) -> None:
-        """Have the router send requests to a replica; one that it has is left as it is. Raise RouterError."""
-
-    @abstractmethod
-    def remove(self, place: Place) -> None:
-        """Have the router send no new requests to a replica; those that it has go on. Raise RouterError."""
-
-    @abstractmethod
-    def strangers(self, known: Collection[str]) -> tuple[str, ...]:
-        """Return the URLs that get requests and are not among the `known` ones. Raise RouterError."""
-
-    @abstractmethod
-    def evict(self, url: str) -> None:
-        """Have the router send no more requests to a stranger. Raise RouterError."""
-
-    @abstractmethod
-    def look(self, place: Place) -> Routed:
-        """Return what the router says of a replica. Raise RouterError."""
-
-
-def routing(kind: RouterKind, base_url: str, folder: Path) -> Routing:
-    """Return what speaks to a router of this kind."""
-    return HaProxy(folder) if kind == "haproxy" else VllmRouter(base_url)
-
-
-class VllmRouter(Routing):
-    """The commands of vllm-router."""
-
-    def __init__(self, base_url: str) -> None:
-        self._base_url = base_url
-
-    def answers(self) -> bool:
-        return self._ask("GET", "/liveness")[0] == 200
-
-    def add(self, place: Place) -> None:
-        if self.look(place).inside:
-            return
-        status, text = self._ask("POST", "/add_worker", url=place.url)
-        if status != 200 and "already exists" not in text:
-            raise RouterError(f"vllm-router does not add {place.url}: HTTP {status} {text[:200]}")
-
-    def remove(self, place: Place) -> None:
-        status, text = self._ask("POST", "/remove_worker", url=place.url)
-        if status != 200 or self.look(place).inside:
-            raise RouterError(f"vllm-router does not remove {place.url}: HTTP {status} {text[:200]}")
-
-    def strangers(self, known: Collection[str]) -> tuple[str, ...]:
-        return tuple(sorted(set(self._workers()) - set(known)))
-
-    def evict(self, url: str) -> None:
-        status, text = self._ask("POST", "/remove_worker", url=url)
-        if status != 200 or url in self._workers():
-            raise RouterError(f"vllm-router does not remove {printable(url)}: HTTP {status} {printable(text)}")
-
-    def look(self, place: Place) -> Routed:
-        try:
-            ours = self._workers().get(place.url)
-            if ours is None:
-                return Routed(inside=False)
-            return Routed(inside=True, healthy=bool(ours["is_healthy"]), requests=int(ours["load"]))
-        except (ValueError, KeyError, TypeError):
-            raise RouterError(_UNREADABLE) from None
-
-    def _workers(self) -> dict[str, dict[str, Any]]:
-        """Return URL → what the router says of each worker."""
-        status, text = self._ask("GET", "/workers")
-        try:
-            found: list[dict[str, Any]] = json.loads(text)["workers"] if status == 200 else []
-            return {str(one["url"]).rstrip("/"): one for one in found}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise RouterError(_UNREADABLE) from None
-
-    def _ask(self, method: str, path: str, **query: str) -> tuple[int, str]:
-        try:
-            reply = exchange(self._base_url, path, method=method, query=query, timeout_s=_TIMEOUT_S)
-        except (StartFailed, TimedOut):
-            raise RouterError(f"vllm-router does not answer {path} at {self._base_url}") from None
-        return reply.status, reply.body.decode("utf-8", "replace")
-
-
-class HaProxy(Routing):
+class HaProxy:
     """The runtime commands of HAProxy."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def answers(self) -> bool:
+        """Return whether the router takes commands. Raise RouterError if it cannot be reached."""
         return BACKEND in self._tell("show stat")
 
     def add(self, place: Place) -> None:
+        """Have the router send requests to a replica; one that it has is left as it is. Raise RouterError."""
         self._set(place, "ready")
 
     def remove(self, place: Place) -> None:
+        """Have the router send no new requests to a replica; those that it has go on. Raise RouterError."""
         self._set(place, "maint")
 
-    def strangers(self, known: Collection[str]) -> tuple[str, ...]:  # noqa: ARG002 - as the other router's
-        return ()  # its servers are those of its configuration, and only its owner can open its socket
-
-    def evict(self, url: str) -> None:
-        raise RouterError(f"HAProxy has no server {printable(url)}")
-
     def look(self, place: Place) -> Routed:
+        """Return what the router says of a replica. Raise RouterError."""
         text = self._tell("show stat").removeprefix("# ")
         for row in csv.DictReader(text.splitlines()):
             if (row.get("pxname"), row.get("svname")) == (BACKEND, f"r{place.index}"):

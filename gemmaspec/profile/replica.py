@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.profile.machines import MACHINES
-from gemmaspec.profile.router import POLICIES, Policy, Router
+from gemmaspec.profile.router import Router
 
 if TYPE_CHECKING:
     from gemmaspec.profile.model import Profile
@@ -26,16 +26,10 @@ def router_of(profile: Profile) -> Router:
     """Return the router of a profile with replicas, with everything filled in that the profile leaves out."""
     given = profile.router or Router()
     filled = {
-        "policy": given.policy or POLICIES[given.kind][0],
         "port": given.port or profile.serve.port,
         "metrics_port": given.metrics_port or profile.serve.port + profile.replicas + 1,
     }
     return given.model_copy(update=filled)
-
-
-def policy_of(router: Router) -> Policy:
-    """Return the policy of a router."""
-    return router.policy or POLICIES[router.kind][0]
 
 
 def replica_name(name: str, index: int) -> str:
@@ -103,9 +97,6 @@ def problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
 
 def _router(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
     router = router_of(profile)
-    if policy_of(router) not in POLICIES[router.kind]:
-        known = ", ".join(POLICIES[router.kind])
-        yield ("router", "policy"), f"{router.kind} has no policy {router.policy}; it has {known}"
     ports = {replica_port(profile, index): f"replica {index}" for index in range(1, profile.replicas + 1)}
     if max(ports) > 65535:
         yield ("serve", "port"), f"leaves no ports for {profile.replicas} replicas after it"
@@ -116,12 +107,6 @@ def _router(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("router", key), "is above 65535, because serve.port is; set another one"
     if router.port == router.metrics_port:
         yield ("router", "metrics_port"), f"{router.port} is the router's own port"
-    if router.kind == "vllm-router" and profile.serve.bind != LOOPBACK and _is_address(profile.serve.bind):
-        yield (
-            ("serve", "bind"),
-            "other machines could reach vllm-router's commands (/add_worker), which need no key; use "
-            "router: {kind: haproxy}",
-        )
 
 
 def _gpus(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:

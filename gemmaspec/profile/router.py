@@ -8,15 +8,9 @@ from pydantic import Field
 
 from gemmaspec.profile.fields import Int, Positive, Section
 
-RouterKind = Literal["vllm-router", "haproxy"]
-Policy = Literal["cache_aware", "consistent_hash", "power_of_two", "round_robin", "leastconn"]
+Policy = Literal["conversation", "leastconn", "round_robin"]
 Port = Annotated[Int, Field(ge=1, le=65535)]
 
-POLICIES: Final[dict[RouterKind, tuple[Policy, ...]]] = {
-    "vllm-router": ("cache_aware", "consistent_hash", "power_of_two", "round_robin"),
-    "haproxy": ("leastconn", "consistent_hash", "round_robin"),
-}
-"""The policies of each router, its default first."""
 MOST_REPLICAS: Final = 16
 """Replicas of one profile on one machine; HAProxy's configuration has a place for each."""
 
@@ -24,13 +18,10 @@ MOST_REPLICAS: Final = 16
 class Router(Section):
     """What stands before the replicas: clients ask the router, and it asks a replica."""
 
-    kind: RouterKind = "haproxy"
-    """haproxy takes commands only from its owner; vllm-router knows which replica has seen a prompt's beginning, but
-    any program and any web page on this machine can add a worker to it."""
-    policy: Policy | None = None
-    """Which replica gets a request: cache_aware (the one that has seen the prompt's beginning), consistent_hash (the
-    same one for each X-Session-ID), power_of_two, round_robin or leastconn; default: leastconn,
-    vllm-router's cache_aware."""
+    policy: Policy = "conversation"
+    """Which replica gets a request: conversation (the one that had the conversation's earlier requests, and so has its
+    prompt cached), leastconn or round_robin. A conversation is
+    known by its X-Session-ID, else by how it begins: the system prompt and the first message."""
     port: Port | None = None
     """Port that clients use; default: serve.port. The replicas listen on the ports after serve.port."""
     metrics_port: Port | None = None

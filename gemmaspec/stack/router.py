@@ -1,6 +1,6 @@
-"""The router's command line and configuration, from a profile. Pure.
+"""The router's configuration, from a profile. Pure.
 
-Checked against vllm-router 0.1.17 (its --help and its answers) and HAProxy 2.6.
+Checked against HAProxy 2.6, the first with `balance hash`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ BACKEND: Final = "replicas"
 ADMIN_SOCKET: Final = "admin.sock"
 """HAProxy's runtime socket, in the router's folder, which only its owner can open."""
 CONFIG_FILE: Final = "haproxy.cfg"
-SESSION: Final = "X-Session-ID"
-"""The header by which consistent_hash sends a conversation to the same replica, in both routers."""
 CONNECTIONS: Final = 1536
 """Clients' connections at once. Each takes two files, and 4,096 is the lowest hard limit that systems set."""
 CONNECTIONS_OF_ONE: Final = 1024
@@ -42,27 +40,28 @@ _DEFAULTS: Final = (
     "    retry-on conn-failure",
     "",
 )
+_CONVERSATION: Final = (
+    "set-var(txn.asks) req.body",
+    "set-var(txn.first) var(txn.asks),json_query('$.messages[0].content')",
+    "set-var(txn.part) var(txn.asks),json_query('$.messages[0].content[0].text')",
+    "set-var(txn.role) var(txn.asks),json_query('$.messages[0].role')",
+    "set-var(txn.second) var(txn.asks),json_query('$.messages[1].content') "
+    "if { var(txn.role) -m str system developer }",
+    "set-var(txn.second) var(txn.asks),json_query('$.messages[1].content[0].text') "
+    "if { var(txn.role) -m str system developer } !{ var(txn.second) -m found }",
+    "set-var(txn.prompt) var(txn.asks),json_query('$.prompt'),bytes(0,512)",
+    "set-var(txn.start) str(),concat(,txn.first,),concat(,txn.part,),concat(,txn.second,),concat(,txn.prompt,)",
+    "set-var(txn.conversation) var(txn.start) if { var(txn.start) -m len gt 0 }",
+    "set-var(txn.conversation) req.hdr(X-Session-ID) if { req.hdr(X-Session-ID) -m found }",
+)
+"""How a conversation is known, as long as its beginning stands in the first 64 KiB: a message is a text or a list of
+parts, and what follows the first message of a user changes from turn to turn."""
+# Without hash-balance-factor: with it HAProxy 2.6.12 answered 503 for all requests after one of two replicas had died.
 _BALANCE: Final[dict[Policy, tuple[str, ...]]] = {
+    "conversation": ("balance hash var(txn.conversation)", "hash-type consistent"),
     "leastconn": ("balance leastconn",),
     "round_robin": ("balance roundrobin",),
-    "consistent_hash": (f"balance hdr({SESSION})", "hash-type consistent"),
 }
-
-
-def vllm_router_args(*, bind: str, port: int, metrics_port: int, policy: str) -> tuple[str, ...]:
-    """Return the arguments of vllm-router. It starts with no replicas; each is added once it is ready.
-
-    A retry goes to the same replica until its circuit opens. vllm-router's own 10 failures and 60 s fail the first
-    requests after a replica has died, and refuse all if the other one is taken out within the minute.
-    """
-    return (
-        "--host", bind, "--port", str(port), "--policy", policy,
-        "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port),
-        "--health-check-interval-secs", str(_HEALTH_S), "--health-check-timeout-secs", "2",
-        "--health-failure-threshold", "2", "--health-success-threshold", "1",
-        "--retry-max-retries", "5", "--request-timeout-secs", "3600",
-        "--cb-failure-threshold", "2", "--cb-success-threshold", "1", "--cb-timeout-duration-secs", "5",
-    )  # fmt: skip
 
 
 def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, first_port: int) -> str:
@@ -92,6 +91,7 @@ def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, f
             "    stick-table type ipv6 size 100k expire 1m store conn_cur",
             "    tcp-request connection track-sc0 src",
             f"    tcp-request connection reject if {{ sc0_conn_cur gt {CONNECTIONS_OF_ONE} }}",
+            *(f"    http-request {line}" for line in (_CONVERSATION if policy == "conversation" else ())),
             f"    default_backend {BACKEND}",
             "",
             "frontend metrics",

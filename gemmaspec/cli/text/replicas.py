@@ -33,7 +33,7 @@ def rolled(result: Rolled, *, as_json: bool) -> None:
         )
         return
     count = len(result.group.replicas)
-    output.told(f"{result.group.name} is ready: {count} replicas behind {router.kind} ({router.policy})")
+    output.told(f"{result.group.name} is ready: {count} replicas behind haproxy ({router.policy})")
     output.told(f"  address   {router.base_url}/v1{f'   model {models[0]}' if models else ''}")
     output.told(f"  changed   {', '.join(end.changed) or 'nothing'}")
     if end.untouched:
@@ -48,7 +48,7 @@ def planned(plan: Planned, *, as_json: bool) -> None:
         output.json_data({"ok": True, "router": plan.roll.router, "replicas": states, "steps": list(plan.steps)})
         return
     router = plan.group.router
-    output.told(f"router: {router.kind} ({router.policy}) at {router.base_url}/v1, now {plan.roll.router}")
+    output.told(f"router: haproxy ({router.policy}) at {router.base_url}/v1, now {plan.roll.router}")
     for name, found in plan.roll.replicas:
         output.told(f"{name}: {found}")
     for index, step in enumerate(plan.steps, start=1):
@@ -59,12 +59,10 @@ def router_lines(one: RouterStatus) -> None:
     """Print the router below its replicas."""
     router = one.group.router
     why = f": {one.why}" if one.why else ""
-    output.told(f"router of {router.name} is {one.word}{why}  ({router.kind}, {router.policy}; {one.state.detail})")
+    output.told(f"router of {router.name} is {one.word}{why}  (haproxy, {router.policy}; {one.state.detail})")
     output.told(f"  address   {router.base_url}/v1   metrics http://127.0.0.1:{router.metrics_port}/metrics")
     for name, said in one.routed.items():
         output.told(f"  {name:<9} {said}")
-    for stranger in one.strangers:
-        output.told(f"  STRANGER  {stranger}")
     if one.busy:
         output.told(f"  locked    by {one.busy}")
     output.told(f"  audit     {one.group.audit}")
@@ -76,7 +74,7 @@ def router_row(one: RouterStatus) -> tuple[str, ...]:
     """Return the router's row in the table of `status`."""
     router = one.group.router
     serving = f"{one.serving} of {len(one.group.replicas)} replicas get requests" if one.word == "ready" else one.why
-    return (router.name, f"{router.name} (router)", router.kind, str(router.port), one.word, "", "", serving)
+    return (router.name, f"{router.name} (router)", "haproxy", str(router.port), one.word, "", "", serving)
 
 
 def documents(found: Sequence[RouterStatus]) -> list[dict[str, Any]]:
@@ -89,7 +87,6 @@ def documents(found: Sequence[RouterStatus]) -> list[dict[str, Any]]:
             "address": f"{one.group.router.base_url}/v1",
             **_router(one.group.router),
             "replicas": one.routed,
-            "strangers": list(one.strangers),
             "locked_by": one.busy or None,
             "audit": str(one.group.audit),
         }
@@ -98,4 +95,4 @@ def documents(found: Sequence[RouterStatus]) -> list[dict[str, Any]]:
 
 
 def _router(router: Any) -> dict[str, Any]:
-    return {name: getattr(router, name) for name in ("kind", "policy", "port", "metrics_port")}
+    return {name: getattr(router, name) for name in ("policy", "port", "metrics_port")}

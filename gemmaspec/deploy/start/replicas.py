@@ -30,7 +30,7 @@ from gemmaspec.machine import nvidia
 from gemmaspec.profile.find import is_path
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
-from gemmaspec.profile.replica import BIND, cores_in, devices_of, policy_of, replica_name, router_of
+from gemmaspec.profile.replica import BIND, cores_in, devices_of, replica_name, router_of
 from gemmaspec.rolling.steps import End, Found, Roll, RouterFound, steps
 from gemmaspec.runtime.router import ensure_router, router_program
 
@@ -57,7 +57,7 @@ def up(request: UpRequest, progress: StartProgress, *, command: str = "up") -> R
         _refuse_others(loaded)
         _ensure_gpus(loaded)
         _ensure_cores(loaded, progress.note)
-        program = ensure_router(router_of(loaded.profile).kind, progress=progress.note)
+        program = ensure_router()
         before = groups.read(name)
         group = _group(request, loaded, engine, program=program, before=before)
         roll = _observed(request, before, group)
@@ -77,9 +77,8 @@ def plan(request: UpRequest, note: Callable[[str], None]) -> Planned:
     """Return what `up` would do. Changes nothing."""
     loaded = _load(request)
     request, engine = _on_one_engine(request, loaded, note)
-    kind = router_of(loaded.profile).kind
     before = groups.read(loaded.profile.name)
-    group = _group(request, loaded, engine, program=router_program(kind) or kind, before=before)
+    group = _group(request, loaded, engine, program=router_program() or "haproxy", before=before)
     roll = _observed(request, before, group)
     return Planned(group=group, roll=roll, steps=tuple(map(str, steps(roll))))
 
@@ -273,8 +272,7 @@ def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: s
     router = Router(
         name=profile.name,
         folder=stack_folder(profile.name) / "router",
-        kind=wanted.kind,
-        policy=policy_of(wanted),
+        policy=wanted.policy,
         bind=profile.serve.bind,
         port=wanted.port or 0,
         metrics_port=wanted.metrics_port or 0,

@@ -11,7 +11,6 @@ from typing import Final
 
 from gemmaspec.deploy.kept import groups, stacks
 from gemmaspec.deploy.kept.groups import Group
-from gemmaspec.deploy.kept.strangers import remove_strangers
 from gemmaspec.deploy.start.starting import Running, StartProgress, Told
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.routing import Place
@@ -59,9 +58,6 @@ class Rolling:
 
     def carry_out(self) -> Rolled:
         """Do every step. Raises the first failure, with what serves now."""
-        if self.roll.router == "same":
-            for stranger in remove_strangers(self.group, self.command):
-                self.told.note(f"warning: {stranger}")
         events: list[Event] = []
         while isinstance(step := next_step(self.roll, events), Step):
             events.append(Event(step=step, outcome=self._do(step)))
@@ -144,8 +140,8 @@ class Rolling:
                 raise error.amended(f"{error.message}\nThe router runs again as before.") from None
             raise
         router = self.group.router
-        self.told.note(f"router {router.kind} listens at {router.base_url}/v1")
-        return f"{router.kind}, {router.policy}, port {router.port}"
+        self.told.note(f"router listens at {router.base_url}/v1")
+        return f"haproxy, {router.policy}, port {router.port}"
 
     def _runs_again(self, old: routers.Router) -> bool:
         with contextlib.suppress(GemmaspecError):

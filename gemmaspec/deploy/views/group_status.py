@@ -8,7 +8,6 @@ from typing import Literal
 
 from gemmaspec.deploy.kept import groups, owner, stacks
 from gemmaspec.deploy.kept.groups import Group
-from gemmaspec.deploy.kept.strangers import remove_strangers
 from gemmaspec.deploy.views.status import Status, status
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.server import State
@@ -29,8 +28,6 @@ class RouterStatus:
     """What the router says of each replica: gets requests, unhealthy, taken out."""
     busy: str = ""
     """The command that works on the replicas now, with who and since when."""
-    strangers: tuple[str, ...] = ()
-    """A sentence for each foreign worker that was in the router; it was removed."""
     audit: tuple[str, ...] = ()
     """The last lines of the audit."""
 
@@ -56,11 +53,9 @@ def router_status(name: str) -> RouterStatus:
     if group.stopped and state.status == "absent":
         word = "stopped"
     routed: dict[str, str] = {}
-    strangers: tuple[str, ...] = ()
     why = state.detail if word in ("exited", "unknown") else ""
     if word == "ready":
         try:
-            strangers = remove_strangers(group, "status")
             routed = _routed(group)
             if GETS in routed.values() and (why := routers.serving(group.router)):
                 word = "unknown"
@@ -69,9 +64,7 @@ def router_status(name: str) -> RouterStatus:
     if word == "exited" and not why:
         why = f"next: gemmaspec up {group.options.profile}"
     lines = tuple(groups.last_audit(group))
-    return RouterStatus(
-        group=group, state=state, word=word, why=why, routed=routed, busy=busy, strangers=strangers, audit=lines
-    )
+    return RouterStatus(group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines)
 
 
 def replicas_status(name: str) -> list[Status]:

@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from gemmaspec.deploy.kept import groups, measurements, stacks
+from gemmaspec.deploy.kept import measurements, stacks
 from gemmaspec.deploy.kept.groups import each_of
 from gemmaspec.deploy.kept.logs import keep_log
 from gemmaspec.deploy.kept.stacks import Started, stack_folder
-from gemmaspec.deploy.kept.strangers import remove_strangers
 from gemmaspec.deploy.kept.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.deploy.views import hooks, suspects
 from gemmaspec.engine.choose import seats
@@ -55,7 +54,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook, stranger."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook."""
     fault: str | None = None
     reason: str = ""
 
@@ -180,17 +179,6 @@ def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterato
     yield from _told(stack, stack.taken(sample, power_w=power_w), restart)
     yield from _told(stack, _attested(stack), restart)
     stack.ask_if_silent(partial(_ask, stack.started.server), power_w=power_w)
-
-
-def look_at_routers(found: Sequence[Watched]) -> Iterator[WatchLine]:
-    """Remove workers that are no replicas from the routers before these stacks, and yield what was found."""
-    for name in sorted({stack.started.profile for stack in found if stack.started.replica}):
-        with contextlib.suppress(GemmaspecError):  # a router that does not run has no workers
-            group = groups.find(name)
-            if group.router.kind == "vllm-router":
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                for stranger in remove_strangers(group, "watch"):
-                    yield WatchLine(at=now, stack=group.members[0], what="stranger", reason=stranger)
 
 
 def _attested(stack: Watched) -> Sequence[Event]:
