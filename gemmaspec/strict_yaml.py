@@ -29,6 +29,7 @@ from gemmaspec.yaml_problems import explained, odd_character, undecodable
 
 MAX_CHARACTERS: Final = 1_000_000
 MAX_DEPTH: Final = 20
+_MERGE: Final = "<<"
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _PARSER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Only its events are used, because libyaml builds nodes by recursion in C, and a few thousand brackets crash it."""
@@ -66,15 +67,16 @@ def read_text(data: bytes, *, file: str, error: type[GemmaspecError] = ProfileEr
         raise error(f"{file}:{line}: {sentence}") from None
 
 
-def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError) -> Document:
+def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError, references: bool = False) -> Document:
     """Parse one YAML document into plain data with places.
 
+    `references` allows aliases and merge keys, which Compose files have: an alias is the same object, and never a copy.
     Raise `error` with file:line for anything that is not plain maps, lists and scalars.
     """
     if len(text) > MAX_CHARACTERS:
         raise error(f"{file}: larger than {MAX_CHARACTERS} characters")
     try:
-        return _Reader(text, file, error).document()
+        return _Reader(text, file, error, references=references).document()
     except yaml.MarkedYAMLError as problem:
         line, sentence = explained(problem, text)
         raise error(f"{file}:{line}: {sentence}") from None
@@ -94,12 +96,13 @@ def scalar(text: str) -> str | int | bool | None:
 class _Reader:
     """Builds plain data from the parser's events."""
 
-    def __init__(self, text: str, file: str, error: type[GemmaspecError]) -> None:
+    def __init__(self, text: str, file: str, error: type[GemmaspecError], *, references: bool) -> None:
         self._events: Iterator[Event] = iter(yaml.parse(text, Loader=_PARSER))
         self._file = file
         self._error = error
         self._places: dict[Path, Place] = {(): Place(file, 1)}
         self._empty: set[Path] = set()
+        self._anchors: dict[str, Any] | None = {} if references else None
 
     def document(self) -> Document:
         """Return the whole document; an empty text is an empty map."""
@@ -115,7 +118,17 @@ class _Reader:
 
     def _value(self, event: Event, path: Path) -> Any:
         if isinstance(event, AliasEvent):
-            raise self._refused(event, "aliases are not supported")
+            if self._anchors is None:
+                raise self._refused(event, "aliases are not supported")
+            if event.anchor not in self._anchors:
+                raise self._refused(event, f"*{event.anchor} stands before the end of &{event.anchor}")
+            return self._anchors[event.anchor]
+        value = self._plain(event, path)
+        if self._anchors is not None and isinstance(event, NodeEvent) and event.anchor:
+            self._anchors[event.anchor] = value
+        return value
+
+    def _plain(self, event: Event, path: Path) -> Any:
         if len(path) > MAX_DEPTH:
             raise self._refused(event, f"nested more than {MAX_DEPTH} levels deep")
         if isinstance(event, NodeEvent) and getattr(event, "tag", None):
@@ -125,7 +138,12 @@ class _Reader:
         if isinstance(event, SequenceStartEvent):
             return list(self._items(path))
         assert isinstance(event, MappingStartEvent)
-        return dict(self._pairs(path))
+        pairs = list(self._pairs(path))
+        merged: dict[str, Any] = {}
+        for key, value in pairs:  # of several merged maps the first wins, and a key of the map itself wins over all
+            for one in (value if isinstance(value, list) else [value]) if key == _MERGE else ():
+                merged |= {name: inner for name, inner in one.items() if name not in merged}
+        return merged | {key: value for key, value in pairs if key != _MERGE}
 
     def _scalar(self, event: ScalarEvent, path: Path) -> str | int | bool | None:
         if odd := odd_character(event.value):
@@ -150,7 +168,7 @@ class _Reader:
             if not isinstance(event, ScalarEvent) or event.tag:
                 raise self._refused(event, "a key must be a word")
             key, place = event.value, self._place(event)
-            if key == "<<":
+            if key == _MERGE and self._anchors is None:
                 raise self._refused(
                     event, "merge keys (<<) are not supported; use extends: NAME to inherit from another profile"
                 )
@@ -160,7 +178,11 @@ class _Reader:
                 raise self._refused(event, f"duplicate key '{key}'; the first one is in line {lines[key]}")
             lines[key] = place.line
             self._places[(*path, key)] = place
-            yield key, self._value(next(self._events), (*path, key))
+            value = self._value(next(self._events), (*path, key))
+            many = value if isinstance(value, list) else [value]
+            if key == _MERGE and not all(isinstance(one, dict) for one in many):
+                raise self._refused(event, "<< takes a map, or a list of maps")
+            yield key, value
 
     def _place(self, event: Event) -> Place:
         mark = event.start_mark

@@ -11,8 +11,9 @@ import yaml
 from gemmaspec.cli.app import run
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.takeover import TakenOver, from_command
+from gemmaspec.profile.takeover import TakenOver
 from gemmaspec.profile.takeover_compose import from_compose
+from gemmaspec.profile.takeover_shell import from_command
 from gemmaspec.stack.paths import container_paths
 from gemmaspec.stack.serve import serve_command
 
@@ -32,6 +33,43 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("vllm serve a/b", {"target": {"model": "a/b"}}),
         ("python3 -m vllm.entrypoints.openai.api_server --model=a/b", {"target": {"model": "a/b"}}),
+        ("vllm serve a/b --gpu-memory-utilization=0.90", {"serve": {"gpu_memory_utilization": 0.9}}),
+        ("vllm serve a/b --lora-modules a=/a b=/b --swap-space 16 --dtype=half", {
+            "serve": {"extra_args": ["--lora-modules", "a=/a", "b=/b", "--swap-space", "16"], "dtype": "half"},
+        }),
+        ("vllm serve a/b -sc.method mtp --speculative-config.num_speculative_tokens 3 --spec-model=x/y-assistant", {
+            "draft": {"model": "x/y-assistant"}, "speculative": {"method": "mtp", "num_speculative_tokens": 3},
+        }),
+        ("vllm serve a/b --limit-mm-per-prompt.image 0 --structured-outputs-config.x 1", {
+            "serve": {"limit_mm_per_prompt": {"image": 0}, "extra_args": ["--structured-outputs-config.x", "1"]},
+        }),
+        ("vllm serve a/b --speculative-config '{\"model\": \"[ngram]\", \"num_speculative_tokens\": 3}'", {
+            "speculative": {"method": "ngram", "num_speculative_tokens": 3},
+        }),
+        ("export NCCL_DEBUG=INFO TZ='x y' && export LANG=C; NCCL_ALGO=Ring vllm serve a/b", {
+            "env": {"NCCL_DEBUG": "INFO", "TZ": "x y", "LANG": "C", "NCCL_ALGO": "Ring"},
+        }),
+        ("M=a/b\nvllm serve $M --port ${PORT:-8001}", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("./launch-cluster.sh -t me/x:v0.31.0 -e TZ=UTC exec vllm serve a/b", {"image": "me/x:v0.31.0", "env": {"TZ": "UTC"}}),
+        ("srun --container-image=nvcr.io#nvidia/vllm:26.01 --container-mounts=/d:/m vllm serve /m/x", {
+            "image": "nvcr.io/nvidia/vllm:26.01", "target": {"model": "/d/x"},
+        }),
+        ("apptainer exec --nv docker://vllm/vllm-openai:v0.32.0 vllm serve a/b", {"image": "vllm/vllm-openai:v0.32.0"}),
+        ("docker run -v /root/models/31B:/model --mount type=bind,src=/d,dst=/drafts i --model /model "
+         "--spec-model /drafts/x", {"target": {"model": "/root/models/31B"}, "draft": {"model": "/d/x"}}),
+        ("docker run -v $PWD/hf:/root/.cache/huggingface -itp8001:8000 i a/b", {
+            "caches": {"huggingface": "./hf"}, "serve": {"port": 8001},
+        }),
+        ("docker run --shm-size 10.24gb --entrypoint bash i -c 'vllm serve a/b'", {
+            "container": {"shm_size": "10.24gb"}, "target": {"model": "a/b"},
+        }),
+        ("bash -lc \"pip install 'transformers>=5.8,<5.20' && vllm serve a/b\"", {
+            "runtime": {"packages": {"transformers": ">=5.8,<5.20"}}, "target": {"model": "a/b"},
+        }),
+        ("docker run i a/b --chat-template /vllm-workspace/examples/tool_chat_template_gemma4.jinja", {
+            "chat": {"template": "gemma4"},
+        }),
+        ("vllm serve a/b --api-key $(cat key) --port 8001", {"serve": {"port": 8001}}),
         ("vllm serve a/b --max-model-len 32k", {"serve": {"max_model_len": 32000}}),
         ("vllm serve a/b --max_model_len=32K", {"serve": {"max_model_len": 32768}}),
         ("vllm serve a/b -tp 2 --no-enable-prefix-caching", {"serve": {"tensor_parallel_size": 2, "enable_prefix_caching": False}}),
@@ -58,6 +96,16 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
 @pytest.mark.parametrize(
     ("command", "named"),
     [
+        ("docker run --pids-limit -1 i a/b", "docker run --pids-limit: has no key"),
+        ("docker run -v hf:/root/.cache/huggingface i a/b", "caches.huggingface: /FOLDER"),
+        ("docker run -v ./x.py:/usr/lib/python3/dist-packages/vllm/x.py i a/b", "gemmaspec patch import"),
+        ("docker run i --model /inside", "a path of the container"),
+        ("srun -N2 --gres=gpu:1 vllm serve a/b", "srun -N2 --gres: gemmaspec up"),
+        ("pip install transformers && vllm serve a/b", "pip install transformers: runtime: {packages"),
+        ("vllm serve a/b --port $PORT", "$PORT in serve.port"),
+        ("vllm serve a/b > log 2>&1 &", "redirections"),
+        ("huggingface-cli login && vllm serve a/b", "huggingface-cli login: gemmaspec up"),
+        ("vllm serve a/b -- word", "word: no flag of vLLM takes this word"),
         ("vllm serve a/b --host 0.0.0.0", "asks for a key"),
         ("vllm serve a/b --nnodes 2", "fleet.yaml"),
         ("vllm serve a/b --config x.yaml", "write its lines under serve:"),
@@ -67,12 +115,19 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
     ],
 )
 def test_what_has_no_key_is_named_with_what_there_is_instead(command: str, named: str) -> None:
-    assert any(named in one for one in from_command(command).left)
+    made = from_command(command)
+    assert any(named in one for one in (*made.left, *made.decided))
 
 
 @pytest.mark.parametrize(
     "command",
-    ["vllm serve a/b --api-key s3cret", "docker run -e HF_TOKEN=s3cret i a/b", "MY_TOKEN=s3cret vllm serve a/b"],
+    [
+        "vllm serve a/b --api-key s3cret",
+        "docker run -e HF_TOKEN=s3cret i a/b",
+        "MY_TOKEN=s3cret vllm serve a/b",
+        "export HF_TOKEN=s3cret\nvllm serve a/b",
+        "hf login --token s3cret && HF_TOKEN=s3cret vllm serve a/b",
+    ],
 )
 def test_the_value_of_a_secret_is_never_taken_over(command: str) -> None:
     made = from_command(command)
@@ -216,12 +271,96 @@ def test_a_file_without_one_server_is_refused(text: str) -> None:
         from_compose(text.encode(), file="compose.yaml")
 
 
-def test_a_value_that_a_profile_refuses_is_an_error_with_the_file_written(
+def test_a_value_that_a_profile_refuses_is_an_error_and_nothing_is_written(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["profile", "new", "mine", "--from-command", "vllm serve a/b --max-num-seqs many"]) == 2
-    assert "serve.max_num_seqs: 'many' is not a whole number" in capsys.readouterr().err
-    assert (folder / "mine.yaml").is_file()
+    said = capsys.readouterr().err
+    assert "serve.max_num_seqs: 'many' is not a whole number" in said
+    assert "mine.yaml" not in said
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["uv run --with vllm==0.31.0 vllm serve a/b", "uvx vllm@0.31.0 serve a/b", "pip install vllm==0.31.0 && vllm serve a/b"],
+)  # fmt: skip
+def test_the_release_that_a_command_installs_is_kept(folder: Path, command: str) -> None:
+    assert run(["profile", "new", "mine", "--from-command", command]) == 0
+    profile = load_profile(str(folder / "mine.yaml")).profile
+    assert (profile.image, profile.runtime.vllm) == ("vllm/vllm-openai:v0.31.0", "0.31.0")
+
+
+def test_a_recipe_without_a_method_drafts_as_vllm_would(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = '{"model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 4}'
+    given = f"vllm serve google/gemma-4-31B-it --speculative-config '{spec}'"
+    assert run(["profile", "new", "mine", "--from-command", given]) == 0
+    loaded = load_profile(str(folder / "mine.yaml")).profile
+    assert loaded.speculative
+    assert loaded.speculative.method == "mtp"
+    said = capsys.readouterr().err
+    assert "image: vllm/vllm-openai:v" in said
+    assert "machine: nvidia: the command does not say which GPU" in said
+
+
+def test_the_draft_of_a_target_is_offered_and_added(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "vllm serve RedHatAI/gemma-4-31B-it-NVFP4"
+    assert run(["profile", "new", "mine", "--from-command", command]) == 0
+    assert "this target has a draft: google/gemma-4-31B-it-assistant; --with-draft adds it" in capsys.readouterr().err
+    assert run(["profile", "new", "both", "--from-command", command, "--with-draft"]) == 0
+    draft = load_profile(str(folder / "both.yaml")).profile.draft
+    assert draft
+    assert draft.model == "google/gemma-4-31B-it-assistant"
+    assert run(["profile", "new", "no", "--from-command", "vllm serve Qwen/Qwen3-32B", "--with-draft"]) == 2
+
+
+def test_what_runs_today_and_with_the_draft_is_predicted_for_a_known_gpu(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gemmaspec.deploy.kept.newprofile._machine", lambda made: "h200")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(folder))
+    assert run(["profile", "new", "mine", "--from-command", "vllm serve google/gemma-4-31B-it"]) == 0
+    said = capsys.readouterr().err
+    assert "today, expected: " in said
+    assert "with it, expected: " in said
+
+
+def test_a_template_of_the_image_stays_in_the_image(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inside = "/vllm-workspace/examples/template_chatml.jinja"
+    command = f"docker run vllm/vllm-openai:v0.32.0 google/gemma-4-31B-it --chat-template {inside}"
+    assert run(["profile", "new", "mine", "--from-command", command]) == 0
+    profile = load_profile(str(folder / "mine.yaml")).profile
+    assert container_paths(profile).template == inside
+    run(["profile", "lint", str(folder / "mine.yaml")])
+    assert "GS904" not in capsys.readouterr().out
+
+
+def test_a_service_is_chosen_by_what_it_runs(folder: Path) -> None:
+    text = """
+x-gpu: &gpu {ipc: host, environment: {TZ: "1"}}
+services:
+  webui: {image: ghcr.io/open-webui/open-webui, environment: {OPENAI_API_BASE_URL: "http://vllm:8000/v1"}}
+  vllm: {<<: *gpu, image: "vllm/vllm-openai:v0.32.0", command: bash -c "pip install pandas==2.2 && vllm serve a/b",
+         volumes: [{type: bind, source: /d, target: /root/.cache/huggingface}]}
+"""
+    made = from_compose(text.encode(), file="compose.yaml").content
+    assert made["target"] == {"model": "a/b"}
+    assert made["container"] == {"ipc": "host"}
+    assert made["env"] == {"TZ": "1"}
+    assert made["caches"] == {"huggingface": "/d"}
+    assert made["runtime"] == {"packages": {"pandas": "==2.2"}}
+    two = "services: {a: {image: vllm/vllm-openai, command: a/b}, b: {image: vllm/vllm-openai, command: c/d}}"
+    with pytest.raises(UsageError, match="2 services run vLLM: a, b"):
+        from_compose(two.encode(), file="compose.yaml")
+    assert from_compose(two.encode(), file="compose.yaml", service="b").content["target"] == {"model": "c/d"}
+    with pytest.raises(UsageError, match="no service c; it has a, b"):
+        from_compose(two.encode(), file="compose.yaml", service="c")
+
+
+def test_merged_maps_of_maps_cost_no_memory() -> None:
+    levels = "".join(f"x{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 20)}], k{n}: 1}}\n" for n in range(1, 40))
+    with pytest.raises(UsageError, match="no services"):
+        from_compose(f"x0: &a0 {{k: 1}}\n{levels}".encode(), file="compose.yaml")
 
 
 def test_one_source_is_needed(capsys: pytest.CaptureFixture[str]) -> None:

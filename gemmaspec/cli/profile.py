@@ -61,6 +61,12 @@ def new(
     compose: Annotated[
         Path | None, typer.Option("--from-compose", metavar="FILE", help="A Compose file to take over.")
     ] = None,
+    service: Annotated[
+        str | None, typer.Option("--service", metavar="NAME", help="The service of the Compose file to take over.")
+    ] = None,
+    with_draft: Annotated[
+        bool, typer.Option("--with-draft", help="Add the target's own MTP draft to what is taken over.")
+    ] = False,
 ) -> None:
     """Create a profile in your own profile folder: one that extends another, or one from what you serve with today.
 
@@ -73,15 +79,26 @@ def new(
             "give one of --from, --from-command and --from-compose",
             hint=f"gemmaspec profile new {name} --from spark-31b-mtp",
         )
+    if parent is not None and with_draft:
+        raise UsageError("--with-draft goes with --from-command and --from-compose")
+    if service is not None and compose is None:
+        raise UsageError("--service goes with --from-compose")
     if command is not None:
-        new = newprofile.new_from_command(name, command)
+        new = newprofile.new_from_command(name, command, with_draft=with_draft)
     elif compose is not None:
-        new = newprofile.new_from_compose(name, compose)
+        new = newprofile.new_from_compose(name, compose, service=service, with_draft=with_draft)
     else:
         new = newprofile.new_profile(name, parent=str(parent))
     output.data(str(new.file))
     for one in new.left:
         output.progress(f"not taken over: {one}")
+    for one in new.decided:
+        output.progress(one)
+    if parent is None:
+        from gemmaspec.deploy.checks.offer import today
+
+        for one in today(name, new.draft, newprofile.TOKENS):
+            output.progress(one)
     output.progress(f"next: edit it, then gemmaspec profile lint {name} and gemmaspec up {name}")
 
 

@@ -27,7 +27,7 @@ _HANG_S: Final = 300
 _DEREGISTER_S: Final = 10
 """How long a pod goes on serving after its end has begun, until every proxy has heard of it."""
 _MARGIN_S: Final = 20
-_SIZE: Final = re.compile("([0-9]+)([a-z]+)")
+_SIZE: Final = re.compile("([0-9.]+)([a-z]+)")
 _UNITS: Final = {"b": "", "k": "Ki", "kb": "Ki", "m": "Mi", "mb": "Mi", "g": "Gi", "gb": "Gi"}
 _ARCHITECTURES: Final = {"dgx-spark": "arm64"}
 """The CPU of machines that have but one kind; images and nodes of both kinds are in one cluster."""

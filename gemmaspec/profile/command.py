@@ -36,7 +36,7 @@ class Argument:
     written: str = ""
     """The word of `extra_args`; empty for a flag with a key of its own."""
     words: tuple[str, ...] = ()
-    """All the words after it, of a flag that takes several."""
+    """All the words after it, of a flag that takes several; of an unknown one, those up to the next flag."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -163,12 +163,14 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
             most = _taken(flags.get(one.flag), keys=one.keys)
             while after < most and index + after < len(words) and (one.keys or not _is_flag(words[index + after])):
                 after += 1
+        if not after and one.flag not in flags:  # nobody knows how many words it takes
+            end = next((at for at in range(index, len(words)) if _is_flag(words[at])), len(words))
+            found.append(replace(one, path=place, words=tuple(words[index:end])))
+            index = end
+            continue
         taken = tuple(words[index : index + after])
         found.append(replace(one, path=place, value=taken[0] if taken else one.value, words=taken))
         index += after
-        if one.flag not in flags:  # nobody knows how many words it takes
-            while index < len(words) and not _is_flag(words[index]):
-                index += 1
     return Command(tuple(found), tuple(unclaimed))
 
 

@@ -12,7 +12,8 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._
 _IMAGE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]*")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL", re.IGNORECASE)
-_SIZE: Final = re.compile(r"[1-9][0-9]*(b|k|m|g|kb|mb|gb)", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(?:[1-9][0-9]{0,14}|[0-9]{1,9}\.[0-9]{1,6})(b|k|m|g|kb|mb|gb)", re.IGNORECASE)
+"""As Docker reads sizes, with decimals (RAMInBytes)."""
 _HUB_PAGE: Final = re.compile(rf"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/({_HUB_ID.pattern})")
 _RELEASE: Final = re.compile(r"[0-9]+(\.[0-9]+)+")
 _CORES: Final = re.compile(r"RANGE(,RANGE)*(\|RANGE(,RANGE)*)*".replace("RANGE", r"[0-9]{1,4}(-[0-9]{1,4})?"))

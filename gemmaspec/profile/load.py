@@ -25,6 +25,7 @@ from gemmaspec.profile.meant import foreign_file
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import spread
 from gemmaspec.profile.replica import LOOPBACK, cpus_of, devices_of, replica_name, replica_port
+from gemmaspec.releases.drafting import method_found
 from gemmaspec.strict_yaml import Document, Place
 
 MAX_EXTENDS: Final = 5
@@ -186,11 +187,20 @@ def _without(document: Document, keys: Iterable[str]) -> Document:
 
 def _validated(document: Document) -> Profile:
     try:
-        return spread(Profile.model_validate(document.data))
+        return spread(Profile.model_validate(_with_method(document.data)))
     except ValidationError as error:
         wrong = invalid(error.errors(include_url=False), document.data)
         _raise_findings((_nearest_place(path, document.places), _keyed(path, text)) for path, text in wrong)
         raise AssertionError("a ValidationError contains at least one error") from error
+
+
+def _with_method(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the data with the method that vLLM itself finds, where `speculative` names none and there is a draft."""
+    spec, draft = data.get("speculative"), data.get("draft")
+    model = draft.get("model") if isinstance(draft, dict) else None
+    if not isinstance(spec, dict) or "method" in spec or not isinstance(model, str):
+        return data
+    return {**data, "speculative": {"method": method_found(model), **spec}}
 
 
 def _keyed(path: strict_yaml.Path, text: str) -> str:

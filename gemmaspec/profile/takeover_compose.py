@@ -4,72 +4,140 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gemmaspec import strict_yaml
 from gemmaspec.errors import UsageError
-from gemmaspec.profile.takeover import INSTEAD, TakenOver, from_words, gpus, option, port, variable, volume
+from gemmaspec.profile.takeover import TakenOver, variable
+from gemmaspec.profile.takeover_docker import INSTEAD, address, gpus, mount, option, port, volume
+from gemmaspec.profile.takeover_shell import arguments
 
 _HELD: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}?")
-_SILENT: Final = ("image", "command", "environment", "ports", "volumes", "deploy", "container_name", "hostname")
-_OPTIONS: Final = {"ipc": "--ipc", "shm_size": "--shm-size", "user": "--user"}
+_SILENT: Final = (
+    "image", "command", "entrypoint", "environment", "ports", "volumes", "deploy", "container_name", "hostname",
+    "stdin_open", "tty", "pull_policy", "labels",
+)  # fmt: skip
+_OPTIONS: Final = {
+    "ipc": "--ipc", "shm_size": "--shm-size", "user": "--user", "read_only": "--read-only", "restart": "--restart",
+    "stop_grace_period": "--stop-timeout", "gpus": "--gpus",
+}  # fmt: skip
+_SERVES: Final = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
+_IMAGE: Final = re.compile(r"(?:^|[-_/])vllm(?:[-_].*)?")
+_NOT_A_SERVER: Final = re.compile(r"router|webui|bench|exporter|proxy|gateway|dashboard")
 
 
-def from_compose(content: bytes, *, file: str) -> TakenOver:
-    """Return what a Compose file serves. Raises UsageError for a file without one service that runs vLLM."""
+def from_compose(content: bytes, *, file: str, service: str | None = None) -> TakenOver:
+    """Return what a Compose file serves. Raises UsageError for a file without one service that runs vLLM.
+
+    `service` names one of several.
+    """
     text = strict_yaml.read_text(content, file=file, error=UsageError)
-    document = strict_yaml.parse(text, file=file, error=UsageError).data
+    document = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
     services = document.get("services") if isinstance(document, dict) else None
     if not isinstance(services, dict):
         raise UsageError(f"{file} has no services, so it is not a Compose file")
-    found = {name: one for name, one in services.items() if isinstance(one, dict) and "vllm" in str(one).lower()}
-    if len(found) != 1:
-        said = f"services that run vLLM: {', '.join(found)}" if found else "no service runs vLLM"
-        raise UsageError(f"{file}: {said}; one profile serves one of them", hint="leave one in the file")
-    ((name, service),) = found.items()
-    made = TakenOver()
+    name = _chosen(services, file, service)
+    made = TakenOver(contained=True)
+    _settings(made, name, services[name])
+    for other in services:
+        if other != name:
+            made.leave(f"services.{other}", "a profile is one server; keep others in a Compose file of their own")
+    words = [_filled(made, word) for key in ("entrypoint", "command") for word in _words(services[name].get(key))]
+    if not arguments(made, words):
+        raise UsageError(f"{file}: services.{name} runs no `vllm serve` with a model")
+    return made
+
+
+def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
+    """Return the service to take. Raises UsageError where that is not clear."""
+    maps = {name: one for name, one in services.items() if isinstance(one, dict)}
+    if asked is not None:
+        if asked not in maps:
+            raise UsageError(f"{file} has no service {asked}; it has {', '.join(maps)}")
+        return asked
+    found = [name for name, one in maps.items() if _runs_vllm(one)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{file}: {len(found)} services run vLLM: {', '.join(found)}; a profile serves one of them",
+            hint=f"gemmaspec profile new NAME --from-compose {shlex.quote(file)} --service {found[0]}",
+        )
+    runs = ", ".join(f"{name} ({one.get('image', 'built from a folder')})" for name, one in maps.items())
+    raise UsageError(f"{file}: no service runs vLLM, only {runs or 'nothing'}", hint="gemmaspec profile list")
+
+
+def _runs_vllm(service: Mapping[str, Any]) -> bool:
+    """Return whether a service runs vLLM: by its command, else by its image's name."""
+    if _SERVES.search(" ".join(word for key in ("entrypoint", "command") for word in _words(service.get(key)))):
+        return True
+    image = str(service.get("image", "")).partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return _IMAGE.search(image) is not None and not _NOT_A_SERVER.search(image)
+
+
+def _settings(made: TakenOver, name: str, service: Mapping[str, Any]) -> None:
     if image := service.get("image"):
         made.content["image"] = _filled(made, str(image))
     for key, value in service.items():
-        if key in _OPTIONS:
+        if key in _OPTIONS and isinstance(value, str | int):
             option(made, _OPTIONS[key], _filled(made, str(value)))
         elif key not in _SILENT:
             made.leave(f"services.{name}.{key}", INSTEAD.get(key, "has no key in a profile"))
     _environment(made, service.get("environment"))
     for one in _list(service.get("ports")):
-        port(made, _filled(made, str(one)))
+        _port(made, one)
     for one in _list(service.get("volumes")):
-        volume(made, str(one))
+        if isinstance(one, dict):
+            mount(made, _filled(made, str(one.get("source", ""))), str(one.get("target", "")))
+        else:
+            volume(made, _filled(made, re.sub(r"\$\{?PWD\}?", ".", str(one))))
     _gpus(made, service)
-    for other in services:
-        if other != name:
-            made.leave(f"services.{other}", "a profile is one server; keep others in a Compose file of their own")
-    from_words(made, [_filled(made, word) for word in _words(service.get("command"))])
-    return made
+
+
+def _port(made: TakenOver, given: Any) -> None:
+    if not isinstance(given, dict):
+        port(made, _filled(made, str(given)))
+        return
+    port(made, f"{given.get('published', '')}:{given.get('target', '')}")
+    if given.get("host_ip"):
+        address(made, str(given["host_ip"]))
 
 
 def _environment(made: TakenOver, given: Any) -> None:
     pairs = given.items() if isinstance(given, dict) else (str(one).partition("=")[::2] for one in _list(given))
     for name, value in pairs:
-        held = value in (None, "") or _HELD.fullmatch(str(value))
-        variable(made, str(name), None if held else _filled(made, str(value)))
+        found = _HELD.fullmatch(str(value))
+        held = value in (None, "") or (found is not None and found[2] is None)
+        variable(made, str(name), None if held else _filled(made, _text(value)))
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _gpus(made: TakenOver, service: Mapping[str, Any]) -> None:
-    """Take over `deploy.resources.reservations.devices`."""
+    """Take over `deploy.resources.reservations.devices`, and name the rest of `deploy`."""
     found: Any = service
     for key in ("deploy", "resources", "reservations", "devices"):
+        for other in found if isinstance(found, dict) and found is not service else ():
+            if other not in ("resources", "reservations", "devices"):
+                made.leave(f"deploy: {other}", "has no key in a profile")
         found = found.get(key) if isinstance(found, dict) else None
     for device in _list(found):
         if isinstance(device, dict) and isinstance(device.get("device_ids"), list):
             gpus(made, f"device={','.join(map(str, device['device_ids']))}")
+        elif isinstance(device, dict) and "count" in device:
+            gpus(made, str(device["count"]))
 
 
-def _words(command: Any) -> Iterator[str]:
+def _words(command: Any) -> list[str]:
     if isinstance(command, str):
-        yield from shlex.split(command)
-    yield from (str(one) for one in _list(command))
+        try:
+            return shlex.split(command.replace("$$", "$"))
+        except ValueError as error:
+            raise UsageError(f"the command of the service: {error}: check its quotes") from None
+    return [_text(one) for one in _list(command)]
 
 
 def _list(value: Any) -> list[Any]:
@@ -80,7 +148,7 @@ def _filled(made: TakenOver, text: str) -> str:
     """Return text with the defaults of its variables; a variable without one is noted."""
 
     def of(found: re.Match[str]) -> str:
-        if found[2] is None:
+        if found[2] is None and found[1] != "HOME":
             made.leave(f"${found[1]}", "a profile reads no variables: write the value")
         return found[2] if found[2] is not None else found[0]
 

@@ -29,7 +29,7 @@ _RUNS: Final = re.compile(
 """Variables that decide which code runs, or where it is fetched."""
 _CODE: Final = re.compile(
     r"--.*(?:plugin|middleware|logits-processors|trust-remote|hf-overrides|transfer-config|insecure|ssl-|allowed-local"
-    r"|allowed-media|additional-config|compilation-config|model-loader-extra|profiler|lora-modules).*|--.*-cls|--.*-dir"
+    r"|allowed-media|additional-config|compilation-config|model-loader-extra|profiler).*|--.*-cls|--.*-dir"
     r"|--.*-path|--tokenizer|--model-impl|--root-path"
 )
 """Flags of vLLM that name code, a file or a folder."""

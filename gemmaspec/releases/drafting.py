@@ -35,6 +35,12 @@ def found_in_path(path: str, vllm: str | None = None) -> tuple[str, str, str] | 
     return next(found, None)
 
 
+def method_found(path: str) -> str:
+    """Return the method that vLLM drafts with when a config names a draft and no method, as far as its name says it."""
+    by_path = found_in_path(path)
+    return by_path[1] if by_path else "mtp" if _ASSISTANT.search(path) else "draft_model"
+
+
 def keeps_method(method: str, vllm: str) -> bool:
     """Return whether vLLM keeps a method, whatever the draft's path."""
     return any(taken == method and within(vllm, f">={since}") for _, taken, since in _BY_PATH)

@@ -20,7 +20,7 @@ from gemmaspec.profile.model import Profile
 from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
 from gemmaspec.stack.chat import template_for
 from gemmaspec.stack.compose import compose_yaml
-from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths
+from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths, template_in_image
 from gemmaspec.stack.serve import speculative_config
 from gemmaspec.stack.speed import speed_choice
 from gemmaspec.stack.watching import WATCH_FILES, watch_files
@@ -99,7 +99,7 @@ def _files(loaded: Loaded, *, form: Form, paths: Paths | None) -> dict[str, str]
     config = speculative_config(profile, paths or container_paths(profile))
     if config:
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    if profile.chat.template:
+    if profile.chat.template and (form == "process" or not template_in_image(profile)):
         files[TEMPLATE_FILE] = _template_text(loaded)
     return files
 

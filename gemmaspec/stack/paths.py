@@ -11,6 +11,8 @@ from gemmaspec.profile.model import Profile
 
 IN_CONTAINER: Final = "/gemmaspec"
 """The path of the stack folder in a container."""
+_WORKSPACE: Final = "/vllm-workspace/"
+"""Where vllm/vllm-openai has vLLM's examples (docker/Dockerfile, 0.19.0-0.33.0)."""
 TEMPLATE_FILE: Final = "chat-template.jinja"
 SPECULATIVE_FILE: Final = "speculative-config.json"
 PROBE_FILE: Final = "probe.py"
@@ -42,8 +44,14 @@ def container_paths(profile: Profile) -> Paths:
         host="0.0.0.0",  # noqa: S104 - inside the container's own network
         target="/models/target" if is_local(profile.target.model) else profile.target.model,
         draft="/models/draft" if draft and is_local(draft) else draft,
-        template=f"{IN_CONTAINER}/{TEMPLATE_FILE}" if profile.chat.template else None,
+        template=template_in_image(profile) or (f"{IN_CONTAINER}/{TEMPLATE_FILE}" if profile.chat.template else None),
     )
+
+
+def template_in_image(profile: Profile) -> str | None:
+    """Return the path of a chat template that vLLM's image brings; None for one of this machine, or none."""
+    template = profile.chat.template or ""
+    return template if profile.image and template.startswith(_WORKSPACE) and ".." not in template else None
 
 
 def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:

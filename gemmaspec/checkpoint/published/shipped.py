@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,7 @@ from gemmaspec.checkpoint.parts import Checkpoint, Tensor
 from gemmaspec.checkpoint.published import blocks, configs, shapes
 from gemmaspec.checkpoint.published.shapes import Shapes
 from gemmaspec.checkpoint.quantization import declared
+from gemmaspec.checkpoint.sizes import SIZES, size_called
 
 NOT_RECORDED: Final = "revision not recorded"
 _SIZES: Final = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}
@@ -62,6 +64,16 @@ def shipped() -> dict[str, PublishedCheckpoint]:
 def shipped_for(ref: str) -> PublishedCheckpoint | None:
     """Return the shipped facts about a Hugging Face id; None if there are none."""
     return shipped().get(ref.lower())
+
+
+def draft_for(model: str) -> str | None:
+    """Return Google's MTP head for a target, by the target's name; None for a base model and for another family."""
+    name = model.rstrip("/").rpartition("/")[2]
+    if not re.search(r"gemma-?4", name, re.IGNORECASE) or not re.search(r"[-_]it(?![a-z])", name, re.IGNORECASE):
+        return None
+    size = size_called(name)
+    heads = (one for one in shipped().values() if one.kind == "assistant" and SIZES.get(one.size) is size)
+    return next((one.ref for one in heads), None) if size else None
 
 
 def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:

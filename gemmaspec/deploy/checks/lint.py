@@ -21,6 +21,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.facts import asked_release
 from gemmaspec.stack.build import template_file, template_outside
+from gemmaspec.stack.paths import template_in_image
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.parts import Checkpoint
@@ -151,7 +152,9 @@ def _here(loaded: Loaded) -> dict[str, str]:
     """Return the state of the models' folders and the chat template on this machine, for the rules GS902-GS904."""
     profile = loaded.profile
     found = {one.role: _kind(one.folder) for one in models_of(profile) if one.local and not one.is_tiny}
-    if template_outside(loaded):
+    if template_in_image(profile):
+        pass  # nobody knows here what lies in the image
+    elif template_outside(loaded):
         found["template"] = "outside"
     elif profile.chat.template and not template_file(profile).is_file():
         found["template"] = "missing"

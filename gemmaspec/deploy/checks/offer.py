@@ -54,6 +54,21 @@ def offer() -> Offer:
     return _toy(found, *refused)
 
 
+def today(name: str, draft: str | None, tokens: int) -> Iterator[str]:
+    """Yield what a profile that was taken over serves today, and what its target's draft would change."""
+    profile = load_profile(name).profile
+    machine = profile.machine if MACHINES[profile.machine].memory_gb else None
+    if machine:
+        yield from (f"today, {one}" for one in _expected(name, machine))
+    if draft:
+        given = (f"draft.model={draft}", "speculative.method=mtp", f"speculative.num_speculative_tokens={tokens}")
+        yield f"this target has a draft: {draft}; --with-draft adds it (remove {name} first)"
+        if machine:
+            yield from (f"with it, {one}" for one in _expected(name, machine, given))
+    if not machine:
+        yield f"expected: gemmaspec fit {name} --machine h100    # your GPU's name: memory, context and tokens/s"
+
+
 def _toy(*found: str) -> Offer:
     toy = f"{_TOY}: a tiny pair that is made here and runs on any CPU; it shows how gemmaspec works, not how fast"
     return Offer(profile=_TOY, lines=(*found, toy))
@@ -77,13 +92,13 @@ def _why_not(name: str, machine: str | None) -> str | None:
     return None
 
 
-def _expected(name: str, machine: str | None) -> Iterator[str]:
+def _expected(name: str, machine: str | None, overrides: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the predicted speed, with its interval and its basis."""
     from gemmaspec.deploy.checks.predict import PredictRequest, predict_profile
 
-    spec = load_profile(name).profile.speculative
+    spec = load_profile(name, overrides=overrides).profile.speculative
     with contextlib.suppress(GemmaspecError):
-        found = predict_profile(PredictRequest(profile=name, machine=machine, concurrencies=(1,)))
+        found = predict_profile(PredictRequest(profile=name, overrides=overrides, machine=machine, concurrencies=(1,)))
         k = spec.k_at(1) if spec else 0
         own = next((row for row in found.rows if row.k == k and row.concurrency == 1), None)
         alone = next((row for row in found.rows if row.k == 0 and row.concurrency == 1), None)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec import data, strict_yaml
+from gemmaspec import data
+from gemmaspec.checkpoint.published.shipped import draft_for
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.machine import nvidia
 from gemmaspec.profile.find import own_folder, profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.machines import ANY_GPU, machine_of
-from gemmaspec.profile.takeover import TakenOver, from_command
+from gemmaspec.profile.machines import ANY_GPU, MACHINES, machine_of
+from gemmaspec.profile.takeover import TakenOver
 from gemmaspec.profile.takeover_compose import from_compose
+from gemmaspec.profile.takeover_shell import from_command
 from gemmaspec.releases.facts import newest
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MOST: Final = 2**20
+_CACHES: Final = ("huggingface", "compile")
+TOKENS: Final = 4
+"""Tokens that a draft drafts until `tune` has measured better: what most shipped profiles with an MTP head draft."""
 _TEXT: Final = """\
 extends: {parent}
 name: {name}
@@ -41,6 +47,10 @@ class New:
     file: Path
     left: tuple[str, ...] = ()
     """What of the source could not be taken over, each with what gemmaspec does instead."""
+    decided: tuple[str, ...] = ()
+    """What was chosen, or taken over in another form."""
+    draft: str | None = None
+    """A draft that the target has, and the profile does not use."""
 
 
 def new_profile(name: str, *, parent: str) -> New:
@@ -60,57 +70,114 @@ def new_profile(name: str, *, parent: str) -> New:
     return _written(file, text)
 
 
-def new_from_command(name: str, command: str) -> New:
+def new_from_command(name: str, command: str, *, with_draft: bool = False) -> New:
     """Write a profile that serves what a `vllm serve` or `docker run` command serves. Raises as new_profile.
 
-    Raises ProfileError for text that no profile can hold; and, with the file written, for values that one refuses.
+    Raises ProfileError for values that a profile refuses; nothing is written then.
     """
-    return _taken_over(name, from_command(command), "a command line")
+    return _taken_over(name, from_command(command), "a command line", folder=Path.cwd(), with_draft=with_draft)
 
 
-def new_from_compose(name: str, source: Path) -> New:
+def new_from_compose(name: str, source: Path, *, service: str | None = None, with_draft: bool = False) -> New:
     """Write a profile that serves what a Compose file serves. Raises as new_from_command."""
     try:
         text = source.read_bytes()[: _MOST + 1]
     except OSError as error:
         raise UsageError(f"cannot read {source}: {error.strerror}") from None
-    return _taken_over(name, from_compose(text, file=str(source)), f"{source.name}, a Compose file")
+    made = from_compose(text, file=str(source), service=service)
+    folder = source.absolute().parent
+    return _taken_over(name, made, f"{source.name}, a Compose file", folder=folder, with_draft=with_draft)
 
 
-def _taken_over(name: str, made: TakenOver, source: str) -> New:
+def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_draft: bool) -> New:
     import yaml
 
     file = _new_file(name)
-    gpus = nvidia.gpus()
+    _on_this_machine(made.content, folder)
+    draft = draft_for(made.content["target"]["model"]) if "speculative" not in made.content else None
+    if with_draft:
+        if draft is None:
+            raise UsageError(_no_draft(made), hint="gemmaspec profile list")
+        made.content |= {"speculative": {"method": "mtp", "num_speculative_tokens": TOKENS}, "draft": {"model": draft}}
     head: dict[str, Any] = {
         "schema": 1,
         "name": name,
         "summary": f"{made.content['target']['model']}, taken over from {source}",
-        "machine": (machine_of(gpus[0].name) if gpus else None) or ANY_GPU,
-        "image": made.content.pop("image", None) or f"vllm/vllm-openai:v{newest()}",
+        "machine": _machine(made),
+        "image": _image(made),
     }
     text = yaml.safe_dump({**head, **made.content}, sort_keys=False, allow_unicode=True, width=100)
-    left = tuple(dict.fromkeys(made.left))
-    whole = f"{_comments(left)}{text}"
-    strict_yaml.parse(strict_yaml.read_text(whole.encode("utf-8", "replace"), file=str(file)), file=str(file))
-    written = _written(file, whole, left)
-    try:
-        load_profile(str(file))
-    except ProfileError as error:
-        raise ProfileError(error.message, hint=f"{_editor()} {file}") from None
-    return written
+    known = ", ".join(one.name for one in MACHINES.values() if one.memory_gb)
+    text = text.replace(f"machine: {ANY_GPU}\n", f"machine: {ANY_GPU}  # name yours: {known}\n", 1)
+    left, decided = tuple(dict.fromkeys(made.left)), tuple(dict.fromkeys(made.decided))
+    comments = _comments("Not taken over:", left) + _comments("Decided:", decided)
+    _refuse_invalid(f"{comments}{text}", name)
+    _written(file, f"{comments}{text}")
+    return New(file=file, left=left, decided=decided, draft=None if with_draft else draft)
 
 
-def _editor() -> str:
-    import os
+def _refuse_invalid(text: str, name: str) -> None:
+    """Raise ProfileError for a text that a profile refuses, before it is written where profiles are."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.yaml"
+        file.write_text(text, encoding="utf-8")
+        try:
+            load_profile(str(file))
+        except ProfileError as error:
+            said = re.sub(rf"^{re.escape(str(file))}:[0-9]+: ", "", error.message, flags=re.MULTILINE)
+            why = f"nothing is written, because a profile refuses this:\n{said}"
+            raise ProfileError(why, hint="correct the command, and run it again") from None
 
-    return os.environ.get("EDITOR") or "nano"
+
+def _on_this_machine(content: dict[str, Any], folder: Path) -> None:
+    """Replace paths that begin in the folder of the command by whole ones: a profile lies in a folder of its own."""
+    for section, keys in (("target", ("model",)), ("draft", ("model",)), ("chat", ("template",)), ("caches", _CACHES)):
+        for key in keys:
+            value = content.get(section, {}).get(key)
+            if not isinstance(value, str):
+                continue
+            is_folder = section in ("target", "draft") and (folder / value / "config.json").is_file()
+            if value.startswith(("./", "../")) or (is_folder and not value.startswith(("/", "~"))):
+                content[section][key] = str((folder / value).resolve())
 
 
-def _comments(left: Iterable[str]) -> str:
-    shown = ("".join(char if char.isprintable() else " " for char in one) for one in left)
-    lines = [f"#   {' '.join(one.split())}" for one in shown]
-    return "\n".join(["# Not taken over:", *lines, "", ""]) if lines else ""
+def _machine(made: TakenOver) -> str:
+    gpus = nvidia.gpus()
+    machine = machine_of(gpus[0].name) if gpus else None
+    if machine:
+        made.decide(f"machine: {machine}", f"nvidia-smi lists {gpus[0].name}")
+    else:
+        made.decide(f"machine: {ANY_GPU}", "the command does not say which GPU; gemmaspec fit needs its name")
+    return machine or ANY_GPU
+
+
+def _image(made: TakenOver) -> str:
+    """Return the image: the command's, else the one of its release, else of the newest release."""
+    image: str | None = made.content.pop("image", None)
+    if image:
+        made.decide(f"image: {image}", "as given")
+        return image
+    if made.release:
+        made.content.setdefault("runtime", {})["vllm"] = made.release
+        made.decide(f"image: vllm/vllm-openai:v{made.release}", "the release that the command installs")
+    else:
+        made.decide(
+            f"image: vllm/vllm-openai:v{newest()}",
+            "the newest release that gemmaspec knows, as the command names none; name the one that you run today",
+        )
+    return f"vllm/vllm-openai:v{made.release or newest()}"
+
+
+def _no_draft(made: TakenOver) -> str:
+    if "speculative" in made.content:
+        return "--with-draft: the command drafts already"
+    return f"--with-draft: no draft is known for {made.content['target']['model']}"
+
+
+def _comments(head: str, lines: Iterable[str]) -> str:
+    shown = ("".join(char if char.isprintable() else " " for char in one) for one in lines)
+    rows = [f"#   {' '.join(one.split())}" for one in shown]
+    return "\n".join([f"# {head}", *rows, "", ""]) if rows else ""
 
 
 def _new_file(name: str) -> Path:
@@ -126,10 +193,10 @@ def _new_file(name: str) -> Path:
     return file
 
 
-def _written(file: Path, text: str, left: tuple[str, ...] = ()) -> New:
+def _written(file: Path, text: str) -> New:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, text, mode=0o600)
-    return New(file=file, left=left)
+    return New(file=file)
 
 
 def _quoted(text: str) -> str:
