@@ -44,6 +44,8 @@ class Reply:
     endless: bool = False
     hangs_up: bool = False
     gap: float = 1.0
+    unlikely: int = 0
+    """Tokens, from the first on, that hardly anybody would choose."""
     drafts: int = 10
     accepted: int = 30
 
@@ -213,7 +215,9 @@ def whole(reply: Reply) -> dict[str, Any]:
 def _logprobs(reply: Reply) -> dict[str, Any]:
     words = (reply.content or "").split()
     top = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -0.1 - reply.gap}]
-    return {"content": [{"token": word, "logprob": -0.1, "top_logprobs": top} for word in words]}
+    own = [-9.0] * reply.unlikely + [-0.1] * len(words)
+    rows = zip(words, own, strict=False)
+    return {"content": [{"token": word, "logprob": value, "top_logprobs": top} for word, value in rows]}
 
 
 def chunks(reply: Reply) -> Iterator[dict[str, Any]]:

@@ -31,6 +31,8 @@ class FakeServer(ThreadingHTTPServer):
         """Sent for a chat completion in place of a good one."""
         self.message: dict[str, Any] = {"role": "assistant", "content": "one two three"}
         self.finish_reason: Any = "stop"
+        self.logprobs: list[float] = []
+        """Of the tokens of each answer."""
         self.metrics: bytes | None = None
         self.hang_up = False
         self.seconds_per_byte = 0.0
@@ -51,6 +53,8 @@ class FakeServer(ThreadingHTTPServer):
     def completion(self) -> bytes:
         """A chat completion in vLLM's words."""
         choice = {"index": 0, "message": self.message, "finish_reason": self.finish_reason}
+        if self.logprobs:
+            choice["logprobs"] = {"content": [{"token": f" {n}", "logprob": x} for n, x in enumerate(self.logprobs)]}
         usage = {"prompt_tokens": 21, "completion_tokens": 30, "total_tokens": 51}
         return json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode()
 

@@ -48,10 +48,19 @@ def test_a_server_that_answers_and_drafts_is_measured(vllm: FakeServer) -> None:
     assert (answer.drafts, answer.draft_tokens, answer.accepted_tokens) == (10, 40, 20)
     assert answer.acceptance_length == 3.0
     assert answer.tokens_per_second == pytest.approx(30 / answer.seconds)
-    (body,) = [body for path, _, body in vllm.requests if path == "/v1/chat/completions"]
+    body, sampled = [body for path, _, body in vllm.requests if path == "/v1/chat/completions"]
     assert body["model"] == "tiny"
-    assert body["temperature"] == 0
+    assert (body["temperature"], sampled["temperature"], sampled["logprobs"]) == (0, 1, True)
     assert body["max_tokens"] == probing.MAX_TOKENS
+
+
+def test_a_sampled_answer_of_tokens_that_the_target_would_not_choose_is_no_start(vllm: FakeServer) -> None:
+    vllm.logprobs = [-0.1] * 40 + [-7.0] * 3
+    assert probe(vllm.server(), timeout_s=10)
+    vllm.logprobs = [-0.1] * 40 + [-7.0] * 4
+    assert "4 of 44 have a probability under 0.001, the first ' 40'" in refusal(vllm.server()).message
+    assert probe(vllm.server(), timeout_s=10, any_text=True)
+    assert probe(vllm.server(speculates=False), timeout_s=10)
 
 
 def test_a_server_without_a_draft_needs_no_counters(vllm: FakeServer) -> None:

@@ -170,11 +170,11 @@ def test_text_and_image_requests_are_answered_together(engine: str) -> None:
 
 def test_smoke_asks_the_running_server_what_a_tiny_model_can_show(engine: str) -> None:
     """The prefix cache, an image beside a draft, refused parameters, the model's name, and drafting."""
-    checks = [word for id_ in ("S12", "S13", "S14", "S16", "S18") for word in ("--only", id_)]
+    checks = [word for id_ in ("S12", "S13", "S14", "S16", "S18", "S20") for word in ("--only", id_)]
     done = gemmaspec("smoke", PROFILE, "--json", *checks)
     assert done.code == 0, done.err
     words = {row["id"]: row["word"] for row in done.json["rows"]}
-    assert words == {"S12": "pass", "S13": "pass", "S14": "fail", "S16": "pass", "S18": "pass"}
+    assert words == {"S12": "pass", "S13": "pass", "S14": "fail", "S16": "pass", "S18": "pass", "S20": "pass"}
     assert done.json["warned"] == ["S14"], "vLLM 0.32.0 takes neither min_p nor logit_bias beside a draft"
 
 

@@ -123,6 +123,7 @@ FAILURES: tuple[tuple[str, str, Any, str], ...] = (
     ("S16", "any name is answered", when(lambda b: b["model"] != MODEL, status=200), "not served is answered"),
     ("S16", "its own name refused", when(always, status=404, said="no such model"), "own name is refused"),
     ("S17", "another token, far apart", when(always, content=TEXT.replace("slowly", "late"), gap=2.0), "1.00 nats"),
+    ("S20", "tokens of nobody's choice", when(always, unlikely=4), "4 of 36 sampled tokens"),
     ("S18", "no drafts", when(always, drafts=0, accepted=0), "nothing was drafted"),
     ("S18", "none accepted", when(always, accepted=0), "no token of 20 drafts"),
     ("S18", "under the stored length", when(always, accepted=15), "acceptance length 2.50, and 4.00"),
@@ -285,7 +286,7 @@ def test_a_check_is_skipped_by_what_is_missing() -> None:
 
 def test_checks_are_chosen_by_id_and_a_wrong_one_is_named() -> None:
     assert [one.id for one in chosen(only=["S9", "S1"], skip=["S1"])] == ["S9"]
-    assert len(chosen(only=[], skip=["S17"])) == 18
+    assert len(chosen(only=[], skip=["S17"])) == 19
     with pytest.raises(UsageError, match="S99"):
         chosen(only=[], skip=["S99"])
 

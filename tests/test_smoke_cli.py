@@ -72,11 +72,11 @@ def test_a_good_server_passes_all_and_the_verdict_is_kept(start: Start, capsys: 
     start()
     code, found = document(capsys, "mine")
     assert code == 0, found
-    assert (found["ok"], found["verdict"], found["vllm"]) == (True, "17 of 17 passed", "0.32.0")
+    assert (found["ok"], found["verdict"], found["vllm"]) == (True, "18 of 18 passed", "0.32.0")
     assert rows(found)["S17"] == {**rows(found)["S17"], "word": "skipped", "curl": None, "known": []}
     kept = verdicts.last_smoke("mine")
     assert kept is not None
-    assert (kept.counts["pass"], kept.since, kept.failed) == (17, 5.0, ())
+    assert (kept.counts["pass"], kept.since, kept.failed) == (18, 5.0, ())
 
 
 def test_what_the_profile_does_not_offer_is_skipped_by_name(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +248,7 @@ def test_a_profile_names_the_checks_that_mean_something(start: Start, capsys: py
 
     start(spoil, overrides=PARSERS[:2])
     code, found = document(capsys, "mine")
-    assert (code, found["verdict"]) == (0, "5 of 5 passed")
+    assert (code, found["verdict"]) == (0, "6 of 6 passed")
     assert rows(found)["S9"]["word"] == "skipped"
     assert rows(found)["S9"]["seen"] == "the profile leaves it out: a toy of a few dozen sentences"
     assert document(capsys, "mine", "--only", "S9")[0] == 1  # asked for by name, it runs

@@ -268,7 +268,8 @@ def _for_awq(subject: Subject) -> Iterator[Need]:
 def _for_sampling(subject: Subject) -> Iterator[Need]:
     """Yield the patches without which a CPU drafts for greedy requests alone; up to 0.19 it drafts for none."""
     if subject.method and not subject.machine.gpus and subject.runs(">=0.20"):
-        yield from (Need(patch=name, message=_symptom(subject, name), certain=True) for name in _ON_CPUS)
+        for name in _ON_CPUS:
+            yield Need(patch=name, message=_symptom(subject, name), certain=True, fatal=False)
 
 
 def _symptom(subject: Subject, name: str) -> str:

@@ -16,6 +16,7 @@ from gemmaspec.launcher.probe import MAX_TOKENS, QUESTION, SETTLE_S, SETTLE_TRIE
 from gemmaspec.ready.counters import SpecCounters, spec_counters
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.metrics import read_metrics
+from gemmaspec.smoke.answer import FEW, Collector, Malformed, unlikely
 
 HEALTH_TIMEOUT_S: Final = 2.0
 
@@ -102,17 +103,45 @@ def ask(
 
 
 def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_text: bool = False) -> Answer:
-    """Send one real request, which proves that a server is ready.
+    """Send real requests, which prove that a server is ready: a greedy one, and while it drafts a sampled one.
 
     `any_text` accepts an unreadable answer, for a server with dummy weights that is only timed.
     Raises what `ask` raises, and StartFailed if the answer is empty, contains markers that should have been removed,
-    or was not drafted although the server has a model or head that drafts for every text.
+    or was not drafted although the server has a model or head that drafts for every text, and if the sampled one has
+    tokens that the target would hardly choose.
     """
     answer = ask(server, [{"role": "user", "content": QUESTION}], timeout_s=timeout_s, api_key=api_key)
     must_draft = server.speculates and not server.looks_up
     if complaint := judge(answer, speculates=must_draft, any_text=any_text):
         raise StartFailed(complaint)
+    if server.speculates and not any_text:
+        _check_sampled(server, timeout_s=timeout_s, api_key=api_key or api_key_for(server))
     return answer
+
+
+def _check_sampled(server: Server, *, timeout_s: float, api_key: str | None) -> None:
+    """Raise StartFailed if a sampled answer is not drawn from the target's distribution; NoAnswer if it is fatal.
+
+    A server that refuses log-probabilities, with `--max-logprobs 0`, is only checked to survive.
+    """
+    message = {"role": "user", "content": QUESTION}
+    body = {"model": server.model, "messages": [message], "temperature": 1, "max_tokens": MAX_TOKENS, "logprobs": True}
+    reply = exchange(server.base_url, "/v1/chat/completions", body=body, timeout_s=timeout_s, api_key=api_key)
+    if reply.status == 400:
+        return
+    _completion(reply)
+    collected = Collector()
+    try:
+        collected.whole(reply.body)
+    except Malformed as error:
+        raise StartFailed(f"the sampled answer cannot be read: {error}") from None
+    tokens = collected.answer().tokens
+    if len(found := unlikely(tokens)) > FEW:
+        told = f"{len(found)} of {len(tokens)} have a probability under 0.001, the first {printable(found[0])[:40]!r}"
+        raise StartFailed(
+            f"with temperature 1 the server says tokens that the target would not choose: {told}",
+            hint=f"gemmaspec up {server.name} --no-spec    # on a CPU: patches.required: [cpu-expand-sampling]",
+        )
 
 
 def judge(answer: Answer, *, speculates: bool, any_text: bool = False) -> str | None:

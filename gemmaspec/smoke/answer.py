@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -61,6 +62,18 @@ class Token:
     text: str
     gap: float | None
     """Nats between the likeliest token and the next; None if the server does not say."""
+    logprob: float | None = None
+    """The token's own log-probability; None if the server does not say."""
+
+
+UNLIKELY: Final = math.log(1e-3)
+FEW: Final = 3
+"""So many unlikely tokens of 36 are chance where one answer is as good as certain, as in counting; more are not."""
+
+
+def unlikely(tokens: Sequence[Token]) -> list[str]:
+    """Return the sampled tokens to which the target itself gives a probability under 0.001."""
+    return [one.text for one in tokens if one.logprob is not None and not one.logprob >= UNLIKELY]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +194,8 @@ class Collector:
         content = logprobs.get("content") if isinstance(logprobs, dict) else None
         for one in content if isinstance(content, list) else ():
             if isinstance(one, dict) and len(self._tokens) < MAX_TOKENS:
-                self._tokens.append(Token(text=_text(one.get("token")), gap=_gap(one.get("top_logprobs"))))
+                text, gap = _text(one.get("token")), _gap(one.get("top_logprobs"))
+                self._tokens.append(Token(text=text, gap=gap, logprob=_number(one.get("logprob"))))
 
 
 class StreamError(Exception):
@@ -222,6 +236,10 @@ def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _gap(top: object) -> float | None:

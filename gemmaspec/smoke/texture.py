@@ -1,11 +1,11 @@
-"""Checks of texts: repetition, long prompts, the prefix cache, and the same text as without speculation."""
+"""Checks of texts: repetition, long prompts, the prefix cache, the text as without speculation, sampled tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gemmaspec.smoke.answer import ChatAnswer, Fault
+from gemmaspec.smoke.answer import FEW, ChatAnswer, Fault, unlikely
 from gemmaspec.smoke.bodies import QUESTIONS, book, chat
 from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, failed, passed, shown, unknown, where
 from gemmaspec.smoke.texts import loop, variety
@@ -24,6 +24,9 @@ _NEEDLE: Final = "The word of the day in the harbour office is TAMARISK."
 _AS_GOOD: Final = 0.8
 _GAP: Final = 0.5
 """Nats: two tokens that are closer may change places by rounding alone."""
+
+_ENOUGH: Final = 20
+_CERTAIN: Final = ("Count from one to twenty, in words.", "Name the seven days of the week, in order.")
 
 
 def _s11(offer: Offer) -> Sequence[Ask]:
@@ -147,6 +150,25 @@ def _gap(one: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
     return min(gaps, default=None)
 
 
+def _s20(offer: Offer) -> Sequence[Ask]:
+    del offer
+    body = {"temperature": 1, "logprobs": True}
+    return [Ask(key=f"text {n}", body={**chat(text, tokens=36), **body}) for n, text in enumerate(_CERTAIN, 1)]
+
+
+def _likely(received: Received) -> Judged:
+    total = rare = 0
+    for ask, answer in received.pairs():
+        known, found = sum(token.logprob is not None for token in answer.tokens), unlikely(answer.tokens)
+        if len(found) > FEW:
+            seen = f"{len(found)} of {known} sampled tokens have a probability under 0.001"
+            return failed(f"{seen}, the first {shown(found[0], 30)!r}: {shown(answer.content)}", ask.key)
+        total, rare = total + known, rare + len(found)
+    if total < _ENOUGH:
+        return unknown("the answers have too few tokens with log-probabilities", "text 1")
+    return passed(f"{rare} of {total} sampled tokens have a probability under 0.001")
+
+
 TEXTURE: Final = (
     Check(
         id="S11", name="texts do not repeat, long prompts are read", asks=_s11, judge=_sound,
@@ -164,5 +186,9 @@ TEXTURE: Final = (
         id="S19", name="a word is found in long prompts", asks=_s19, judge=_remembered,
         needs=frozenset({Need.LONG}), judges=frozenset({Fault.ENDLESS, Fault.NOT_ASKED}),
         fix="another serve.kv_cache_dtype; a shorter serve.max_model_len",
+    ),
+    Check(
+        id="S20", name="sampled tokens are likely ones", asks=_s20, judge=_likely,
+        fix="patches.required: [cpu-expand-sampling] on a CPU; --no-spec",
     ),
 )  # fmt: skip
