@@ -570,3 +570,38 @@ def test_what_releases_refused_and_took_when_they_were_asked(
     ]
     found = [code in findings(tmp_path, case(release, *one)) for one in sets]
     assert found == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "sets"),
+    [
+        ("GS802", "another family", ("target.model=Qwen/Qwen3-32B", "draft.model=google/gemma-4-E2B-it")),
+        *(
+            ("GS802", "another family", (*MTP, f"target.model={target}"))
+            for target in (
+                "Qwen/Qwen3-32B",
+                "google/gemma-3-27b-it",
+                "google/gemma-2-9b-it",
+                "google/gemma-3n-E4B-it",
+                "meta-llama/Llama-3.3-70B-Instruct",
+                "/models/Mistral-Small-3.2",
+            )
+        ),
+        ("GS903", "GGUF", ("target.model=unsloth/gemma-4-31B-it-GGUF",)),
+        ("GS903", "GGUF", (*MTP, "draft.model=unsloth/gemma-4-31B-it-assistant.gguf.Q4")),
+        ("GS702", "starts vLLM", ("image=lmsysorg/sglang:latest",)),
+        ("GS702", "starts vLLM", ("image=ghcr.io/huggingface/text-generation-inference:3.3",)),
+    ],
+)
+def test_what_is_no_gemma_4_of_vllm_is_an_error(code: str, said: str, sets: tuple[str, ...], tmp_path: Path) -> None:
+    found = findings(tmp_path, case("0.33.0", *sets))[code]
+    assert said in found.message or said in found.message.upper()
+    assert found.severity == "error"
+
+
+@pytest.mark.parametrize(
+    "target", ["owner/spark-gemma-4-31B-it", "owner/deckard-31B", "nvidia/Gemma-4-31B-IT-NVFP4", "owner/gemma4-31b-glm"]
+)
+def test_a_target_that_may_be_gemma_4_is_taken_for_one(target: str, tmp_path: Path) -> None:
+    found = findings(tmp_path, case("0.33.0", *MTP, f"target.model={target}"))
+    assert "another family" not in (found["GS802"].message if "GS802" in found else "")

@@ -17,6 +17,12 @@ HEADS: Final = frozenset({"mtp", "eagle3", "dflash", "dspark"})
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(e?[0-9]{1,3}b)(?:[-_]?(a[0-9]{1,2}b))?(?![a-z0-9])", re.IGNORECASE)
 _ROLES: Final[tuple[Role, ...]] = ("target", "draft")
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
+_OTHERS: Final = re.compile(
+    r"(?<![a-z0-9])(?:(?:code|pali|shield|med|t5|function)?gemma[-_]?(?:[123](?:n|[-_.:]|$)|[0-9]{1,2}b)|qwen|qwq|llama|mi[sn]tral"
+    r"|mixtral|devstral|phi[-_]?[0-9]|deepseek|gpt[-_]oss|glm|granite|kimi|nemotron|olmo|falcon|minimax|gemma(?:[-_]it|$))",
+    re.IGNORECASE,
+)
+"""Families of other models, at the beginning of a word."""
 _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
 
 
@@ -37,7 +43,13 @@ def instruct_head_on_base(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS802", "error", any_release=True)
 def head_of_another_size(subject: Subject) -> Iterator[Issue]:
-    """A head for another size of Gemma 4, whose hidden states or KV cache it reads."""
+    """A head for another size of Gemma 4, whose hidden states or KV cache it reads, or for another family."""
+    called = subject.called("target")
+    if _GOOGLE.search(subject.called("draft")) and _OTHERS.search(called) and not _GOOGLE.search(called):
+        message = f"drafts for Gemma 4, and {subject.name('target')} is another family of models"
+        fix = "use a Gemma 4 target, or remove the draft (--no-spec)"
+        yield Issue(path=("draft", "model"), message=message, fix=fix)
+        return
     if subject.method not in HEADS:
         return
     target, draft = subject.target, subject.draft

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
+
+_GGUF: Final = re.compile(r"(?<![a-z0-9])gguf(?![a-z0-9])", re.IGNORECASE)
 
 
 @rule("GS901", "warning", any_release=True)
@@ -38,8 +41,10 @@ def model_folder(subject: Subject) -> Iterator[Issue]:
 def model_file(subject: Subject) -> Iterator[Issue]:
     """A model that is a file, as GGUF is: a model is a folder with config.json and safetensors."""
     for role in ("target", "draft"):
-        if subject.here.get(role) == "file" or subject.name(role).lower().endswith(".gguf"):
-            message = f"{subject.name(role)} is a file, but a model is a folder with config.json and safetensors"
+        is_file = subject.here.get(role) == "file" or subject.name(role).lower().endswith(".gguf")
+        if is_file or _GGUF.search(subject.called(role)):
+            what = "is a file" if is_file else "is named as a set of GGUF files"
+            message = f"{subject.name(role)} {what}, but a model is a folder with config.json and safetensors"
             yield Issue(
                 path=(role, "model"), message=message, fix="name that folder, or a model of the Hub (owner/name)"
             )

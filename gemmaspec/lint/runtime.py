@@ -19,11 +19,21 @@ if TYPE_CHECKING:
 _SUFFIX: Final = "arctic-inference"
 """The architecture of the 12B."""
 
+_OTHER_SERVER: Final = re.compile(
+    r"(?<![a-z0-9])(?:sglang|text-generation-inference|ollama|llama[.-]?cpp|tensorrt-?llm|trtllm|tritonserver|lmdeploy|tabbyapi"
+    r"|localai|aphrodite|open-webui|litellm|lmstudio)(?![a-z0-9])"
+)
+"""Names of images that serve models with something else than vLLM."""
+
 
 @rule("GS702", "warning", any_release=True)
 def moving_tag(subject: Subject) -> Iterator[Issue]:
-    """An image whose tag is not fixed, so that another vLLM release may start tomorrow."""
+    """An image whose tag is not fixed, so that another vLLM release may start tomorrow; or one without vLLM."""
     image = subject.profile.image or ""
+    if other := _OTHER_SERVER.search(image.partition("@")[0].lower()):
+        message = f"{image} is an image of {other[0]}, and gemmaspec starts vLLM"
+        yield Issue(path=("image",), message=message, fix=f"use vllm/vllm-openai:v{subject.vllm}", severity="error")
+        return
     _, _, tag = image.rpartition("/")[2].partition(":")
     if image and "@" not in image and (not tag or re.search(r"latest|nightly|main|dev", tag)):
         message = f"the tag {tag or 'latest'} is not fixed, so another vLLM release may start tomorrow"
