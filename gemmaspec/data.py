@@ -33,7 +33,13 @@ SIDECAR: Final = {
         for name in (
             *("__init__.py", "webhooks.py", "live/__init__.py", "live/faults.py", "live/reaction.py"),
             *("live/reference.py", "live/sample.py", "live/window.py", "sidecar/__init__.py", "sidecar/asking.py"),
-            *("sidecar/exchange.py", "sidecar/known.py", "sidecar/settings.py", "sidecar/watcher.py"),
+            *(
+                "sidecar/exchange.py",
+                "sidecar/known.py",
+                "sidecar/settings.py",
+                "sidecar/telling.py",
+                "sidecar/watcher.py",
+            ),
         )
     },
 }

@@ -28,6 +28,7 @@ from gemmaspec.sidecar.watcher import Watcher
 from gemmaspec.stack import watching
 from gemmaspec.stack.build import build_stack
 from gemmaspec.stack.folder import difference, write
+from tests.docker_support import wait_for
 from tests.fake_engine import FakeEngine, FakeMachine
 from tests.fake_server import FakeServer, fake_server
 from tests.test_render import compose_config, needs_compose
@@ -108,14 +109,19 @@ def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: Fake
     assert whats([line for _ in range(5) for line in one.look()]) == [("begins", "unreachable")]
     fake.metrics = running(0, 1)
     assert whats(list(one.look()))[0] == ("ends", "unreachable")
+    assert one.telling.finish(30)
     assert [(got["kind"], got["begins"]) for got in receiver.got][:3] == [
         ("hangs", True), ("unreachable", True), ("unreachable", False)
     ]  # fmt: skip
     receiver.shutdown()
     receiver.server_close()
     fake.metrics = b"\xff"
-    lines = [line for _ in range(3) for line in one.look()]
-    assert lines[-1]["reason"] == "webhook at 127.0.0.1: cannot be reached"
+    list(one.look())
+    list(one.look())
+    list(one.look())
+    wait_for(one.telling._wrong.qsize, seconds=30)
+    lines = list(one.look())
+    assert lines[0]["reason"] == "webhook at 127.0.0.1: cannot be reached; told again in 1 s"
 
 
 def test_a_server_that_still_starts_is_not_called_unreachable(fake: FakeServer, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from gemmaspec.deploy.kept import stacks, verdicts
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.kept.verdicts import Watching
 from gemmaspec.deploy.start import speedless
-from gemmaspec.deploy.views import hooks, memory, watch
+from gemmaspec.deploy.views import hooks, memory, watch, watch_all
 from gemmaspec.deploy.views.watch import Watched, WatchLine, look
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import ProfileError, StartFailed, UsageError
@@ -32,6 +32,7 @@ from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.reaction import Policy, reaction
 from gemmaspec.live.sample import Sample
 from gemmaspec.profile.load import load_profile
+from gemmaspec.sidecar import telling
 from tests.fake_engine import FakeMachine
 from tests.fake_server import FakeServer, fake_server
 
@@ -99,7 +100,7 @@ def one(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wa
     monkeypatch.setattr(stacks, "find", lambda _: started)
     (tmp_path / "stacks" / started.server.name).mkdir(parents=True)
     policy = Policy(on_dead_draft="off", most_restarts_per_hour=1)
-    return Watched(started=started, policy=policy, hook=(), faults=closing())
+    return Watched(started=started, policy=policy, tellers=hooks.Tellers((), None), faults=closing())
 
 
 def closing() -> Faults:
@@ -141,7 +142,7 @@ def test_a_draft_that_works_is_left_alone(one: Watched, fake: FakeServer) -> Non
 
 def test_a_restart_that_fails_is_a_line(one: Watched, fake: FakeServer) -> None:
     found = read(one, fake, Restarts(StartFailed("no memory")), times=4)
-    assert [(line.what, line.reason) for line in found[2:]] == [("failed", "no memory")]
+    assert [(line.what, line.reason) for line in found[2:]] == [("failed", "no memory; tried again in 10 s")]
 
 
 def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Watched, fake: FakeServer) -> None:
@@ -153,16 +154,31 @@ def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Wat
     assert [line.what for line in look(one, power_w=None, restart=restart)] == ["answers"]
 
 
+def told(one: Watched, fake: FakeServer, *, times: int = 4) -> list[WatchLine]:
+    """Return the lines of some looks, and what came of telling."""
+    lines = read(one, fake, Restarts(), times=times)
+    assert one.tellers.finish(30)
+    return lines + list(look(one, power_w=None, restart=Restarts()))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "WAITS_S", [0.2, 0.2])
+
+
+@pytest.mark.usefixtures("impatient")
 def test_the_hook_gets_the_event_and_its_failure_is_a_line(one: Watched, fake: FakeServer, tmp_path: Path) -> None:
     target = tmp_path / "event.json"
-    script = f"import sys; open({str(target)!r}, 'w').write(sys.stdin.read()); sys.exit(3)"
-    one.hook, one.policy = (sys.executable, "-c", script), Policy()
-    found = read(one, fake, Restarts(), times=4)
-    assert json.loads(target.read_text())["kind"] == "dead draft"
-    assert [line.what for line in found] == ["begins", "hook"]
-    one.hook = ("/nonexistent/hook",)
+    script = f"import sys; open({str(target)!r}, 'a').write(sys.stdin.read()); sys.exit(3)"
+    one.tellers, one.policy = hooks.Tellers((sys.executable, "-c", script), None), Policy()
+    found = told(one, fake)
+    assert target.read_text().count('"kind": "dead draft"') == 3
+    assert [line.what for line in found] == ["begins", "hook", "hook", "hook"]
+    assert "told again in 0 s" in found[1].reason
+    assert found[3].reason.endswith("ended with exit code 3; given up after 3 tries")
+    one.tellers = hooks.Tellers(("/nonexistent/hook",), None)
     one.faults = closing()
-    assert "No such file" in read(one, fake, Restarts(), times=4)[1].reason
+    assert "No such file" in told(one, fake)[1].reason
 
 
 class Receiver(ThreadingHTTPServer):
@@ -174,6 +190,8 @@ class Receiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Post)
         self.got: list[Any] = []
         self.status = 200
+        self.failures = 0
+        """How often it answers `status`; then 200."""
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
 
@@ -182,7 +200,8 @@ class _Post(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(self.server.status)
+        fails, self.server.failures = self.server.failures > 0, self.server.failures - 1
+        self.send_response(self.server.status if fails else 200)
         self.send_header("Location", "http://192.0.2.1/elsewhere")
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -191,21 +210,118 @@ class _Post(BaseHTTPRequestHandler):
         pass
 
 
-def test_an_event_is_posted_and_a_failure_names_the_host_alone(one: Watched, fake: FakeServer) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_an_event_is_posted_again_until_it_arrives_and_a_failure_names_the_host_alone(
+    one: Watched, fake: FakeServer
+) -> None:
     receiver = Receiver()
-    one.webhook = f"http://127.0.0.1:{receiver.server_address[1]}/secret-path"
+    one.tellers = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/secret-path")
     one.policy = Policy()
-    assert [line.what for line in read(one, fake, Restarts(), times=4)] == ["begins"]
+    assert [line.what for line in told(one, fake)] == ["begins"]
     (got,) = receiver.got
     assert (got["stack"], got["kind"], got["begins"]) == (one.started.server.name, "dead draft", True)
-    receiver.status = 302
-    one.faults = closing()
-    found = read(one, fake, Restarts(), times=4)
-    assert [(line.what, line.reason) for line in found[1:]] == [("hook", "webhook at 127.0.0.1: HTTP 302")]
+    receiver.status, receiver.failures, one.faults = 500, 1, closing()
+    assert [line.reason for line in told(one, fake)[1:]] == ["webhook at 127.0.0.1: HTTP 500; told again in 0 s"]
+    assert len(receiver.got) == 3
+    receiver.status, receiver.failures, one.faults = 302, 9, closing()
+    assert told(one, fake)[-1].reason == "webhook at 127.0.0.1: HTTP 302; given up after 3 tries"
     receiver.shutdown()
     receiver.server_close()
     one.faults = closing()
-    assert read(one, fake, Restarts(), times=4)[1].reason == "webhook at 127.0.0.1: cannot be reached"
+    assert told(one, fake)[-1].reason == "webhook at 127.0.0.1: cannot be reached; given up after 3 tries"
+
+
+def test_a_restart_waits_for_no_webhook(one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    monkeypatch.setattr(hooks, "post", lambda *_: asked.wait(60) and None)
+    one.tellers, restart = hooks.Tellers((), "http://127.0.0.1:1"), Restarts()
+    read(one, fake, restart, times=4)
+    assert len(restart.calls) == 1
+    asked.set()
+
+
+def gone_server(one: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    one.policy = Policy(on_exit="restart", most_restarts_per_hour=3)
+    one.started = dataclasses.replace(one.started, outcome="ready")
+    monkeypatch.setattr(stacks, "find", lambda _: one.started)
+    monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", exit_code=137))
+    monkeypatch.setattr(stacks, "engine_of", lambda _: FakeMachine().engine("process"))
+
+
+def test_a_restart_that_failed_is_tried_again_with_a_growing_wait_and_told(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone_server(one, monkeypatch)
+    receiver, clock = Receiver(), [1000.0]
+    one.tellers = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/x")
+    monkeypatch.setattr(stacks, "now", lambda: clock[0])
+    fake.metrics = b"\xff"
+    restart = Restarts(StartFailed("no memory"))
+    at = []
+    for _ in range(200):
+        before = len(restart.calls)
+        list(look(one, power_w=None, restart=restart))
+        at += [clock[0]] * (len(restart.calls) - before)
+        clock[0] += 1
+    assert [round(b - a) for a, b in itertools.pairwise(at)] == [10, 20]
+    assert one.tellers.finish(30)
+    told = [got["reason"] for got in receiver.got]
+    assert "a restart failed: no memory; tried again in 10 s" in told
+    assert any("the limit of 3 restarts per hour is reached" in one for one in told)
+    receiver.shutdown()
+    receiver.server_close()
+
+
+def test_a_restart_is_not_tried_again_after_down(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone_server(one, monkeypatch)
+    fake.metrics = b"\xff"
+    restart = Restarts(StartFailed("no memory"))
+    lines = [line for _ in range(4) for line in look(one, power_w=None, restart=restart)]
+    assert "tried again in 10 s" in lines[-1].reason
+    one.started = dataclasses.replace(one.started, outcome="stopped")
+    now = stacks.now()
+    monkeypatch.setattr(stacks, "now", lambda: now + 60)
+    assert [line for _ in range(4) for line in look(one, power_w=None, restart=restart)] == []
+    assert len(restart.calls) == 1
+
+
+def test_a_server_that_dribbles_keeps_no_other_from_being_restarted(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone_server(one, monkeypatch)
+    hangs, called = threading.Event(), threading.Event()
+    slow = dataclasses.replace(one, tellers=hooks.Tellers((), None), faults=closing())
+    own = watch.read_metrics
+    monkeypatch.setattr(
+        watch_all, "look", lambda stack, **how: hangs.wait(60) and () if stack is slow else look(stack, **how)
+    )
+    monkeypatch.setattr(watch, "read_metrics", own)
+    fake.metrics = b"\xff"
+
+    def restart(name: str, *, no_spec: bool) -> None:
+        called.set()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch_all.watch_all([slow, one], interval=0.05, restart=restart, tell=lambda _: None)
+    assert called.is_set()
+    hangs.set()
+
+
+def test_the_receivers_can_be_tested(one: Watched) -> None:
+    receiver = Receiver()
+    url = f"http://127.0.0.1:{receiver.server_address[1]}/x"
+    one.tellers = hooks.Tellers((), url)
+    assert watch_all.test_event([one]) == []
+    assert receiver.got[0]["kind"] == "test"
+    receiver.status, receiver.failures = 500, 9
+    assert watch_all.test_event([one]) == [(one.started.server.name, "webhook at 127.0.0.1: HTTP 500")]
+    one.tellers = hooks.Tellers((), None)
+    assert "neither watch.hook nor watch.webhook is set" in watch_all.test_event([one])[0][1]
+    receiver.shutdown()
+    receiver.server_close()
 
 
 @pytest.mark.parametrize("url", [
@@ -429,7 +545,7 @@ def test_a_long_log_is_begun_anew(one: Watched, tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_systemd_unit_quotes_what_it_is_given(tmp_path: Path) -> None:
-    text = watch.unit(Path("/opt/my tools/gemmaspec"), ["a b", 'q"$%'])
+    text = watch_all.unit(Path("/opt/my tools/gemmaspec"), ["a b", 'q"$%'])
     assert 'ExecStart="/opt/my tools/gemmaspec" "watch" "a b" "q\\"$$%%"' in text
 
 
@@ -443,7 +559,7 @@ def test_systemd_takes_the_unit_without_a_word_and_would_say_what_is_wrong(tmp_p
         runtime = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=runtime).stderr
 
-    good = watch.unit(Path("/bin/true"), ["tiny-cpu"])
+    good = watch_all.unit(Path("/bin/true"), ["tiny-cpu"])
     assert file.name not in verify(good)
     assert file.name in verify(good.replace("KillMode=process", "KillMode=nobody"))
 

@@ -6,18 +6,18 @@ import dataclasses
 import json as json_
 import shutil
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import UsageError
+from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.views.watch import WatchLine
+    from gemmaspec.deploy.views.watch import Watched, WatchLine
 
 
 def watch(
@@ -49,6 +49,9 @@ def watch(
         ),
     ] = None,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
+    test_webhook: Annotated[
+        bool, typer.Option("--test-webhook", help="Send a test event to hook and webhook, and exit.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Watch servers for faults.
@@ -61,22 +64,33 @@ def watch(
     the webhook, and cannot restart the server or run a hook.
     """
     from gemmaspec.deploy.views import watch as use_case
+    from gemmaspec.deploy.views import watch_all
 
     if systemd:
-        output.data(use_case.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
+        output.data(watch_all.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
     found = use_case.watched(names or (), window_s=window, hang_s=hang)
     if not found:
         raise UsageError("no profile was started on this machine", hint="gemmaspec up")
+    if test_webhook:
+        _test(found)
+        return
+
+    def tell(line: WatchLine) -> None:
+        use_case.log(line, redact=redact)
+        _tell(line, as_json=json)
+
     output.progress(f"Watching {', '.join(one.started.server.name for one in found)}. Press Ctrl-C to stop.")
-    while True:
-        began = time.monotonic()
-        drawn = use_case.power()
-        for one in found:
-            for line in use_case.look(one, power_w=drawn, restart=_restart, interval=interval):
-                use_case.log(line, redact=redact)
-                _tell(line, as_json=json)
-        time.sleep(max(0.0, interval - (time.monotonic() - began)))
+    watch_all.watch_all(found, interval=interval, restart=_restart, tell=tell)
+
+
+def _test(found: Sequence[Watched]) -> None:
+    """Send a test event. Raises GemmaspecError if it does not arrive everywhere."""
+    from gemmaspec.deploy.views.watch_all import test_event
+
+    if wrong := test_event(found):
+        raise GemmaspecError("; ".join(f"{name}: {problem}" for name, problem in wrong), hint="gemmaspec watch --help")
+    output.told(f"told: {', '.join(one.started.server.name for one in found)}")
 
 
 def _restart(name: str, *, no_spec: bool) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from gemmaspec.live.reaction import reaction
 from gemmaspec.sidecar.asking import NoReading, ask, post, read
 from gemmaspec.sidecar.known import Known
 from gemmaspec.sidecar.settings import Settings, settings_from
+from gemmaspec.sidecar.telling import Telling
 from gemmaspec.webhooks import webhook
 
 SETTINGS: Final = Path("/watch/settings.json")
@@ -44,10 +46,13 @@ class Watcher(Known):
     key: str | None = None
     has_answered: bool = False
     """False while the server still starts."""
+    telling: Telling = dataclasses.field(default_factory=Telling)
 
     def look(self) -> Iterator[dict[str, Any]]:
         """Read the server once, act, and yield the lines to log."""
         happened = False
+        for wrong in self.telling.problems():
+            yield self.line("hook", reason=wrong)
         for line in self._look():
             happened = True
             yield line
@@ -93,8 +98,8 @@ class Watcher(Known):
     def _tell(self, what: str, kind: str, reason: str) -> Iterator[dict[str, Any]]:
         yield self.line(what, fault=kind, reason=reason)
         event = {"stack": self.settings.stack, "kind": kind, "begins": what == "begins", "reason": reason}
-        if self.webhook and (wrong := post(self.webhook, event)):
-            yield self.line("hook", reason=wrong)
+        if self.webhook:
+            self.telling.hand_on(partial(post, self.webhook, event))
 
     def _keep(self, now: float) -> Iterator[dict[str, Any]]:
         """Write down what is known, for `status` on the host; a disk that is full ends no watch."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from gemmaspec.errors import UsageError
 from gemmaspec.sidecar.asking import post
+from gemmaspec.sidecar.telling import Telling
 from gemmaspec.webhooks import webhook
 
 VARIABLE: Final = "GEMMASPEC_WEBHOOK"
@@ -28,12 +30,33 @@ def address(configured: str | None) -> str | None:
         raise UsageError(f"{VARIABLE} {error}") from None
 
 
-def tell(command: Sequence[str], url: str | None, event: Mapping[str, Any]) -> Iterator[str]:
-    """Hand an event on, and yield what went wrong."""
-    if command and (wrong := _run(command, json.dumps(event))):
-        yield wrong
-    if url and (wrong := post(url, event)):
-        yield wrong
+class Tellers:
+    """The command and the address that are told of one stack's events, each from a thread of its own."""
+
+    def __init__(self, command: Sequence[str], url: str | None) -> None:
+        self.command, self.url = tuple(command), url
+        self._to_command, self._to_url = Telling(), Telling()
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Hand an event on, without waiting for anybody."""
+        if self.command:
+            self._to_command.hand_on(partial(_run, self.command, json.dumps(event)))
+        if self.url:
+            self._to_url.hand_on(partial(post, self.url, event))
+
+    def problems(self) -> list[str]:
+        """Return what went wrong since this was last asked."""
+        return [*self._to_command.problems(), *self._to_url.problems()]
+
+    def finish(self, timeout_s: float) -> bool:
+        """Wait until everything is told or given up, and return whether it is."""
+        return self._to_command.finish(timeout_s) and self._to_url.finish(timeout_s)
+
+
+def tried(command: Sequence[str], url: str | None, event: Mapping[str, Any]) -> list[str]:
+    """Hand an event on once, and return what went wrong."""
+    wrong = [_run(command, json.dumps(event)) if command else None, post(url, event) if url else None]
+    return [one for one in wrong if one]
 
 
 def _run(command: Sequence[str], document: str) -> str | None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
 from gemmaspec.deploy.kept import measurements, stacks
@@ -44,6 +43,9 @@ MOST_LOG: Final = 1024 * 1024
 _ATTESTED_EVERY_S: Final = 30.0
 """Seconds between two questions whether the processes run the patched functions; a container is entered for each."""
 _DRAIN_POLL_S: Final = 0.5
+_AGAIN_S: Final = 10.0
+"""Seconds before a restart that failed is tried again."""
+_AGAIN_AT_MOST_S: Final = 600.0
 NO_REFERENCE: Final = "slower than off (no step times: gemmaspec bench PROFILE --running --save-measured)"
 
 
@@ -71,13 +73,16 @@ class Watched(Known):
 
     started: Started
     policy: Policy
-    hook: tuple[str, ...]
-    webhook: str | None = None
+    tellers: hooks.Tellers
     restarts: list[float] = field(default_factory=list)
     """When `watch` restarted it, in seconds since 1970."""
     attested: str = ""
     """What the processes attested last."""
     attested_at: float = 0.0
+    again: tuple[Event, float] | None = None
+    """The event whose restart failed, and when it is tried again, in seconds since 1970."""
+    failed: int = 0
+    """Restarts that failed in a row."""
     engine: Engine | None = None
     """The engine of a server on several machines, which is asked at every look."""
 
@@ -108,8 +113,7 @@ def _watched(started: Started, window_s: float | None, hang_s: float | None) -> 
             on_exit=wish.on_exit,
             most_restarts_per_hour=wish.most_restarts_per_hour,
         ),
-        hook=tuple(wish.hook),
-        webhook=hooks.address(wish.webhook),
+        tellers=hooks.Tellers(wish.hook, hooks.address(wish.webhook)),
         faults=Faults(limits=limits, reference=_reference(loaded)),
         restarts=list(before.restarts) if before else [],
         last=before.last if before else "",
@@ -138,6 +142,8 @@ def _reference(loaded: Loaded) -> Reference | None:
 def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
     """Read one stack once, act if its profile says so, and yield the events to log."""
     happened = False
+    for wrong in stack.tellers.problems():
+        yield _line(stack, "hook", reason=wrong)
     for line in _look(stack, power_w=power_w, restart=restart):
         happened = True
         yield line
@@ -161,6 +167,9 @@ def _verdict(stack: Watched, now: float, interval: float) -> Watching:
 
 
 def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
+    if stack.again and stacks.now() >= stack.again[1]:
+        yield from _try_again(stack, stack.again[0], restart)
+        return
     if stack.started.server.nodes and (lost := _lost_rank(stack)):
         yield from _end_ranks(stack, lost, restart)
         return
@@ -261,9 +270,7 @@ def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator
         reason = "; ".join(part for part in said if part)
         stack.last = f"{event.kind}: {done.note}" if done.note else stack.last
         yield _line(stack, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
-        document = {"stack": stack.started.server.name, **dataclasses.asdict(event), "reason": reason}
-        for wrong in hooks.tell(stack.hook, stack.webhook, document):
-            yield _line(stack, "hook", reason=wrong)
+        _hand_on(stack, event, reason)
         yield from _act(stack, event, done, restart, speed)
 
 
@@ -286,13 +293,43 @@ def _act(
             stacks.engine_of(stack.started).stop(stack.started.server)
         restart(name, no_spec=off)
     except GemmaspecError as error:
-        stack.last = f"{event.kind}: a restart failed"
-        yield _line(stack, "failed", reason=error.message)
+        yield _failed(stack, event, error.message)
         return
+    stack.again, stack.failed = None, 0
     stack.last = f"{event.kind}: {what}"
     stack.started, stack.since, stack.failures, stack.engine = stacks.find(name), {}, 0, None
     stack.faults, stack.question = Faults(limits=stack.faults.limits, reference=stack.faults.reference), Question()
     yield _line(stack, "off" if off else "restarted", reason=what if speedless_first else "")
+
+
+def _hand_on(stack: Watched, event: Event, reason: str) -> None:
+    stack.tellers.tell({"stack": stack.started.server.name, **dataclasses.asdict(event), "reason": reason})
+
+
+def _failed(stack: Watched, event: Event, why: str) -> WatchLine:
+    """Note that a restart failed, tell of it, and set when it is tried again; each wait is twice the one before."""
+    stack.failed += 1
+    wait = min(_AGAIN_S * 2 ** (stack.failed - 1), _AGAIN_AT_MOST_S)
+    stack.again = (event, stacks.now() + wait)
+    stack.last = f"{event.kind}: a restart failed; tried again in {wait:.0f} s"
+    _hand_on(stack, event, f"a restart failed: {why}; tried again in {wait:.0f} s")
+    return _line(stack, "failed", reason=f"{why}; tried again in {wait:.0f} s")
+
+
+def _try_again(stack: Watched, event: Event, restart: Restart) -> Iterator[WatchLine]:
+    """Try a restart again that failed, unless the server was stopped or started since, or the limit is reached."""
+    stack.again = None
+    with contextlib.suppress(GemmaspecError):
+        now = stacks.find(stack.started.server.name)
+        if now.outcome == "stopped" or stacks.look(now).status == "running":
+            stack.failed = 0
+            return
+    done = reaction(event, stack.policy, restarts=stack.restarts, now=stacks.now())
+    if done.note:
+        stack.last = f"{event.kind}: {done.note}"
+        _hand_on(stack, event, done.note)
+        yield _line(stack, "failed", fault=event.kind, reason=done.note)
+    yield from _act(stack, event, done, restart)
 
 
 def _drain(stack: Watched) -> str:
@@ -338,30 +375,3 @@ def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
         opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(opened, "w", encoding="utf-8") as handle:
             handle.write(redact(json.dumps(dataclasses.asdict(line))) + "\n")
-
-
-def unit(executable: Path, names: Sequence[str]) -> str:
-    """Return a systemd user unit that keeps `watch` running."""
-    command = " ".join(_quoted(word) for word in (str(executable), "watch", *names))
-    return f"""\
-[Unit]
-Description=gemmaspec watch {" ".join(names)}
-After=network.target
-
-[Service]
-ExecStart={command}
-Restart=on-failure
-RestartSec=10
-KillMode=process
-NoNewPrivileges=true
-PrivateTmp=false
-
-[Install]
-WantedBy=default.target
-"""
-
-
-def _quoted(word: str) -> str:
-    """Quote a word for ExecStart: systemd expands % and $ inside quotes too."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"'
