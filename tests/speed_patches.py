@@ -28,9 +28,10 @@ DIFF = "--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-{old}\n+{new}\n"
 
 def row(patches: Sequence[str] = (), **changed: Any) -> dict[str, Any]:
     """One cell of evidence."""
-    own = {"method": "mtp", "k": 4, "concurrency": 1, "context": 8192, "acceptance": [0.7, 0.5, 0.3, 0.2]}
+    own = {"method": "mtp", "k": 4, "concurrency": 1, "context": 8192}
     measured = {"tokens_per_second": 67.0, "step_ms": 39.2, "compile": "default", "vllm": "0.32.0"}
-    return {**own, **measured, "attention_backend": "TRITON_ATTN", "patches": list(patches), **changed}
+    found = {**own, **measured, "attention_backend": "TRITON_ATTN", "patches": list(patches), **changed}
+    return {"acceptance": [0.7**position for position in range(1, found["k"] + 1)], **found}
 
 
 def evidence(*rows: dict[str, Any], **changed: Any) -> str:

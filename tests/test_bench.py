@@ -34,8 +34,8 @@ from gemmaspec.measure.cell import Asking, reference_step
 from gemmaspec.measure.counters import Counters, counters_of
 from gemmaspec.measure.gpu import GpuWatch
 from gemmaspec.measure.stream import Broken
-from gemmaspec.predict.rows import parse_rows
 from gemmaspec.profile.load import load_profile
+from gemmaspec.rows import parse_rows
 from tests.docker_support import wait_for
 from tests.fake_vllm import FakeVllm, fake_vllm
 

@@ -25,8 +25,8 @@ from gemmaspec.deploy.speed.bench_patches import patch_arms
 from gemmaspec.deploy.speed.bench_server import Servers
 from gemmaspec.errors import PatchError, UsageError
 from gemmaspec.predict.predict import Asked, baseline_of, predict
-from gemmaspec.predict.rows import parse_rows, setting_json
 from gemmaspec.profile.load import load_profile
+from gemmaspec.rows import parse_rows, setting_json
 from tests.fake_engine import FakeMachine
 from tests.fake_vllm import FakeVllm, fake_vllm
 from tests.lint_cases import BASE, MTP, TRITON

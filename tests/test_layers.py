@@ -40,6 +40,7 @@ ROOT = (
     "reasons.py",
     "records.py",
     "redact.py",
+    "rows.py",
     "sentences.py",
     "strict_yaml.py",
     "webhooks.py",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gemmaspec.predict.acceptance import Curve
 from gemmaspec.predict.predict import Asked, predict
-from gemmaspec.predict.rows import NONE, Row, parse_rows
+from gemmaspec.rows import NONE, Row, parse_rows
 
 ROOT: Final = Path(__file__).parent.parent
 OLDER: Final = ROOT / "tests" / "data" / "speed-h200-31b.json"

@@ -484,7 +484,9 @@ def measured_machines() -> str:
     found: dict[tuple[str, ...], dict[str, list[float]]] = {}
     for file in sorted(data.MEASUREMENTS.glob("*.json"), reverse=True):
         whole = json.loads(file.read_text())
-        for row in whole["rows"]:
+        for row in ({**whole.get("same", {}), **row} for row in whole["rows"]):
+            if "tokens_per_second" not in row or row.get("linear_kernel") == "marlin":
+                continue  # a pair for a factor, not a server's speed
             if row["concurrency"] == 1 and row["context"] == _SHORT:
                 key = (
                     whole["machine"],

@@ -97,7 +97,7 @@ def bench(
     from gemmaspec.cli.text.stack import start_progress
     from gemmaspec.deploy.speed.bench import BenchRequest
     from gemmaspec.deploy.speed.bench import bench as use_case
-    from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+    from gemmaspec.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
     if format_ not in FORMATS:
         raise UsageError(f"--format must be {' or '.join(FORMATS)}, not {format_!r}")

@@ -64,7 +64,7 @@ def predict(
     """
     from gemmaspec.cli.text import predict as text
     from gemmaspec.deploy.checks.predict import PredictRequest, predict_profile
-    from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+    from gemmaspec.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
     found = predict_profile(
         PredictRequest(

@@ -97,7 +97,7 @@ def tune(
     from gemmaspec.cli.text.stack import start_progress
     from gemmaspec.deploy.speed.tune import TuneRequest, plan
     from gemmaspec.deploy.speed.tune import tune as use_case
-    from gemmaspec.predict.rows import MAX_CONCURRENCY, MAX_K
+    from gemmaspec.rows import MAX_CONCURRENCY, MAX_K
     from gemmaspec.tune.settings import seconds_of
 
     request = TuneRequest(

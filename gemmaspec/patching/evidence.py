@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from gemmaspec import launcher
 from gemmaspec.errors import PatchError
+from gemmaspec.rows import Row
 from gemmaspec.sentences import sentence
 
 EVIDENCE_FILE: Final = "evidence.json"
@@ -53,18 +54,10 @@ class Claim(Written):
     backends: tuple[Annotated[str, Field(pattern=r"^[A-Z0-9_]+$")], ...] = Field(min_length=1)
 
 
-class Row(BaseModel):
-    """One measured cell; keys that are not needed to compare cells may be there too."""
+class Cell(Row):
+    """A row that can be compared with another: what a pair shares must be there."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
-
-    method: Words
-    k: Annotated[StrictInt, Field(ge=0, le=64)]
-    concurrency: Annotated[StrictInt, Field(ge=1)]
-    context: Annotated[StrictInt, Field(ge=0)]
-    tokens_per_second: Seconds
     step_ms: Seconds
-    ttft_ms: Seconds | None = None
     compile: str | bool | None
     vllm: Annotated[str, Field(pattern=rf"^(?:{launcher.PUBLISHED_RELEASE.pattern})$")]
     attention_backend: Words
@@ -72,10 +65,11 @@ class Row(BaseModel):
     """The speed patches that were in."""
 
     def but(self, patch: str) -> tuple[Any, ...]:
-        """Return everything that two rows of a pair share."""
+        """Return everything that two rows of a pair share. Graphs are left out: a patch may be what keeps them."""
         others = frozenset(self.patches) - {patch}
-        cell = (self.method, self.k, self.concurrency, self.context)
-        return (*cell, self.compile, self.vllm, self.attention_backend, others)
+        cell = (self.method, self.k, self.concurrency, self.context, self.sampling)
+        server = (self.compile, self.vllm, self.attention_backend, self.images, self.kv_cache_dtype, self.linear_kernel)
+        return (*cell, *server, others)
 
 
 class Run(BaseModel):
@@ -91,7 +85,24 @@ class Run(BaseModel):
     date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     source: Words
     note: str = Field(default="", max_length=4000)
-    rows: tuple[Row, ...] = Field(min_length=1)
+    targets: tuple[Words, ...] = ()
+    """Patterns of target models, in lowercase: those of the shapes that were measured."""
+    by_hand: tuple[Words, ...] = ()
+    """What was set by hand, as `--set` has it."""
+    same: dict[str, Any] = Field(default_factory=dict)
+    """What all rows share."""
+    rows: tuple[Cell, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread(cls, given: Any) -> Any:
+        """Return the run with what its rows share in each of them."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("same", {}), Mapping):
+            return given
+        same, rows = given.get("same", {}), given.get("rows")
+        if not isinstance(rows, list):
+            return given
+        return {**given, "rows": [{**same, **row} if isinstance(row, Mapping) else row for row in rows]}
 
 
 class _File(BaseModel):
@@ -106,8 +117,8 @@ class Pair:
     """One cell with and without a patch, in the same run."""
 
     run: Run
-    without: Row
-    having: Row
+    without: Cell
+    having: Cell
 
     @property
     def step_gain(self) -> float:
@@ -154,14 +165,14 @@ def pairs_of(patch: str, runs: Sequence[Run]) -> tuple[Pair, ...]:
     """Return every pair of cells; of cells that a run measured several times, the one in the middle."""
     found = []
     for run in runs:
-        sides: dict[tuple[Any, ...], tuple[list[Row], list[Row]]] = {}
+        sides: dict[tuple[Any, ...], tuple[list[Cell], list[Cell]]] = {}
         for row in run.rows:
             sides.setdefault(row.but(patch), ([], []))[patch in row.patches].append(row)
         found += [Pair(run=run, without=_middle(a), having=_middle(b)) for a, b in sides.values() if a and b]
     return tuple(found)
 
 
-def _middle(rows: Sequence[Row]) -> Row:
+def _middle(rows: Sequence[Cell]) -> Cell:
     middle = statistics.median_low([row.step_ms for row in rows])
     return next(row for row in rows if row.step_ms == middle)
 

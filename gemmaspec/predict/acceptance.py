@@ -13,7 +13,7 @@ from itertools import accumulate
 from operator import mul
 from typing import Final
 
-from gemmaspec.predict.rows import Row
+from gemmaspec.rows import Row
 
 LAST: Final = 3
 """Number of conditional probabilities, after the first, whose mean continues a curve."""

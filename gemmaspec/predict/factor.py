@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.predict.rows import Row, Setting
+from gemmaspec.rows import Row, Setting
 
 _PRIOR: Final = (-0.06, 0.03)
 """Logarithm of a compiled step over an uncompiled one, and its standard deviation: 4 to 8 % in six cells of an H200

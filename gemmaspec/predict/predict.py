@@ -11,8 +11,8 @@ from typing import Any, Final
 from gemmaspec.predict.acceptance import Curve, curve
 from gemmaspec.predict.factor import Factor, factor
 from gemmaspec.predict.prompts import Prompts
-from gemmaspec.predict.rows import NONE, Row, Setting, setting_json
 from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed, server_of
+from gemmaspec.rows import NONE, Row, Setting, setting_json
 
 QUANTILE: Final = 1.645
 """Standard deviations of a normal distribution on either side of its mean that contain 90 %."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gemmaspec.predict.linear import Cholesky, dot
-from gemmaspec.predict.rows import Row
+from gemmaspec.rows import Row
 
 CHUNK: Final = 2048
 """Tokens of prompts that one pass reads: vLLM's smallest default of max_num_batched_tokens."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gemmaspec.predict.acceptance import curve
 from gemmaspec.predict.efficiency import Weights, share_of
 from gemmaspec.predict.predict import ANSWER, Asked, Predicted
-from gemmaspec.predict.rows import NONE, Setting
 from gemmaspec.predict.steps import PARALLEL, StepTime
+from gemmaspec.rows import NONE, Setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.predict.linear import Cholesky, dot
-from gemmaspec.predict.rows import Setting
+from gemmaspec.rows import Setting
 
 MAX_CELLS: Final = 120
 """Maximum number of cells in a fit, whose time grows with their third power."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gemmaspec.bench.cells import Arm
 from gemmaspec.predict.predict import Asked, Predicted, predict
-from gemmaspec.predict.rows import NONE, Row
+from gemmaspec.rows import NONE, Row
 from gemmaspec.tune.tried import Tried
 
 

@@ -10,7 +10,7 @@ from gemmaspec.cli.text import table
 from gemmaspec.deploy.checks.predict import Prediction
 from gemmaspec.predict.envelope import Speeds, envelope_json, speeds_of, table_line
 from gemmaspec.predict.predict import Predicted, baseline_of
-from gemmaspec.predict.rows import setting_json
+from gemmaspec.rows import setting_json
 
 _COLUMNS = (
     table.Column("method"),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from gemmaspec.machine import nvidia
 from gemmaspec.patching.evidence import family_of
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.predict.predict import Asked, Predicted, baseline_of, predict, predicted_json
-from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 from gemmaspec.profile import limits
 from gemmaspec.profile.attention import backend_of
 from gemmaspec.profile.command import command_of, compile_of
@@ -30,10 +29,13 @@ from gemmaspec.profile.meant import unknown_machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.nodes import need_one_machine
 from gemmaspec.profile.runs import vllm_of
+from gemmaspec.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 
-Basis = Literal["measured", "own", "shipped", "roofline"]
-"""A given file, the user's own measurements, shipped ones, or bytes over bandwidth."""
+Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
+"""A given file, the user's own measurements, shipped ones, bytes over bandwidth, or no figure but the bound."""
 USUAL: tuple[int, ...] = (1, 4, 8)
+SURE = 0.08
+"""Relative standard deviation of a step up to which shipped cells give a figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,21 +96,99 @@ def predicted(
     profile = loaded.profile
     _need_limits(profile, request)
     taken = measurements.taken_by(profile, shelf)
-    found = _source(loaded, request, taken)
+    found = _source(loaded, request)
     if found is None:
-        return _by_roofline(request, loaded, plan)
+        return _by_store(loaded, request, taken, plan)
     basis, why, rows = found
-    asked = _asked(request, profile, rows, taken, with_curves=basis != "shipped" or not any(row.by_lot for row in rows))
+    asked = _asked(request, profile, rows, taken, with_curves=True)
     return Prediction(
         profile=profile.name,
         basis=basis,
         why=why,
         notes=(
-            *(f"attention: {chosen}" for chosen in [words(expected(profile))] if chosen),
+            *_attention(profile),
             *_notes(rows, asked, profile),
             *_otherwise(rows, profile, taken),
         ),
         rows=predict(rows, asked),
+    )
+
+
+def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: MemoryPlan | None) -> Prediction:
+    """Return what the shipped cells say, or the bound where none of them speaks for this server."""
+    from gemmaspec.deploy.checks.shipped import shipped_for
+
+    profile = loaded.profile
+    found = shipped_for(loaded, taken, plan)
+    if found is None and profile.speculative and _loses_graphs(loaded, taken, plan):
+        return _bound(
+            loaded, request, plan, ["it drafts without full CUDA graphs, and no server that does was measured"]
+        )
+    if found is None:
+        return _by_roofline(request, loaded, plan)
+    rows, missing = found.spoken.rows, found.spoken.missing
+    unsaid = [
+        f"no figure {_side(drafts)}: {why}" for drafts, why in missing.items() if profile.speculative or not drafts
+    ]
+    asked = _asked(request, profile, rows, taken, with_curves=not any(row.by_lot for row in rows))
+    asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in missing))
+    found_all = predict(rows, asked) if rows and asked.ks else ()
+    said = [one for one in found_all if one.step.deviation <= SURE]
+    if not said:
+        return _bound(loaded, request, plan, unsaid or ["no cell near enough was measured"])
+    silent = sorted(
+        {(one.k, one.concurrency, one.context) for one in predict(rows, asked)} - {_load(one) for one in said}
+    )
+    unsaid += [f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent]
+    return Prediction(
+        profile=profile.name,
+        basis="shipped",
+        why=f"{_cells(rows)} of such a server: {'; '.join(found.sources)}",
+        notes=(*_attention(profile), *unsaid, *found.spoken.factors, *_notes(rows, asked, profile)),
+        rows=tuple(said),
+    )
+
+
+def _load(one: Predicted) -> tuple[int, int, int]:
+    return one.k, one.concurrency, one.context
+
+
+def _side(drafts: bool) -> str:
+    return "with a draft" if drafts else "without speculation"
+
+
+def _attention(profile: Profile) -> Iterator[str]:
+    if chosen := words(expected(profile)):
+        yield f"attention: {chosen}"
+
+
+def _loses_graphs(loaded: Loaded, taken: Taken, plan: MemoryPlan | None) -> bool:
+    from gemmaspec.deploy.checks.shipped import kind_of
+
+    return "full" not in kind_of(loaded, taken, plan).drafting
+
+
+def _bound(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None, why: Sequence[str]) -> Prediction:
+    """Return no figure but what no server exceeds, and why."""
+    from gemmaspec.deploy.checks.planned import plan_of
+    from gemmaspec.fit.roofline import roofline
+
+    profile = loaded.profile
+    plan = plan or plan_of(loaded)
+    loads = limits.concurrencies(profile, request.concurrencies, usual=USUAL, why="")
+    bounds = [
+        f"at most {found.bound:,.1f} tokens/s, {found.alone:,.1f} without speculation, at {load} x {context:,} tokens"
+        for context in request.contexts or (1024,)
+        for load in loads
+        if (found := roofline(plan, context=context, concurrency=load))
+    ]
+    measure = f"gemmaspec bench {profile.name} --save-measured measures it"
+    return Prediction(
+        profile=profile.name,
+        basis="bound",
+        why="no cell that speaks for this server, so there is no figure but the bound",
+        notes=(*_attention(profile), *why, *bounds, measure),
+        rows=(),
     )
 
 
@@ -140,8 +220,8 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
 
 
-def _source(loaded: Loaded, request: PredictRequest, taken: Taken) -> tuple[Basis, str, tuple[Row, ...]] | None:
-    """Return the best available rows; None if only the roofline is left."""
+def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[Row, ...]] | None:
+    """Return the best available rows; None if only shipped cells are left."""
     profile, named = loaded.profile, request.measured
     if named is not None:
         rows = read_rows(named)
@@ -156,32 +236,12 @@ def _source(loaded: Loaded, request: PredictRequest, taken: Taken) -> tuple[Basi
     own = measurements.own_rows(loaded)
     if own and not measurements.foreign(own, profile):
         return "own", f"{_cells(own)} that bench measured, saved in {measurements.own_file(loaded)}", own
-    shipped = measurements.like(profile, taken)
-    if shipped is None:
-        return None
-    rows = measurements.of_plan(shipped.rows, taken)
-    if not any(row.k for row in rows) and any(row.k for row in shipped.rows):
-        rows = tuple(row for row in shipped.rows if row.setting.patches == ()) or shipped.rows
-    rows = _of_backend(_of_method(rows, profile), profile)
-    return "shipped", f"{_cells(rows)} of a similar machine: {shipped.source}", rows
+    return None
 
 
 def _cells(rows: Sequence[Row]) -> str:
     number = len({(row.method, row.k, row.concurrency, row.context, row.setting) for row in rows})
     return f"{number} measured cell{'s' if number != 1 else ''}"
-
-
-def _of_method(rows: tuple[Row, ...], profile: Profile) -> tuple[Row, ...]:
-    """Return the rows of the profile's method and those without speculation; all, where none drafts as it does."""
-    method = profile.speculative.method if profile.speculative else NONE
-    own = tuple(row for row in rows if row.method in (method, NONE))
-    return own if any(row.method == method for row in own) else rows
-
-
-def _of_backend(rows: tuple[Row, ...], profile: Profile) -> tuple[Row, ...]:
-    """Return the rows of the attention backend that the profile's server runs; all, where none of them is."""
-    own = backend_on(profile)
-    return tuple(row for row in rows if own and row.attention_backend == own) or rows
 
 
 def backend_on(profile: Profile) -> str | None:

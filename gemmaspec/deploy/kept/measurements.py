@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import platformdirs
-from packaging.version import Version
 
 from gemmaspec import data
 from gemmaspec.bench.stored import read_text
-from gemmaspec.errors import UsageError
+from gemmaspec.errors import PatchError, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.patching.choice import speed_patches
+from gemmaspec.patching.evidence import read_evidence
 from gemmaspec.patching.patch import Shelf
-from gemmaspec.predict.rows import MAX_BYTES, NONE, Row, parse_rows
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import ANY_GPU, machine_of
 from gemmaspec.profile.model import Profile
+from gemmaspec.rows import MAX_BYTES, Row, Run, parse_rows
 from gemmaspec.stack.speed import speed_choice
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShippedMeasurement:
-    """One file of measurements/."""
-
-    file: Path
-    machine: str
-    targets: tuple[str, ...]
-    """Patterns of target models, in lowercase."""
-    source: str
-    rows: tuple[Row, ...]
 
 
 def own_file(loaded: Loaded) -> Path:
@@ -51,21 +40,24 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
     return parse_rows(read_text(file, limit=MAX_BYTES), file=str(file)) if file.is_file() else ()
 
 
-def like(profile: Profile, taken: Taken) -> ShippedMeasurement | None:
-    """Return the shipped measurements of a profile's machine and target, or None.
+def store() -> tuple[Run, ...]:
+    """Return every run that ships: measurements/, and the evidence of patches for speed."""
+    files = [_read(file) for file in sorted(data.MEASUREMENTS.glob("*.json"))]
+    return (*files, *(run for folder in data.patch_folders() for run in _evidence(folder)))
 
-    Of several files, one with rows of its method is taken, and of those one with its patches for speed; then the
-    newest vLLM. Compilation is a factor, and decides nothing here.
-    """
-    found = [one for one in map(_read, sorted(data.MEASUREMENTS.glob("*.json"))) if _fits(one, profile)]
-    method = profile.speculative.method if profile.speculative else NONE
 
-    def rank(one: ShippedMeasurement) -> tuple[bool, bool, Version]:
-        own = [row for row in one.rows if row.method == method]
-        vllm = max(Version(row.vllm or "0") for row in one.rows)
-        return bool(own), bool(of_plan(own, taken)), vllm
+def like(profile: Profile) -> tuple[Run, ...]:
+    """Return the runs of a profile's machine and target."""
+    return tuple(run for run in store() if _fits(run, profile))
 
-    return max(found, key=rank, default=None)
+
+def _evidence(folder: Path) -> Iterator[Run]:
+    """Yield the cells of a folder's patches; an invalid file says nothing here, and `patch list` names it."""
+    for file in sorted(folder.glob("*/evidence.json")):
+        with contextlib.suppress(PatchError):
+            for run in read_evidence(file.parent):
+                rows = tuple(row.model_copy(update={"machine": run.machine, "gpu": run.gpu}) for row in run.rows)
+                yield Run(machine=run.machine, targets=run.targets, source=run.source, rows=rows)
 
 
 def foreign(rows: Sequence[Row], profile: Profile) -> str:
@@ -142,18 +134,13 @@ def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*(str(row.get(key)) for key in keys), str(row.get("patches", [])))
 
 
-def _fits(one: ShippedMeasurement, profile: Profile) -> bool:
+def _fits(one: Run, profile: Profile) -> bool:
     target = profile.target.model.lower()
     return one.machine == profile.machine and any(fnmatch.fnmatch(target, pattern) for pattern in one.targets)
 
 
-def _read(file: Path) -> ShippedMeasurement:
+def _read(file: Path) -> Run:
     text = file.read_text(encoding="utf-8")
     head: Mapping[str, Any] = json.loads(text)
-    return ShippedMeasurement(
-        file=file,
-        machine=head["machine"],
-        targets=tuple(head["targets"]),
-        source=head["source"],
-        rows=parse_rows(text, file=str(file)),
-    )
+    rows = parse_rows(text, file=str(file))
+    return Run(machine=head["machine"], targets=tuple(head["targets"]), source=head["source"], rows=rows)

@@ -23,13 +23,13 @@ from gemmaspec.files import write_whole
 from gemmaspec.measure.chat import ChatAsking, ask_all
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import served
-from gemmaspec.predict.rows import Row
 from gemmaspec.profile.command import command_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.logline import printable
 from gemmaspec.redact import redact
+from gemmaspec.rows import Row
 from gemmaspec.smoke.answer import ChatAnswer
 from gemmaspec.smoke.bodies import book
 from gemmaspec.smoke.catalogue import CHECKS, budget_s, chosen

@@ -31,10 +31,10 @@ from gemmaspec.live.reference import Reference
 from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
 from gemmaspec.predict.prompts import Prompts
-from gemmaspec.predict.rows import NONE, Row
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.rows import NONE, Row
 from gemmaspec.sidecar.known import LONGEST_S, Known, Question, body
 
 LOG: Final = "watch.log"

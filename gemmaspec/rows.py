@@ -1,8 +1,11 @@
-"""Measured rows: the one shape of a measured cell, as bench writes it and predict and tune read it."""
+"""Measured rows: the one shape of a measured cell, in measurements/, in a patch's evidence.json and in bench's results.
+
+A row says all that makes its cell. A key that is left out is not known, and such a row speaks for no server whose speed
+depends on it.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +38,8 @@ MAX_CONCURRENCY: Final = 100_000
 MAX_CONTEXT: Final = 10_000_000
 _ROUNDING: Final = 1e-6
 
+GraphMode = Literal["full", "piecewise", "none"]
+"""The CUDA graphs of a step: one for all of it, one for each piece between attentions, or none."""
 Graphs = Literal["compiled", "uncompiled", "eager"]
 """compiled: by torch.compile and with graphs; uncompiled: with graphs alone; eager: without graphs."""
 
@@ -54,11 +59,18 @@ class Setting:
     """The patches for speed that were in, sorted; None if they are not known."""
     backend: str | None = None
     """The attention backend that ran; None if unknown."""
+    images: bool | None = None
+    """Whether images were served; None if unknown."""
+    kv_cache: str | None = None
+    """The format of the KV cache; None if unknown."""
+    linear_kernel: str | None = None
+    """The kernel of the quantized matrices; None if unknown."""
 
     @property
     def apart(self) -> tuple[Any, ...]:
         """Return the key of the settings whose rows explain each other."""
-        return self.vllm, self.patches, self.backend, self.graphs == "eager"
+        served = self.images, self.kv_cache, self.linear_kernel
+        return self.vllm, self.patches, self.backend, self.graphs == "eager", *served
 
     @property
     def graphs(self) -> Graphs:
@@ -73,6 +85,9 @@ class Setting:
         said = [f"compile {json.dumps(self.compile)}"] if self.compile is not None else []
         said += [f"vLLM {self.vllm}"] if self.vllm else []
         said += [self.backend] if self.backend else []
+        said += [f"KV cache {self.kv_cache}"] if self.kv_cache else []
+        said += [f"images {'on' if self.images else 'off'}"] if self.images is not None else []
+        said += [self.linear_kernel] if self.linear_kernel else []
         if self.patches != ():
             said.append("patches unknown" if self.patches is None else f"with {' + '.join(self.patches)}")
         return ", ".join(said) or "one setting"
@@ -112,11 +127,24 @@ class Row(BaseModel):
     ttft_ms: _Rate | None = None
     """Median wait for the first token."""
     answer_tokens: Annotated[FiniteFloat, Field(ge=2, le=1e7)] | None = None
-    """Tokens of an answer, on average."""
+    """Tokens of an answer, on average: with it tokens_per_second holds the prompt, without it decoding alone."""
     compile: StrictBool | Annotated[str, BeforeValidator(_worded)] | None = None
     vllm: _Word | None = None
     attention_backend: _Word | None = None
+    draft_backend: _Word | None = None
+    """The attention backends that ran, of the target and of the draft, by their names in vLLM's registry."""
+    graphs: GraphMode | None = None
+    """The CUDA graphs that vLLM resolved for the target's steps of decoding."""
+    head_graphs: GraphMode | None = None
+    """The same for the draft's steps; only in a row with a draft."""
+    images: StrictBool | None = None
+    """Whether images were served."""
     kv_cache_dtype: _Word | None = None
+    """What the format of the KV cache resolved to: bf16, fp8 …"""
+    linear_kernel: _Word | None = None
+    """The kernel that multiplied the quantized matrices: humming, marlin …"""
+    sampling: _Word | None = None
+    """`greedy`, or the values that were sampled with."""
     patches: (
         Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], BeforeValidator(_listed)] | None
     ) = ()
@@ -164,11 +192,19 @@ class Row(BaseModel):
             )
         return self
 
-    @functools.cached_property
+    @property
     def setting(self) -> Setting:
         """Return what keeps it apart from other rows."""
         patches = None if self.patches is None else tuple(sorted(set(self.patches)))
-        return Setting(compile=self.compile, vllm=self.vllm, patches=patches, backend=self.attention_backend)
+        return Setting(
+            compile=self.compile,
+            vllm=self.vllm,
+            patches=patches,
+            backend=self.attention_backend,
+            images=self.images,
+            kv_cache=self.kv_cache_dtype,
+            linear_kernel=self.linear_kernel,
+        )
 
     @property
     def by_lot(self) -> bool:
@@ -182,8 +218,21 @@ class Row(BaseModel):
 
     @property
     def step(self) -> float:
-        """Return the seconds that tokens per second amount to for each step, the wait for the first token included."""
+        """Return the seconds of a step: as timed, or as tokens per second with the wait for the first token have it."""
+        if self.step_ms is not None and self.answer_tokens is None and self.acceptance_by == "synthetic":
+            return self.step_ms / 1000  # the rates are those that were set, and the lot differs between cells
         return self.tokens_per_step * self.concurrency / self.tokens_per_second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Rows of one machine, measured in one way on one day."""
+
+    machine: str
+    targets: tuple[str, ...]
+    """Patterns of target models, in lowercase: those of the shapes that were measured."""
+    source: str
+    rows: tuple[Row, ...]
 
 
 def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
@@ -198,10 +247,13 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
         raise UsageError(f"{file}: contains no rows")
     if len(rows) > MAX_ROWS:
         raise UsageError(f"{file}: holds {len(rows)} rows; the limit is {MAX_ROWS}")
-    head = {"machine": document["machine"]} if isinstance(document.get("machine"), str) else {}
+    head = document.get("same", {})
+    if not isinstance(head, dict):
+        raise UsageError(f"{file}: same is {_shown(head)}, and must be a map of keys")
+    head = head | ({"machine": document["machine"]} if isinstance(document.get("machine"), str) else {})
     found = tuple(_row(row, f"{file}: row {number}", head) for number, row in enumerate(rows, 1))
     _same_machine(found, file)
-    lacking = [number for number, row in enumerate(rows, 1) if "compile" not in row]
+    lacking = [number for number, row in enumerate(rows, 1) if "compile" not in {**head, **row}]
     if lacking and len(lacking) < len(rows):
         raise UsageError(f"{file}: row {lacking[0]}: compile is missing, but other rows have it")
     return found
@@ -211,7 +263,13 @@ def setting_json(setting: Setting) -> dict[str, Any]:
     """Return what a row says of its setting."""
     own: dict[str, Any] = {"compile": setting.compile, **({"vllm": setting.vllm} if setting.vllm else {})}
     own |= {"patches": setting.patches and list(setting.patches)} if setting.patches != () else {}
-    return own | ({"attention_backend": setting.backend} if setting.backend else {})
+    known = {
+        "attention_backend": setting.backend,
+        "images": setting.images,
+        "kv_cache_dtype": setting.kv_cache,
+        "linear_kernel": setting.linear_kernel,
+    }
+    return own | {key: value for key, value in known.items() if value is not None}
 
 
 def _json(text: str, file: str) -> Any:
@@ -228,7 +286,7 @@ def _json(text: str, file: str) -> Any:
         raise UsageError(f"{file}: contains a number that is too long") from None
 
 
-def _row(row: Any, place: str, head: Mapping[str, str]) -> Row:
+def _row(row: Any, place: str, head: Mapping[str, Any]) -> Row:
     if not isinstance(row, dict):
         raise UsageError(f"{place} is {_shown(row)}, and must be a map of keys")
     try:
