@@ -91,7 +91,6 @@ def test_a_table_in_a_pipe_is_whole() -> None:
     [
         ["profile", "list"],
         ["patch", "list"],
-        ["config"],
         ["doctor"],
         ["inspect", "spark-31b"],
         ["fit", "spark-31b"],

@@ -45,6 +45,8 @@ def doctor(
 ) -> None:
     """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.
 
+    It ends with the folders and variables in use, without values of secrets.
+
     Exit code 4 if it cannot start. With --fleet and a PROFILE, a container of its image runs on each machine for a
     moment, because only it can see the machine's network, RDMA devices, models and disk.
     """
@@ -57,11 +59,13 @@ def doctor(
         _hosts(profile, set_ or (), as_json=json)
         return
     from gemmaspec.deploy.views.doctor import doctor as use_case
+    from gemmaspec.deploy.views.settings import settings
 
     found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or (), speed=speed)
     if json:
         rows = [asdict(row) for row in found.rows]
-        output.json_data({"ok": found.ok, "profile": found.profile, "engine": found.engine, "rows": rows})
+        facts = {"profile": found.profile, "engine": found.engine, "rows": rows, "settings": list(settings())}
+        output.json_data({"ok": found.ok, **facts})
     else:
         _show(found)
     raise typer.Exit(0 if found.ok else 4)
@@ -85,6 +89,20 @@ def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> N
 def _show(found: Examined) -> None:
     output.told(f"engine {found.why}")
     _table(found.rows)
+    _settings()
+
+
+def _settings() -> None:
+    from gemmaspec.cli.text import table
+    from gemmaspec.deploy.views.settings import settings
+
+    rest = (table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
+    known = list(settings())
+    for kind in ("folder", "variable"):
+        rows = [(one.name, one.value, one.meaning) for one in known if one.kind == kind and one.value]
+        if rows:
+            output.told("")
+            table.show((table.Column(kind.upper()), *rest), rows)
 
 
 def _table(rows: Sequence[CheckResult]) -> None:

@@ -14,14 +14,14 @@ from gemmaspec.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
-    "Run": ("restart", "switch", "wait", "logs", "connect", "top", "watch", "export"),
+    "Run": ("restart", "wait", "logs", "connect", "top", "watch", "export"),
     "Measure": ("compare", "share", "tune-kernels"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "diff", "rollback"),
     "Profiles": ("profile", "render"),
     "Patches of vLLM": ("patch",),
     "Help": ("explain",),
-    "This machine": ("config", "gc"),
+    "This machine": ("gc",),
 }
 """The groups of commands in the help, the six that carry the product first; commands in no group come last."""
 PATCH_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -44,12 +44,14 @@ class About:
 
 
 ABOUT: Final[Mapping[str, About]] = {
-    "up": About("Start a server and wait until it answers", ("up spark-31b-mtp", "up tiny-cpu --set serve.port=8001")),
+    "up": About(
+        "Start a server and wait until it answers",
+        ("up spark-31b-mtp", "up spark-26b-a4b-mtp --instead-of spark-31b-mtp"),
+    ),
     "down": About("Stop a server", ("down spark-31b-e2b", "down --all")),
     "restart": About(
         "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
     ),
-    "switch": About("Stop one profile and start another", ("switch spark-31b-mtp spark-26b-a4b-mtp",)),
     "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
     "wait": About("Wait until a server answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
     "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
@@ -95,7 +97,6 @@ ABOUT: Final[Mapping[str, About]] = {
     "export open-webui": About("Print a Compose file with Open WebUI", ("export open-webui > open-webui.yaml",)),
     "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
     "explain": About("Explain a code or a word", ("explain", "explain GS505", "explain exit 5")),
-    "config": About("Print folders and variables in use", ("config", "config --json")),
     "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --runtimes --logs")),
     "profile list": About("List profiles and which of them run", ("profile list",)),
     "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),

@@ -46,6 +46,15 @@ def up(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be written and run; change nothing.")
     ] = False,
+    instead_of: Annotated[
+        str | None,
+        typer.Option(
+            "--instead-of",
+            metavar="NAME",
+            help="Stop this server once everything is in place; it runs again if the new one does not answer.",
+            autocompletion=options.complete_stack,
+        ),
+    ] = None,
     rollback_on_failure: Annotated[
         bool,
         typer.Option(
@@ -84,6 +93,11 @@ def up(
         hosts=options.host_names(hosts),
     )
     name = Path(profile).stem if is_path(profile) else profile
+    if instead_of and (dry_run or detach or has_replicas(request)):
+        raise UsageError(
+            "--instead-of starts one server and waits for it: not with --dry-run, --detach or replicas",
+            hint=f"gemmaspec up {profile} --instead-of {instead_of}",
+        )
     if has_replicas(request):
         _up_replicas(name, request, dry_run=dry_run, detach=detach, json=json)
         return
@@ -91,6 +105,11 @@ def up(
         from gemmaspec.deploy.start.dry_run import dry_run as planned
 
         stack.dry_run(planned(request, output.progress), as_json=json)
+        return
+    if instead_of:
+        from gemmaspec.deploy.start.instead import up_instead
+
+        carry_out(name, partial(up_instead, instead_of, request), as_json=json)
         return
     from gemmaspec.deploy.start import up as use_case
 

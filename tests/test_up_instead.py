@@ -1,4 +1,4 @@
-"""`switch`: two profiles on one GPU, and the way back."""
+"""`up B --instead-of A`: two profiles on one GPU, and the way back."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
     return machine
 
 
-def test_switch_prepares_stops_and_starts_on_the_same_port(machine: FakeMachine) -> None:
-    assert run(["switch", "one", "two", *PYTHON]) == 0
+def test_it_prepares_stops_and_starts_on_the_same_port(machine: FakeMachine) -> None:
+    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 0
     assert machine.calls == [
         "process preflight two:23601", "process stop one:23601", "process preflight two:23601",
         "process start two:23601", "process wait two:23601",
@@ -42,7 +42,7 @@ def test_switch_prepares_stops_and_starts_on_the_same_port(machine: FakeMachine)
 
 def test_a_start_that_fails_brings_the_first_one_back(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.fails["wait"] = StartFailed("it died")
-    assert run(["switch", "one", "two", *PYTHON]) == 6
+    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 6
     assert list(machine.running) == ["one"]
     assert "it died" in (told := capsys.readouterr().err)
     assert "one runs again as before." in told
@@ -51,14 +51,14 @@ def test_a_start_that_fails_brings_the_first_one_back(machine: FakeMachine, caps
 
 def test_what_is_missing_stops_nothing(machine: FakeMachine) -> None:
     machine.fails["preflight"] = EnvironmentMissing("no image")
-    assert run(["switch", "one", "two", *PYTHON]) == 4
+    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 4
     assert machine.calls == ["process preflight two:23601"]
     assert list(machine.running) == ["one"]
 
 
 def test_ctrl_c_brings_the_first_one_back(machine: FakeMachine) -> None:
     machine.fails["wait"] = KeyboardInterrupt()
-    assert run(["switch", "one", "two", *PYTHON]) == 130
+    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 130
     assert list(machine.running) == ["one"]
 
 
@@ -68,6 +68,13 @@ def test_ctrl_c_brings_the_first_one_back(machine: FakeMachine) -> None:
 def test_what_makes_no_sense_is_refused(
     words: tuple[str, str], said: str, machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["switch", *words, *PYTHON]) == 2
+    assert run(["up", words[1], "--instead-of", words[0], *PYTHON]) == 2
     assert said in capsys.readouterr().err
+    assert machine.calls == []
+
+
+@pytest.mark.parametrize("word", ["--dry-run", "--detach"])
+def test_it_waits_for_one_server(word: str, machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "two", "--instead-of", "one", word, *PYTHON]) == 2
+    assert "not with --dry-run, --detach or replicas" in capsys.readouterr().err
     assert machine.calls == []

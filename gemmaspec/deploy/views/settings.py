@@ -1,4 +1,4 @@
-"""`config`: the folders that gemmaspec uses and the variables that it reads, with their current values."""
+"""What `doctor` ends with: the folders that gemmaspec uses and the variables that it reads, with their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`switch`: stop one server and start another in its place, and go back if the other fails."""
+"""`up B --instead-of A`: stop one server and start another in its place, and go back if the other fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.runtime.managed import ensure_runtime
 
 
-def switch(before: str, request: UpRequest, progress: StartProgress) -> Running:
+def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Running:
     """Stop the stack `before`, and start the requested one; the first one runs again if the other does not answer.
 
     What the other one needs (image, runtime, folders, access to models) is in place before anything is stopped. Raises
@@ -25,7 +25,7 @@ def switch(before: str, request: UpRequest, progress: StartProgress) -> Running:
     if name == before:
         raise UsageError(f"{before} is to be replaced by itself", hint=f"gemmaspec restart {before}")
     if stacks.look(started).status not in LIVE:
-        raise UsageError(f"{before} is not running, so there is nothing to switch from", hint=f"gemmaspec up {name}")
+        raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
     observed, engine = observe(request, loaded, progress.note)
     _prepare(decide(request, observed), engine, progress)
     back = up.again(before, timeout_s=max(request.timeout_s, UpRequest.timeout_s))
