@@ -10,213 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmaspec import strict_yaml
 from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.patch import load_patches
 from gemmaspec.ready.failures import explain, find_cause
-from gemmaspec.ready.known_failures import KILLED, KNOWN, known_failures
+from gemmaspec.ready.known_failures import KILLED, TABLE, known_failures, table
 from gemmaspec.ready.tracebacks import described, root_exception
 
 LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent
 
-SAID = {
-    "quantization-mismatch": [
-        "ValueError: Quantization method specified in the model config (awq) does not match the quantization method "
-        "specified in the `quantization` argument (fp8)."
-    ],
-    "quantization-unknown": ["ValueError: Unknown quantization method: bitsandbytes. Must be one of ['awq', 'fp8']."],
-    "longer-than-the-model": [
-        "Value error, User-specified max_model_len (999999) is greater than the derived max_model_len "
-        "(max_position_embeddings=131072.0 or model_max_length=None in model's config.json)."
-    ],
-    "more-gpus-than-there-are": [
-        "Value error, World size (2) is larger than the number of available GPUs (1) in this node. If this is "
-        "intentional and you are using:"
-    ],
-    "heads-not-divisible": [
-        "ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3)."
-    ],
-    "no-experts": [
-        "ValueError: Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
-        "ValueError: Non-MoE models do not support external data parallel mode.",
-    ],
-    "no-quantization-file": ["ValueError: Cannot find the config file for modelopt"],
-    "stages-that-differ": [
-        "AssertionError: The KV cache specs for the same layer are different across workers. This is not supported yet.",
-        "ValueError: Specified KV sharing target layer model.layers.13.self_attn.attn for layer 15 is not valid",
-    ],
-    "runner-v1-method": ["ValueError: Model Runner V1 does not support: dspark"],
-    "no-arctic-inference": [
-        "ImportError: Arctic Inference is required for suffix decoding. Install via `pip install "
-        "arctic-inference==0.1.1`."
-    ],
-    "unknown-parser": [
-        "KeyError: 'invalid tool call parser: gemma (chose from { gemma4,hermes })'",
-        "KeyError: 'invalid reasoning parser: gemma (chose from { gemma4 })'",
-    ],
-    "batch-below-one-item": [
-        "ValueError: Chunked MM input disabled but max_tokens_per_mm_item (2496) is larger than max_num_batched_tokens "
-        "(2048). Please increase max_num_batched_tokens."
-    ],
-    "batch-below-drafts": [
-        "ValueError: max_num_scheduled_tokens is set to -512 based on the speculative decoding settings, which does not "
-        "allow any tokens to be scheduled.",
-        "ValueError: Consider increasing max_num_batched_tokens or decreasing num_speculative_tokens",
-    ],
-    "float16": ["ValueError: The model type 'gemma4' does not support float16. Reason: Numerical instability."],
-    "weights-not-in-checkpoint": [
-        "ValueError: Following weights were not initialized from checkpoint: {'model.layers.3.mlp.gate_up_proj.weight'}"
-    ],
-    "weights-of-another-shape": [
-        "AssertionError: Tried to load weights of size torch.Size([2816, 128])to a parameter of size "
-        "torch.Size([2816, 2112])"
-    ],
-    "damaged-safetensors": [
-        "safetensors_rust.SafetensorError: Error while deserializing header: invalid JSON in header",
-        "SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
-    ],
-    "hub-says-wait": ["requests.exceptions.HTTPError: 429 Client Error: Too Many Requests for url: x"],
-    "no-attention-backend": [
-        "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=512, "
-        "dtype=torch.bfloat16, kv_cache_dtype=fp8, block_size=7). Reasons: {TRITON_ATTN: [block_size not supported]}."
-    ],
-    "attention-backend-refused": [
-        "ValueError: Selected backend AttentionBackendEnum.FLASH_ATTN is not valid for this configuration. Reason: "
-        "['head_size not supported']"
-    ],
-    "no-nvcc": [
-        "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist",
-        "/bin/sh: 1: nvcc: not found",
-        "FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'",
-        "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
-    ],
-    "kernel-not-compiled": [
-        "RuntimeError: Ninja build failed. Ninja output:",
-        "ninja: build stopped: subcommand failed.",
-        "RuntimeError: Error building extension 'sampling'",
-    ],
-    "no-ninja": [
-        "RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)",
-        "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'",
-    ],
-    "ptxas": [
-        "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error",
-        "ptxas fatal   : Unsupported .version 9.0; current version is '8.8'",
-    ],
-    "kernel-too-large": [
-        "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 98304, Hardware limit: 65536. "
-        "Reducing block sizes or `num_stages` may help."
-    ],
-    "fp4-gemm": [
-        "RuntimeError: [FP4 gemm Runner] Failed to run cutlass FP4 gemm on sm120. Error: Error Internal",
-        "RuntimeError: [FP4 gemm Runner] Failed to initialize cutlass FP4 gemm. Error: Error Internal",
-    ],
-    "nccl": [
-        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error (run with "
-        "NCCL_DEBUG=INFO for details), NCCL version 2.27.5",
-        "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
-        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
-    ],
-    "nvml": [
-        'RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1090, '
-        "please report a bug to PyTorch."
-    ],
-    "other-torch": [
-        "ImportError: /x/vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib"
-    ],
-    "cuda-library": ["ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"],
-    "illegal-address": [
-        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
-        "CUDA error: device-side assert triggered",
-        "cudaErrorIllegalAddress",
-    ],
-    "cpu-speculation-0.20": [
-        "TypeError: _rejection_greedy_sample_kernel_impl() got an unexpected keyword argument 'SYNTHETIC_MODE'"
-    ],
-    "cpu-speculation-0.19": ["AssertionError: spec decode is not supported."],
-    "draft-tensor-parallel": [
-        "ValueError: Currently, 'draft_tensor_parallel_size' and 'tensor_parallel_size' must be the same. Got 1 and 2.",
-        "ValueError: speculative_draft_tensor_parallel_size=3 cannot be other value than 1 or target model "
-        "tensor_parallel_size",
-    ],
-    "vocabulary-size": [
-        "ValueError: Target and draft model should have the same vocabulary size. Target model vocab_size=262144."
-    ],
-    "speculative-method": ["NotImplementedError: Unsupported speculative method: 'dream'"],
-    "speculative-config": ["pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig"],
-    "unknown-flag": [
-        "vllm: error: unrecognized arguments: --no-such-flag 1",
-        "vllm serve: error: argument --kv-cache-dtype: invalid choice: 'fp9' (choose from auto, fp8)",
-    ],
-    "no-gemma4": [
-        "Value error, Model architectures ['Gemma4ForConditionalGeneration'] are not supported for now. Supported "
-        "architectures: dict_keys(['Gemma3ForCausalLM'])"
-    ],
-    "transformers-too-new": [
-        "transformers.AmbiguousGlobalPerLayerAttributeError: 'head_dim' is a per-layer attribute and may vary "
-        "across layers",
-        "KeyError: 'axial'",
-    ],
-    "transformers-too-old": [
-        "Value error, The checkpoint you are trying to load has model type `gemma4` but Transformers does not "
-        "recognize this architecture.",
-        "KeyError: 'gemma4'",
-    ],
-    "shared-memory": [
-        "RuntimeError: Insufficient space in /dev/shm for shared-memory allocation: 160 MiB required, 64 MiB free.",
-        "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'",
-        "Error while creating shared memory segment /dev/shm/nccl-a1 (size 33030528)",
-    ],
-    "memory-taken": [
-        "ValueError: Free memory on device cuda:0 (20.1/119.7 GiB) on startup is less than desired GPU memory "
-        "utilization (0.8, 95.8 GiB). Decrease GPU memory utilization"
-    ],
-    "no-kv-memory": ["ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"],
-    "context-too-long": [
-        "ValueError: To serve at least one request with the models's max seq len (131072), (40.0 GiB KV cache is "
-        "needed",
-        "ValueError: To serve at least one request with the model's max seq len (131072), (40.0 GiB KV cache is",
-    ],
-    "gpu-out-of-memory": [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "RuntimeError: CUDA error: out of memory",
-    ],
-    "worker-killed": ["Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."],
-    "port-in-use": [
-        "OSError: [Errno 98] Address already in use",
-        "[Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use",
-    ],
-    "driver-too-old": ["RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."],
-    "no-gpu": ["RuntimeError: No CUDA GPUs are available"],
-    "no-device-type": ["RuntimeError: Failed to infer device type, please set the environment variable"],
-    "no-kernel": [
-        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
-        "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
-    ],
-    "no-compiler": [
-        "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in",
-        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable",
-        "/tmp/x/main.c:5:10: fatal error: Python.h: No such file or directory",
-        "FileNotFoundError: [Errno 2] No such file or directory: 'g++'",
-    ],
-    "disk-full": ["OSError: [Errno 28] No space left on device"],
-    "read-only-root": ["OSError: [Errno 30] Read-only file system: '/root/.config'"],
-    "gated-model": [
-        "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1)",
-        "OSError: You are trying to access a gated repo.",
-        "Access to model google/gemma-4-31B-it is restricted and you are not in the authorized list.",
-    ],
-    "no-such-model": ["huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error."],
-    "model-not-cached": [
-        "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the "
-        "specified revision on the local disk and outgoing traffic has been disabled.",
-        "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
-    ],
-    "not-a-model": [
-        "OSError: google/gemma-5 is not a local folder and is not a valid model identifier listed on the hub",
-        "ValueError: Invalid repository ID or local directory specified: 'google/gemma-5'.",
-    ],
-}
+SAID = {known.finding.code: list(known.said) for known in table() if known.said}
 WINDOWS = "ValueError: All attention layers in the same KV cache group must have the same window size."
 WRAPPER = (
     "(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -378,7 +182,17 @@ def test_an_unknown_speculative_key_is_told_from_a_wrong_value() -> None:
 
 
 def test_every_failure_of_the_table_has_an_example() -> None:
-    assert {known.finding.code for known in KNOWN} == {*SAID, "unknown-speculative-key", "head-of-another-size"}
+    codes = {known.finding.code for known in table()}
+    assert codes == {*SAID, "unknown-speculative-key", "head-of-another-size"}
+    assert len(codes) >= 80
+
+
+def test_the_table_has_known_keys_and_bounded_repetitions_only() -> None:
+    keys = {"id", "source", "text", "cause", "fix", "exit", "general", "said"}
+    for row in strict_yaml.parse(TABLE.read_text(), file="failures.yaml").data:
+        assert {"id", "text", "cause", "fix"} <= set(row) <= keys
+        without = re.sub(r"\\.|\[[^]]*\]", "x", row["text"])
+        assert not re.search(r"[*+]|,\}", without), row["id"]
 
 
 REAL = {
@@ -475,7 +289,7 @@ def test_every_failure_says_two_sentences_and_has_a_documented_exit_code() -> No
 def test_every_patch_named_is_shipped() -> None:
     shipped = {path.name for path in (ROOT / "patches").iterdir() if path.is_dir()}
     fixes = " ".join(known.finding.fix for known in known_failures())
-    named = set(re.findall(r"\b[a-z0-9]+(?:-[a-z0-9]+){2,}\b", fixes))
+    named = set(re.findall(r"(?<![-\w])[a-z0-9]+(?:-[a-z0-9]+){2,}\b", fixes))
     assert named >= {"kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"}
     assert named <= shipped
 

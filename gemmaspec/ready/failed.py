@@ -10,8 +10,7 @@ from typing import Final
 from gemmaspec.engine.server import State
 from gemmaspec.errors import GemmaspecError, PatchConflict, StartFailed
 from gemmaspec.ready.failures import Cause, find_cause
-from gemmaspec.ready.known_failures import KILLED
-from gemmaspec.ready.known_row import ENVIRONMENT, KnownFailure
+from gemmaspec.ready.known_failures import ENVIRONMENT, KILLED, KnownFailure
 from gemmaspec.ready.logline import message_of, printable
 from gemmaspec.ready.phases import Phase
 from gemmaspec.ready.tracebacks import Raised, described, root_exception

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.finding import Finding
-from gemmaspec.ready.known_failures import known_failures
-from gemmaspec.ready.known_row import KnownFailure
+from gemmaspec.ready.known_failures import KnownFailure, known_failures
 from gemmaspec.ready.logline import message_of
 
 _SOURCE: Final = "    "

@@ -22,7 +22,7 @@ from gemmaspec.files import UnreadableFile, read_regular
 from gemmaspec.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.profile.runs import settings_digest
 from gemmaspec.ready.failures import find_cause
-from gemmaspec.ready.known_row import ENVIRONMENT
+from gemmaspec.ready.known_failures import ENVIRONMENT
 from gemmaspec.ready.logline import message_of
 
 FILE: Final = "speed.json"
