@@ -39,6 +39,8 @@ PROFILE = f"tiny-{RUN}"
 PROJECT = f"gemmaspec-{PROFILE}"
 """Its Compose project."""
 H1, H2, H3A = "kv-spec-uniform-valueerror", "kv-sharing-uniform-specs", "draft-text-only"
+SHIPPED = (H1, H2, H3A, "cpu-expand-sampling", "cpu-top-k-no-rows")
+"""The patches of the profile."""
 
 
 def free_port() -> int:
