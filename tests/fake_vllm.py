@@ -42,6 +42,10 @@ class FakeVllm(ThreadingHTTPServer):
         self.per_request = False
         self.burst = 1
         """Steps that it computes before it sends their chunks together."""
+        self.held = False
+        """Whether an answer is sent at its end, all at once, as something that buffers does."""
+        self.decode_seconds: float | None = None
+        """Seconds between the first and the last token of all answers, if it reports them."""
         self.slows_down = 1.0
         """Factor on the step after each request."""
 
@@ -51,6 +55,8 @@ class FakeVllm(ThreadingHTTPServer):
 
     def metrics(self) -> str:
         lines = [f'vllm:generation_tokens_total{{engine="0"}} {self.generated}.0']
+        if self.decode_seconds is not None:
+            lines.append(f'vllm:request_decode_time_seconds_sum{{engine="0"}} {self.decode_seconds}')
         if self.k:
             lines += [
                 f'vllm:spec_decode_num_drafts_total{{engine="0"}} {self.drafts}.0',
@@ -98,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        self._kept = [] if fake.held else None
         wanted, sent, steps = body.get("max_tokens") or body["max_completion_tokens"], 1, 0
         asked = time.perf_counter()
         time.sleep(fake.step_s)
@@ -115,7 +122,12 @@ class _Handler(BaseHTTPRequestHandler):
             if fake.garbage and steps == 3:
                 self._chunk(b"data: {nonsense\n\n")
             self._event({"choices": [{"index": 0, "delta": {"content": "b" * new}}]})
+        kept, self._kept = self._kept, None
+        for content in kept or ():
+            self._chunk(content)
         with fake.lock:
+            if fake.decode_seconds is not None:
+                fake.decode_seconds += time.perf_counter() - first
             fake.spans.append((str(body["messages"][-1]["content"]), asked, first, time.perf_counter(), sent))
             fake.generated += sent + fake.foreign
             fake.drafts += steps if fake.k else 0
@@ -135,7 +147,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _event(self, value: dict[str, Any]) -> None:
         self._chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
 
+    _kept: list[bytes] | None = None
+
     def _chunk(self, content: bytes) -> None:
+        if self._kept is not None:
+            self._kept.append(content)
+            return
         with contextlib.suppress(OSError):
             self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
             self.wfile.flush()

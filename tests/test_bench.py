@@ -399,6 +399,18 @@ def test_the_reference_is_timed_from_first_token_to_last(fake: FakeVllm, tmp_pat
     assert len(fake.bodies) > 1  # a second of it: one request lasts 0.4 s
 
 
+def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(fake: FakeVllm) -> None:
+    """Its chunks arrive within a thousandth of a step, be it with a draft or without."""
+    there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
+    asking = Asking(server=there, api_key=None, max_tokens=8, ignore_eos=False, temperature=0.0, timeout_s=60)
+    for k, burst in ((0, 1), (0, 39), (2, 1)):
+        fake.k, fake.step_s, fake.burst, fake.held, fake.decode_seconds = k, 0.01, burst, True, 0.0
+        assert reference_step(asking) == pytest.approx(0.01, rel=0.5)
+    fake.k, fake.decode_seconds = 0, None
+    with pytest.raises(Broken, match="came in one piece"):
+        reference_step(asking)
+
+
 def test_a_folder_with_a_result_is_not_written_over(
     fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ import typer.main
 sys.path.insert(0, str(Path(__file__).parent))
 
 import accuracy
+import headline
 
 from gemmaspec import data, errors
 from gemmaspec.cli.app import app
@@ -549,6 +550,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "smoke-checks": smoke_checks,
     "smoke-issues": smoke_issues,
     "exit-codes": exit_codes,
+    "headline": headline.headline,
     "measured-machines": measured_machines,
     **accuracy.PARTS,
 }

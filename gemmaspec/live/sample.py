@@ -29,6 +29,7 @@ _TOTALS: Final = {
     "vllm:prefix_cache_hits_total": "prefix_hits",
     "vllm:num_preemptions_total": "preemptions",
     f"{STEPS}_count": "steps",
+    "vllm:request_decode_time_seconds_sum": "decode_seconds",
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
 }
@@ -61,6 +62,8 @@ class Sample:
     accepted_tokens: float = 0.0
     accepted_by_position: tuple[float, ...] = ()
     """Accepted tokens at position 1, 2, … of a draft."""
+    decode_seconds: float = 0.0
+    """Seconds from the first token to the last of every answer that has ended, on the server's own clock."""
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
     preemptions: float = 0.0

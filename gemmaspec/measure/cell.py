@@ -25,6 +25,8 @@ REFERENCE_S = 1.0
 """Seconds that the reference should last: on a fast server it is repeated, because one delay would count too much."""
 REFERENCE_RUNS = 5
 COUNTERS_S = 30.0
+_LEAST_STEP_S = 1e-4
+"""No step of a model takes less; an answer that seems to take less came in one piece."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +117,9 @@ def warm_up(asking: Asking, concurrency: int) -> None:
 def reference_step(asking: Asking) -> float:
     """Return the seconds per step of the reference request without other load: the median over its repetitions.
 
-    A step is the time from the first token to the last over the steps between them. Gaps between chunks are not used:
-    a server sends several steps at once where it computes faster than it writes, and omits chunks without text.
+    A step is the time from the first token to the last over the steps between them, on the server's own clock where it
+    reports that: chunks arrive in bursts, or all at once, where the server computes faster than it writes or something
+    on the way buffers them.
     """
     found: list[float] = []
     lasted = 0.0
@@ -136,9 +139,11 @@ def _reference(asking: Asking) -> tuple[float, int]:
         asking.server, before, tokens=answer.completion_tokens, timeout_s=COUNTERS_S, api_key=asking.api_key
     )
     steps = added.drafts or answer.completion_tokens - 1
-    if steps < 1 or answer.last <= answer.first:
+    alone = added.generated == answer.completion_tokens
+    seconds = added.decode_seconds if alone and added.decode_seconds > 0 else answer.last - answer.first
+    if steps < 1 or seconds <= 0 or seconds < _LEAST_STEP_S * steps:
         raise Broken("cannot time the steps of the reference request, because its answer came in one piece")
-    return answer.last - answer.first, steps
+    return seconds, steps
 
 
 def _question(text: str) -> dict[str, Any]:

@@ -23,6 +23,8 @@ class Counters:
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    decode_seconds: float = 0.0
+    """Seconds from the first token to the last of all ended answers; 0 from a server that does not report them."""
     cached: int = 0
     """Tokens of prompts that were read from the prefix cache."""
     by_position: tuple[int, ...] = ()
@@ -39,6 +41,7 @@ class Counters:
             drafts=self.drafts - before.drafts,
             drafted=self.drafted - before.drafted,
             accepted=self.accepted - before.accepted,
+            decode_seconds=self.decode_seconds - before.decode_seconds,
             cached=self.cached - before.cached,
             by_position=added,
         )
@@ -64,6 +67,7 @@ def counters_of(sample: Sample) -> Counters:
         drafts=int(sample.drafts),
         drafted=int(sample.draft_tokens),
         accepted=int(sample.accepted_tokens),
+        decode_seconds=sample.decode_seconds,
         cached=int(sample.prefix_hits),
         by_position=tuple(map(int, sample.accepted_by_position)),
     )
