@@ -35,7 +35,9 @@ def test_settings_have_the_form_that_their_program_reads(to: Endpoint) -> None:
     assert opencode["provider"]["gemmaspec"]["options"]["baseURL"] == "http://127.0.0.1:8001/v1"
     assert "o/m" in opencode["provider"]["gemmaspec"]["models"]
     assert yaml.safe_load(settings("continue", to))["models"][0]["apiBase"] == "http://127.0.0.1:8001/v1"
-    assert yaml.safe_load(settings("litellm", to))["model_list"][0]["model_name"] == "o/m"
+    litellm = yaml.safe_load(settings("litellm", to))
+    assert litellm["model_list"][0]["model_name"] == "o/m"
+    assert litellm["general_settings"]["master_key"] == "os.environ/LITELLM_MASTER_KEY"
     for client in ("environment", "claude-code"):
         assert all(line.startswith("export ") and shlex.split(line) for line in settings(client, to).splitlines())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
+from gemmaspec.profile.meant import unknown_machine
 
 KEYS = (
     # vLLM's command line
@@ -29,6 +30,13 @@ KEYS = (
     ("temperature: 0.7", "request"),
     ("vllm: 0.33.0", "runtime.vllm"),
     ("tensor_parallel: 2", "serve.tensor_parallel_size"),
+    ("speculative: {draft_model_path: a/b}", "draft.model"),
+    ("model_draft: a/b", "draft.model"),
+    ("serve: {max_running_requests: 16}", "serve.max_num_seqs"),
+    ("serve: {swap_space: 16}", "remove it"),
+    ("speculative: {enabled: false}", "--no-spec"),
+    ("base: spark-31b", "extends"),
+    ("version: '3.8'", "schema: 1"),
     # Compose
     ("environment: {A: '1'}", "env"),
     ("env_file: .env", "pass_env"),
@@ -222,4 +230,51 @@ def test_what_is_meant_names_keys_that_exist() -> None:
         path = re.match(r"[a-z_.]+", text)
         assert path, word
         parts = path[0].rstrip(".").split(".")
-        assert parts[-1] in {*keys_at(parts[:-1]), "enable_thinking"}, word
+        assert parts[-1] in {*keys_at(parts[:-1]), "enable_thinking", "extends"}, word
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        ("rtx-4090", "write nvidia, and give fit its --memory"),
+        ("L40S", "write nvidia"),
+        ("RTX A6000", "write nvidia"),
+        ("mi300x", "AMD GPUs are not supported"),
+        ("rtx5090", "did you mean rtx-5090?"),
+        ("rtx-509o", "the known ones are"),
+    ],
+)
+def test_another_gpu_is_not_guessed_from_its_letters(machine: str, said: str) -> None:
+    assert said in unknown_machine(machine)
+
+
+@pytest.mark.parametrize("value", ["none", "off", "false"])
+@pytest.mark.parametrize("key", ["draft", "speculative"])
+def test_no_speculation_is_null(key: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"extends: spark-31b\nname: mine\nsummary: x\n{key}: {value}\n")
+    assert run(["profile", "show", str(file)]) == 2
+    assert "write speculative: null" in capsys.readouterr().err
+
+
+def test_a_folder_and_an_empty_file_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "n.yaml").mkdir()
+    (tmp_path / "m.yaml").write_text("")
+    assert run(["profile", "show", str(tmp_path / "n.yaml")]) == 2
+    assert "is a folder" in capsys.readouterr().err
+    assert run(["profile", "show", str(tmp_path / "m.yaml")]) == 2
+    assert "the file is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("exec", "docker exec"),
+        ("images", "profile list"),
+        ("upgrade", "uv tool upgrade"),
+        ("uninstall", "uv tool uninstall"),
+    ],
+)
+def test_what_docker_or_uv_does_is_named(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "x"]) == 2
+    assert said in capsys.readouterr().err

@@ -57,6 +57,8 @@ def _no_file(name: str, folders: Sequence[Path]) -> UsageError:
         return UsageError(
             f"{name} is a model, not a profile{_named_in(name, 'model', folders)}", hint=f"gemmaspec inspect {name}"
         )
+    if Path(name).expanduser().is_dir():
+        return UsageError(f"{name} is a folder; a profile is a file", hint="gemmaspec profile list")
     return UsageError(f"the profile file {name} does not exist", hint="gemmaspec profile list")
 
 

@@ -14,6 +14,8 @@ from gemmaspec.sentences import got, sentence
 
 Path = tuple[str | int, ...]
 _MAPS: Final = {"dict_type", "model_type", "model_attributes_type"}
+_NOTHING: Final = ("none", "off", "false", "no", "0", "disabled", "never")
+"""What is written for no speculation."""
 _MANY: Final = 12
 """Maximum number of known keys to list."""
 _FIRST: Final = {"target": "model", "draft": "model", "patches": "required"}
@@ -58,6 +60,8 @@ def _sentence(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
     if "extra_forbidden" in kinds:
         return _unknown(path, first.get("input"))
     if kinds & _MAPS:
+        if path in (("draft",), ("speculative",)) and str(first.get("input")).lower() in _NOTHING:
+            return "write speculative: null, without a draft, or give --no-spec, to draft nothing"
         known = list(keys_at(path))
         keys = f" with keys such as {', '.join(known[:3])}" if known else ""
         return f"must be a map{_as_map(path, first.get('input')) or keys}{got(first)}"

@@ -91,6 +91,11 @@ def _read(file: Path) -> Document:
     if foreign := foreign_file(text):
         raise UsageError(f"{_shown(file)} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(_shown(file))))
     document = strict_yaml.parse(text, file=_shown(file))
+    if document.data in ({}, None):
+        raise ProfileError(
+            f"{_shown(file)}:1: the file is empty; a profile names at least schema, name, summary, machine and target",
+            hint="gemmaspec profile new NAME --from spark-31b-mtp",
+        )
     if not isinstance(document.data, dict):
         raise ProfileError(f"{_shown(file)}:1: a profile must be a map of keys")
     return replace(document, data=_anchored(document.data, file.parent))

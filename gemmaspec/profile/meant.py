@@ -82,7 +82,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "tool_call_parser": "chat.tool_call_parser", "enable_auto_tool_choice": "chat.tool_call_parser",
     "reasoning_parser": "chat.reasoning_parser", "chat_template": "chat.template",
     "enable_thinking": "chat.template_kwargs.enable_thinking", "template": "chat.template",
-    "vllm": "runtime.vllm", "vllm_version": "runtime.vllm", "version": "runtime.vllm", "python": "runtime.python",
+    "vllm": "runtime.vllm", "vllm_version": "runtime.vllm", "python": "runtime.python",
     "api_key": "pass_env: [HF_TOKEN, VLLM_API_KEY], with the key in the shell's VLLM_API_KEY",
     "master_key": "pass_env: [HF_TOKEN, VLLM_API_KEY], with the key in the shell's VLLM_API_KEY",
     **dict.fromkeys(("hf_token", "token", "huggingface_token"), "pass_env: [HF_TOKEN], with the token in the shell"),
@@ -98,6 +98,12 @@ _KEYS: Final[Mapping[str, str]] = {
     "speculative_config": "speculative, and the draft's model draft.model", "spec": "speculative",
     "speculation": "speculative", "speculative_model": "draft.model", "draft_model": "draft.model",
     "assistant_model": "draft.model", "assistant": "draft.model", "drafter": "draft.model", "spec_model": "draft.model",
+    **dict.fromkeys(("draft_model_path", "model_draft", "draft_model_id", "draft_path", "md"), "draft.model"),
+    **dict.fromkeys(("base", "parent", "inherits", "inherit", "include"), "extends"),
+    **dict.fromkeys(
+        ("max_running_requests", "max_num_requests", "max_concurrent_requests", "num_slots", "n_parallel"),
+        "serve.max_num_seqs",
+    ),
     "spec_method": "speculative.method", "num_speculative_tokens": "speculative.num_speculative_tokens",
     "num_spec_tokens": "speculative.num_speculative_tokens", "spec_tokens": "speculative.num_speculative_tokens",
     "k": "speculative.num_speculative_tokens", "draft_max": "speculative.num_speculative_tokens",
@@ -109,7 +115,7 @@ _KEYS: Final[Mapping[str, str]] = {
     ),
     "models": "target.model; a profile serves one, and gemmaspec up B --instead-of A changes between two",
     "replica_count": "replicas", "min_replicas": "replicas", "max_replicas": "replicas", "model_url": "target.model",
-    "repository": "image", "image_pull_policy": "image, of which a digest says what is pulled",
+    "repository": "image", "image_pull_policy": "image; a digest in it says exactly what is pulled",
     # Compose and docker run
     "environment": "env", "envs": "env", "env_vars": "env", "env_file": "pass_env", "secrets": "pass_env",
     "container_name": "name", "hostname": "name", "metadata": "name", "description": "summary", "title": "summary",
@@ -135,6 +141,9 @@ _SAID: Final[Mapping[str, str]] = {
     **dict.fromkeys(("services", "depends_on", "build"), _COMPOSE),
     **dict.fromkeys(("command", "cmd", "entrypoint", "recipe_version", "recipe", "sparkrun_version"), _COMMAND),
     **dict.fromkeys(("defaults", "pre_exec", "post_exec", "post_commands"), _COMMAND),
+    "version": "a profile begins with schema: 1, and runtime.vllm names a release of vLLM",
+    **dict.fromkeys(("enabled", "enable", "disabled", "disable"), "speculative: null, or --no-spec, drafts nothing"),
+    "swap_space": "no release of vLLM that runs Gemma 4 has it; remove it",
     "mods": "a change of vLLM is a patch: gemmaspec patch list",
     **dict.fromkeys(("solo", "solo_only", "cluster_only"), "nodes says on how many machines a model runs"),
     **dict.fromkeys(
@@ -160,18 +169,22 @@ _SAID: Final[Mapping[str, str]] = {
 
 _COMMANDS: Final[Mapping[str, str]] = {
     "gemmaspec up NAME": "apply deploy launch load run serve start setup init resume unpause replace",
-    "gemmaspec down NAME": "delete destroy kill pause remove rm stop suspend teardown uninstall unload",
+    "gemmaspec down NAME": "delete destroy kill pause remove rm stop suspend teardown unload",
     "gemmaspec status": "get health port ps running",
     "gemmaspec status NAME": "describe",
-    "gemmaspec restart NAME": "reload update upgrade",
+    "gemmaspec restart NAME": "reload update",
     "gemmaspec restart NAME --set KEY=VALUE": "annotate label set",
     "gemmaspec rollback NAME": "revert undo",
     "gemmaspec rollback --list NAME": "history",
-    "gemmaspec logs NAME": "shell ssh debug exec log tail",
+    "gemmaspec logs NAME": "debug log tail",
     "gemmaspec logs -f NAME": "attach",
+    "docker exec -it gemmaspec-NAME-vllm-1 bash": "shell ssh exec bash sh",
+    "uv tool upgrade gemmaspec": "upgrade self-update",
+    "uv tool uninstall gemmaspec": "uninstall",
+    "gemmaspec profile list, or docker images": "image images",
     "gemmaspec top": "monitor stats",
     "gemmaspec watch": "events",
-    "gemmaspec pull NAME": "build download fetch image images install prefetch sync",
+    "gemmaspec pull NAME": "build download fetch install prefetch sync",
     "gemmaspec profile list": "catalog find models profiles recipe recipes registry search",
     "gemmaspec profile show NAME": "cat edit show view",
     "gemmaspec profile lint NAME": "check lint validate",
@@ -326,6 +339,18 @@ def unknown_machine(text: str, also: Iterable[str] = ()) -> str:
     `also`: what else could have been given.
     """
     word = _word(text).removeprefix("nvidia").removeprefix("geforce")
-    if meant := _MACHINES.get(word) or same(word, MACHINES) or nearest(text, MACHINES):
+    near = nearest(text, MACHINES)
+    if near and word.startswith("rtxa"):
+        near = None  # an RTX A6000 is older than an RTX PRO 6000
+    if near and re.findall("[0-9]+", near) != re.findall("[0-9]+", text):
+        near = None  # a 4090 differs from a 5090
+    if meant := _MACHINES.get(word) or same(word, MACHINES) or near:
         return f"unknown machine {text!r}; did you mean {meant}?"
-    return f"unknown machine {text!r}; the known ones are {', '.join((*MACHINES, *also))}"
+    if re.match(r"amd|mi[0-9]{2,3}|radeon|rx[0-9]|instinct", word):
+        return f"unknown machine {text!r}; AMD GPUs are not supported, only NVIDIA GPUs and CPUs"
+    known = f"the known ones are {', '.join((*MACHINES, *also))}"
+    if re.fullmatch(r"(?:rtx|gtx|tesla|quadro|titan|[abhltv]|gb|rtxa)?[0-9]{1,4}[a-z]{0,6}", word):
+        return (
+            f"unknown machine {text!r}; for another NVIDIA GPU write nvidia, and give fit its --memory in GB; {known}"
+        )
+    return f"unknown machine {text!r}; {known}"

@@ -76,8 +76,7 @@ def _toy(*found: str) -> Offer:
 
 def _said(gpus: tuple[Gpu, ...], machine: str | None) -> str:
     first = gpus[0]
-    memory = first.memory or (MACHINES[machine].memory_gb or 0) * 1e9 if machine else first.memory
-    size = f", {memory / 1e9:.0f} GB" if memory else ""
+    size = f", {first.memory / 1e9:.0f} GB" if first.memory else ""  # a GB10 does not say
     several = f"{len(gpus)} x " if len(gpus) > 1 else ""
     return f"found: {several}{first.name}{size}{f' ({machine})' if machine else ''}"
 

@@ -183,7 +183,9 @@ def _litellm(to: Endpoint) -> str:
     litellm_params:
       model: hosted_vllm/{to.model}
       api_base: {to.openai}
-      api_key: {key}"""
+      api_key: {key}
+general_settings:
+  master_key: os.environ/LITELLM_MASTER_KEY    # export LITELLM_MASTER_KEY=sk-$(openssl rand -hex 24)"""
 
 
 def _exports(variables: Mapping[str, str]) -> str:
