@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.engine.attested import Attested, parse_attested
-from gemmaspec.launcher import origins
+from gemmaspec.launcher import launch, origins
 from tests.attesting import FOR_S, SERVE, attested, said, served, serving_place, until, write_program
 from tests.launching import CORE, Place, patch_of, plan_of, write_package
 
@@ -161,7 +161,11 @@ WAYS = {
     "a wrapper that puts another tree first": Way(ends="stopped", says=("/other/vllm/v1/core.py",), arrange=wrapper("PYTHONPATH={other}:$PYTHONPATH exec {real} \"$@\"")),
     "a wrapper that does not exec": Way(ends="stopped", says=("/other/vllm/v1/core.py",), arrange=wrapper("PYTHONPATH={other}:$PYTHONPATH {real} \"$@\"")),
     "a wrapper that sets a variable": Way(ends="attested", arrange=wrapper("MINE=1 exec {real} \"$@\"")),
-    "a wrapper that unsets PYTHONPATH": Way(ends="silent", arrange=wrapper("unset PYTHONPATH; exec {real} \"$@\"")),
+    "a wrapper that unsets PYTHONPATH": Way(
+        ends="silent",
+        arrange=wrapper("unset PYTHONPATH; exec {real} \"$@\""),
+        says=("WARNING: ", "a required patch may not run"),
+    ),
     "a program that puts another tree first": Way(ends="stopped", says=("/other/vllm/v1/core.py",), arrange=lambda place: write_program(place, f"#!{place.python}\nimport sys; sys.path.insert(0, {str(other_tree(place))!r})\n{SERVE}")),
     # what lies beside the patched file
     "a compiled module beside it": Way(ends="refused", says=("core.cpython-311-x86_64-linux-gnu.so",), arrange=beside("core.cpython-311-x86_64-linux-gnu.so")),
@@ -236,3 +240,13 @@ def test_an_interpreter_that_says_nothing_is_given_up(tmp_path: Path) -> None:
         origins.ask([str(hangs)], "vllm", ["vllm.v1.core"], dict(os.environ), wait_s=0.5)
     assert error.value.code == 4
     assert "gave no answer" in error.value.lines[0]
+
+
+def test_a_program_that_cannot_be_asked_is_refused_where_the_profile_refuses_drift(tmp_path: Path) -> None:
+    target = origins.Target("vllm.a", "/vllm/a.py", "0" * 64, True, True, ())
+    attestation = launch.Attestation(origins, [target], tmp_path)
+    attestation.drift = "refuse"
+    with pytest.raises(launch.LaunchError) as error:
+        attestation._warn_unasked("/bin/vllm")
+    assert error.value.code == 5
+    assert "required patch is in: vllm.a" in "\n".join(error.value.lines)

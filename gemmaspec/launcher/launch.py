@@ -2023,6 +2023,7 @@ class Attestation:
     def __init__(self, origins: Any = None, targets: Sequence[Any] = (), folder: Path | None = None) -> None:
         """Hold origins.py, its targets and RUN/attest; without targets, nothing is asked."""
         self.origins, self.targets, self.folder = origins, targets, folder
+        self.drift = "warn"  # of the plan
 
     def ask(self, program: str, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
         """Return the report's row; None if nothing is patched.
@@ -2054,7 +2055,7 @@ class Attestation:
         found = self.origins.ask(interpreter or [sys.executable], program, modules, environment)
         plugins: list[dict[str, Any]] = found["plugins"]
         if interpreter is None:
-            say(f"{program} is not a Python script, so it cannot be asked where it would import vllm from")
+            self._warn_unasked(program)
             return plugins
         if wrong := list(self.origins.differences(found, self.targets, self.folder, interpreter, program)):
             raise LaunchError(
@@ -2066,6 +2067,18 @@ class Attestation:
         if not Path(found["prefix"]).samefile(sys.prefix):
             say(f"WARNING: {program} runs in the Python of {found['prefix']}, not of {sys.prefix}")
         return plugins
+
+    def _warn_unasked(self, program: str) -> None:
+        """Say that nobody knows what a program imports; refuse it where a required patch may not drift."""
+        what = f"{program} is not a Python script, so it cannot be asked where it would import vllm from"
+        required = [target.module for target in self.targets if target.required]
+        if not required:
+            say(what)
+            return
+        if self.drift == "refuse":
+            raise LaunchError(5, what, "the profile sets patches.drift: refuse, and a required patch is in: "
+                              f"{', '.join(required)}", "next: start vllm by its Python script")  # fmt: skip
+        say(f"WARNING: {what}; a required patch may not run: {', '.join(required)}")
 
 
 def module_of(path: str) -> str:
@@ -2515,6 +2528,7 @@ def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoRe
     if attested.folder:
         front.insert(1 if overlay else 0, str(attested.folder))
     program, environment = program_of(command), environment_of([*front, *pythonpath])
+    attested.drift = plan.drift
     if row := attested.ask(program, command, environment):
         report["attestation"] = row
     write_report(report_file, report)
