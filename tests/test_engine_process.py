@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gemmaspec.cli.app import run as run_cli
 from gemmaspec.engine import proc, record
 from gemmaspec.engine import process as process_module
 from gemmaspec.engine.process import ProcessEngine, environment, launch_args
@@ -471,6 +472,123 @@ def test_a_lost_record_is_made_good_from_the_process_that_holds_the_lock(
     assert engine.state(server).status == "absent"
 
 
+@pytest.mark.parametrize("lost", ["missing", "damaged"])
+def test_a_record_that_is_lost_hides_no_server(engine: ProcessEngine, make: Callable[..., Server], lost: str) -> None:
+    server = make("children")
+    engine.start(server)
+    said(engine, server, "child ready", times=2)
+    pid, file = leader(server), server.run_dir / "process.json"
+    file.unlink() if lost == "missing" else file.write_text("{")
+    assert engine.state(server).detail == f"pid {pid}"
+    with pytest.raises(StartFailed, match="already running"):
+        engine.start(server)
+    assert engine.stop(server) is True
+    assert session(pid) == []
+
+
+@pytest.mark.parametrize(
+    ("moved", "where"),
+    [
+        ({"host": "other", "boot_id": "x"}, "the host other"),
+        ({"host": "devcontainer", "namespace": "pid:[1]"}, "the host devcontainer"),
+        ({"namespace": "pid:[1]"}, "another container or pid namespace of"),
+    ],
+)
+def test_a_server_of_another_host_or_container_is_named_and_its_record_stays(
+    engine: ProcessEngine, make: Callable[..., Server], moved: dict[str, str], where: str
+) -> None:
+    server = make()
+    engine.start(server)
+    said(engine, server, "ready")
+    own = record.read(server.run_dir)
+    assert own
+    record.write(server.run_dir, dataclasses.replace(own, **moved))
+    try:
+        state = engine.state(server)
+        assert (state.status, where in state.detail) == ("unknown", True)
+        assert state.hint == "gemmaspec down demo    # there; from here its processes cannot be seen"
+        for refused in (engine.stop, engine.start, engine.preflight):
+            with pytest.raises(EnvironmentMissing, match=where):
+                refused(server)
+        assert record.read(server.run_dir)
+        assert record.leads(own)
+    finally:
+        record.write(server.run_dir, own)
+    assert engine.stop(server) is True
+
+
+def test_a_server_that_ended_on_another_host_stands_in_nobodys_way(
+    engine: ProcessEngine, make: Callable[..., Server]
+) -> None:
+    server = make()
+    engine.start(server)
+    said(engine, server, "ready")
+    own = record.read(server.run_dir)
+    assert own
+    record.write(server.run_dir, dataclasses.replace(own, host="other", boot_id="x"))
+    os.kill(leader(server), signal.SIGKILL)
+    wait_for(lambda: engine.state(server).status == "exited")
+    assert engine.stop(server) is False
+    assert record.read(server.run_dir) is None
+
+
+def test_from_another_namespace_of_pids_a_server_is_neither_gone_nor_forgotten(
+    engine: ProcessEngine, make: Callable[..., Server]
+) -> None:
+    server = make()
+    engine.start(server)
+    said(engine, server, "ready")
+    script = (
+        "from pathlib import Path; from gemmaspec.engine.process import ProcessEngine;"
+        "from gemmaspec.engine.server import Server;"
+        f"one = Server(name='demo', folder=Path({str(server.folder)!r}), port=1, model='m', speculates=False);"
+        "print(ProcessEngine().state(one)); ProcessEngine().stop(one)"
+    )
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", script],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("this user may not make a namespace")
+    assert "status='unknown'" in done.stdout
+    assert "another container or pid namespace" in done.stderr
+    assert engine.state(server).status == "running"
+
+
+def test_down_by_force_needs_neither_record_nor_disk(
+    engine: ProcessEngine, make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, other = make("children"), make(name="demo-2")
+    for one in (server, other):
+        engine.start(one)
+    said(engine, server, "child ready", times=2)
+    pid = leader(server)
+    (server.run_dir / "process.json").unlink()
+    (server.run_dir / "lock").unlink()
+
+    def full(*_: object, **__: object) -> None:
+        raise EnvironmentMissing("cannot write: no space left on the disk")
+
+    monkeypatch.setattr("gemmaspec.files.write_whole", full)
+    monkeypatch.setattr("gemmaspec.records.write_whole", full)
+    assert run_cli(["down", "demo", "--force"]) == 0
+    assert session(pid) == []
+    assert engine.state(other).status == "running"
+
+
+def test_a_full_disk_names_the_way_to_stop_a_server(
+    make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make()
+
+    def full(*_: object, **__: object) -> None:
+        raise EnvironmentMissing("cannot write x: no space left on the disk")
+
+    monkeypatch.setattr("gemmaspec.deploy.start.down.down", full)
+    assert run_cli(["down", "demo"]) == 4
+    assert "gemmaspec down demo --force" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("pid", "ticks"), [(1, 5), (0, 5), (-1, 5), (True, 5), ("12", 5), (None, 5), (12, None)])
 def test_a_record_with_an_impossible_pid_is_damaged(tmp_path: Path, pid: Any, ticks: Any) -> None:
     made = dataclasses.replace(blank(), pid=pid, start_ticks=ticks)
@@ -614,8 +732,8 @@ def test_a_server_that_the_kernel_still_ends_is_waited_for_and_never_foreign(
     server = make("lingers", str(let_go))
     engine.start(server)
     pid = leader(server)
-    wait_for(lambda: proc.is_ending(pid) and process_module._holder(server) == pid)
-    holder_of = process_module._holder
+    wait_for(lambda: proc.is_ending(pid) and process_module.holder_of(server) == pid)
+    holder_of = process_module.holder_of
 
     def look(asked: Server) -> int | None:
         looks.append(holder_of(asked))
@@ -623,7 +741,7 @@ def test_a_server_that_the_kernel_still_ends_is_waited_for_and_never_foreign(
             let_go.touch()
         return looks[-1]
 
-    monkeypatch.setattr(process_module, "_holder", look)
+    monkeypatch.setattr(process_module, "holder_of", look)
     ProcessEngine().stop(server)  # not the parent, which would wait for its child anyway
     assert looks[:3] == [pid] * 3
     assert looks[-1] is None

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 
 
 def down(
     name: options.OptionalStack = None,
     every: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Stop its processes without its record, as on a full disk.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Stop a server, or the router and all replicas of one. Keeps its files, caches and models."""
     if bool(name) == every:
         raise UsageError("name a server, or use --all", hint="gemmaspec status")
+    if force and not name:
+        raise UsageError("--force needs the name of a server", hint="gemmaspec status")
     if name:
-        was_running = _down(name)
+        was_running = _by_force(name) if force else _down(name)
         if json:
             output.json_data({"ok": True, "name": name, "was_running": was_running})
         else:
@@ -58,7 +64,27 @@ def _down(name: str) -> bool:
     from gemmaspec.deploy.kept.groups import is_group
     from gemmaspec.deploy.start import down, replicas
 
-    return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
+    try:
+        return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
+    except EnvironmentMissing as error:
+        if error.message.startswith("cannot write "):
+            raise error.amended(error.message, hint=f"gemmaspec down {name} --force    # writes nothing") from None
+        raise
+
+
+def _by_force(name: str) -> bool:
+    from gemmaspec.deploy.kept import stacks
+    from gemmaspec.deploy.start.down import down_by_force
+
+    ended = [down_by_force(one, output.progress) for one in (*_replicas(stacks.replicas_of, name), name)]
+    return any(ended)
+
+
+def _replicas(replicas_of: Callable[[str], Sequence[str]], name: str) -> Sequence[str]:
+    try:
+        return replicas_of(name)
+    except GemmaspecError:  # records that cannot be read
+        return ()
 
 
 def _said(name: str, *, was_running: bool) -> str:

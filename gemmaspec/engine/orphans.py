@@ -39,3 +39,18 @@ def _record(name: str, pid: int) -> Record | None:
     if marked != name or not nonce or start_ticks(pid) is None:
         return None
     return Record(stack=name, nonce=nonce, boot_id=boot_id(), since_ticks=0, command=())
+
+
+def marked(name: str, folder: Path) -> list[Record]:
+    """Return a record for each start of a stack that has left processes here, read from those alone.
+
+    They carry its mark, and their working folder is in the stack's `folder`, be it deleted. Needs no file and no disk.
+    """
+    found: dict[str, Record] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, psutil.Error):
+            if str((process / "cwd").readlink()).startswith(f"{folder}/") and (
+                made := _record(name, int(process.name))
+            ):
+                found.setdefault(made.nonce, made)
+    return [record.completed(one) for one in found.values()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import platform
 import secrets
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from gemmaspec.engine import tail as tail_of
 from gemmaspec.engine.attested import FILE as ATTESTED
 from gemmaspec.engine.attested import with_attested
 from gemmaspec.engine.detached import signals_wait, start_detached
+from gemmaspec.engine.last import Elsewhere, holder_of, last_of
 from gemmaspec.engine.lines import lines
 from gemmaspec.engine.orphans import orphans
 from gemmaspec.engine.record import MARKER, Record
@@ -27,7 +29,7 @@ from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.exclusive import exclusively
-from gemmaspec.files import UnreadableFile, make_folder, other_owner, read_regular, state_dir, unwritable
+from gemmaspec.files import UnreadableFile, make_folder, read_regular, state_dir, unwritable
 from gemmaspec.launcher.origins import interpreter_of
 
 LOG: Final = "server.log"
@@ -72,7 +74,7 @@ class ProcessEngine:
 
     def ensure_answers(self, server: Server) -> None:
         """Raise StartFailed unless the recorded leader lives and only processes of its session hold the port."""
-        last = _last(server)
+        last = last_of(server)
         if last is None or not record.leads(last):
             raise StartFailed(f"{server.name} no longer runs, and another server answers on port {server.port}")
         own = {process.pid for process in record.members(last)}
@@ -109,7 +111,7 @@ class ProcessEngine:
         if not server.run_dir.is_dir():
             return False
         with _exclusively(server):
-            last = _last(server)
+            last = last_of(server)
             ended = bool(last) and record.end(last, grace_s=server.stop_grace_s) if last else False
             if child := self._children.pop(server.run_dir, None):
                 child.wait()
@@ -123,7 +125,10 @@ class ProcessEngine:
         The state is `unknown` if another process holds the launcher's lock. Raise UnreadableFile for a damaged record
         if the lock does not identify the process either.
         """
-        last = _last(server)
+        try:
+            last = last_of(server)
+        except Elsewhere as error:
+            return State(status="unknown", detail=error.message, hint=error.hint or "")
         if last is None:
             return _without_record(server)
         if record.leads(last):
@@ -136,7 +141,7 @@ class ProcessEngine:
 
     def runs(self, server: Server) -> Runs | None:
         """Return the recorded command of the living leader."""
-        last = _last(server)
+        last = last_of(server)
         return Runs(command=last.command) if last and record.leads(last) else None
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
@@ -153,7 +158,7 @@ class ProcessEngine:
 
         Raise GemmaspecError if it is not a JSON object or too long.
         """
-        last = _last(server)
+        last = last_of(server)
         if last is None or not record.leads(last):
             return None
         file = server.run_dir / "report.json"
@@ -178,7 +183,7 @@ class ProcessEngine:
             return None
 
     def _alive(self, server: Server) -> bool:
-        last = _last(server)
+        last = last_of(server)
         return last is not None and record.leads(last)
 
     def _exit_code(self, server: Server) -> int | None:
@@ -199,6 +204,8 @@ class ProcessEngine:
             boot_id=proc.boot_id(),
             since_ticks=proc.now_ticks(),
             command=record.without_key(command),
+            host=platform.node(),
+            namespace=record.namespace(),
         )
         record.write(server.run_dir, made)
         try:
@@ -318,7 +325,7 @@ def _ensure_room(server: Server) -> None:
 
 
 def _ensure_nothing_left(server: Server) -> None:
-    last = _last(server)
+    last = last_of(server)
     if last and (left := record.members(last)):
         raise EnvironmentMissing(
             f"the last run of {server.name} left processes behind: {record.describe(left)}",
@@ -333,23 +340,8 @@ def _ensure_nothing_left(server: Server) -> None:
     _await_lock(server, last)
 
 
-def _last(server: Server) -> Record | None:
-    """Return the record of the last start, restored from its leader if it is damaged or has no pid."""
-    try:
-        found = record.read(server.run_dir)
-        return record.completed(found) if found else None
-    except UnreadableFile as error:
-        holder = _holder(server)
-        if holder and (rescued := record.rescued(server.name, holder)):
-            return rescued
-        if other_owner(error.path):
-            raise
-        hint = f"rm -r {error.path}    # after checking that no process is left: pgrep -af vllm"
-        raise UnreadableFile(error.path, error.why, hint=hint) from None
-
-
 def _without_record(server: Server) -> State:
-    holder = _holder(server)
+    holder = holder_of(server)
     if holder is None or proc.is_ending(holder):
         return State(status="absent")
     detail = f"pid {holder} holds its lock, but gemmaspec did not start it"
@@ -363,7 +355,7 @@ def _await_lock(server: Server, own: Record | None) -> None:
     still held: measured, 0.02 to 0.15 s with 60 threads and 1.5 GB.
     """
     deadline = time.monotonic() + _RELEASE_WAIT_S
-    while holder := _holder(server):
+    while holder := holder_of(server):
         is_own = own is not None and own.pid == holder
         if not is_own and not proc.is_ending(holder):
             raise EnvironmentMissing(
@@ -376,18 +368,3 @@ def _await_lock(server: Server, own: Record | None) -> None:
                 hint=f"ps -Lo pid,tid,stat,wchan {holder}    # when it is gone: gemmaspec up {server.name}",
             )
         time.sleep(_POLL_S)
-
-
-def _holder(server: Server) -> int | None:
-    """Return the pid that holds the launcher's lock, e.g. a launcher started by hand; None if nobody does.
-
-    The answer comes from /proc/locks, because trying the lock even for a moment could stop a starting launcher.
-    """
-    try:
-        seen = (server.run_dir / "lock").stat()
-        held = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    file = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
-    holders = [fields[4] for fields in map(str.split, held) if fields[1] == "FLOCK" and fields[5] == file]
-    return int(holders[0]) if holders else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,12 +43,37 @@ class Record:
     """The leader of the session; None while it is being started."""
     start_ticks: int | None = None
     """Clock ticks from boot to the leader's start, which do not depend on the system's clock."""
+    host: str = ""
+    """The name of the machine or container that started it; "" in a record of an earlier gemmaspec."""
+    namespace: str = ""
+    """The namespace of its pids, such as pid:[4026531836]; in another one they mean other processes."""
     schema: Literal[1] = 1
+
+    @property
+    def elsewhere(self) -> str | None:
+        """Where it was started, if that is another machine or container than this one."""
+        if not self.host or (self.host, self.boot_id, self.namespace) == (
+            here := (platform.node(), boot_id(), namespace())
+        ):
+            return None
+        if self.host == here[0] and self.boot_id != here[1]:
+            return None  # this machine, before it was booted again
+        same = self.host == here[0]
+        return (
+            f"another container or pid namespace of {self.host} ({self.namespace})" if same else f"the host {self.host}"
+        )
 
     @property
     def marker(self) -> str:
         """The value of MARKER in the environment of this stack's processes."""
         return f"{self.stack}:{self.nonce}"
+
+
+def namespace() -> str:
+    """Return the namespace of this process's pids; "" where that cannot be read."""
+    with contextlib.suppress(OSError):
+        return str(Path("/proc/self/ns/pid").readlink())
+    return ""
 
 
 def write(run_dir: Path, record: Record) -> None:
@@ -89,7 +115,7 @@ def rescued(stack: str, leader: int) -> Record | None:
                 nonce=nonce,
                 boot_id=boot_id(),
                 since_ticks=began,
-                command=tuple(psutil.Process(leader).cmdline()),
+                command=without_key(tuple(psutil.Process(leader).cmdline())),
                 pid=leader,
                 start_ticks=began,
             )

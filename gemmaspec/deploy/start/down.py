@@ -41,6 +41,28 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
     return was_running
 
 
+def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
+    """Stop whatever runs of a stack, and return whether anything did. Needs neither its record nor a disk to write to.
+
+    Other commands that work on the stack are not waited for. Raises GemmaspecError for a process that survives, and for
+    a container engine that does not answer.
+    """
+    from gemmaspec.engine.orphans import marked
+
+    ended = False
+    for lost in marked(name, stacks.stack_folder(name)):
+        ended = record.end(lost, grace_s=Server.stop_grace_s) or ended
+    try:
+        started, _ = _find(name, note)
+    except (GemmaspecError, OSError):
+        return ended
+    if started.engine != "process":
+        ended = stacks.engine_of(started).stop(started.server) or ended
+    with contextlib.suppress(GemmaspecError, OSError):
+        stacks.save(dataclasses.replace(started, outcome="stopped"))
+    return ended
+
+
 def _end_orphan(name: str) -> bool:
     """Stop a server whose stack's folder was deleted; return whether it still ran."""
     lost = stacks.orphaned().get(name)
