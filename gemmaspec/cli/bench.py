@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gemmaspec.bench.places import places
 from gemmaspec.cli import options, output
 from gemmaspec.errors import StartFailed, UsageError
 
@@ -141,6 +143,8 @@ def bench(
         raise typer.Exit(StartFailed.exit_code)
 
 
+_PLACES: Final = 5
+"""Keys of a result that are named at its end, at most."""
 _SETTINGS: Final = {
     "k": "ks", "concurrency": "concurrencies", "context": "contexts", "category": "categories", "set_": "overrides",
     "accept_any_text": "any_text", "sample": "temperature", "without": "patches",
@@ -176,3 +180,8 @@ def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str
         for line in text.lines(document, width=output.width_of(sys.stdout)):
             output.told(line)
     output.progress(f"written to {out}/")
+    if named := list(places(document, host=socket.gethostname())):
+        more = f" and {len(named) - _PLACES} more" if len(named) > _PLACES else ""
+        output.progress(
+            f"result.json names this machine: {', '.join(named[:_PLACES])}{more}; look at it before you attach it"
+        )

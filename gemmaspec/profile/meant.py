@@ -200,7 +200,6 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "gemmaspec smoke NAME": "eval test",
     "gemmaspec bench NAME": "benchmark run-batch speed",
     "gemmaspec fit NAME": "estimate memory size",
-    "gemmaspec share RESULT": "arena publish report",
     "gemmaspec up B --instead-of A": "swap switch",
     "gemmaspec patch list": "patches",
     "gemmaspec patch verify": "verify",
