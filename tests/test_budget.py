@@ -14,6 +14,8 @@ from gemmaspec.lint.check import RULES
 from tests.test_docs import PAGES
 
 ROOT: Final = Path(__file__).parent.parent
+_NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
+"""Failures are rows of data, of which there can be as many as vLLM has."""
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "top-level commands": (28, 24),
     "options in the reference": (136, 100),
@@ -21,7 +23,7 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "environment variables of its own": (12, 12),
     "modules": (540, 320),
     "package lines": (66_500, 48_000),
-    "words of the docs": (45_000, 42_000),
+    "words of the docs": (43_000, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 
@@ -39,7 +41,7 @@ def _used() -> dict[str, int]:
         ),
         "modules": len(files),
         "package lines": sum(len(text.splitlines()) for text in texts),
-        "words of the docs": sum(len(file.read_text().split()) for file in PAGES if file.name != "CONTRIBUTING.md"),
+        "words of the docs": sum(len(file.read_text().split()) for file in PAGES if file.name not in _NOT_COUNTED),
     }
 
 
