@@ -88,16 +88,17 @@ def test_a_driver_that_does_not_name_its_cuda_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("capability", "vllm", "said"),
     [
-        ("12.1", "0.32.0", ["no FlashAttention for Gemma 4: Triton attention; it is used on 9.x"]),
+        ("12.1", "0.32.0", ["no FlashAttention or FlashInfer for Gemma 4: Triton"]),
         (
             "12.1",
             "0.23.0",
-            ["no FlashAttention for Gemma 4: Triton attention in this release", "no NVFP4 kernels made for 12.x"],
+            ["no FlashAttention or FlashInfer for Gemma 4: Triton attention", "no NVFP4 kernels made for 12.x"],
         ),
         ("12.1", "0.24.0", ["no FlashAttention"]),
         ("9.0", "0.32.0", ["no FP4 units"]),
-        ("10.0", "0.32.0", ["no FlashAttention for Gemma 4's heads of 512"]),
-        ("10.0", "0.23.0", ["no FlashAttention for Gemma 4: Triton attention in this release"]),
+        ("10.0", "0.28.0", ["FLASHINFER for text, Triton attention where images are served"]),
+        ("10.0", "0.32.0", []),
+        ("10.0", "0.23.0", ["no FlashAttention or FlashInfer for Gemma 4: Triton attention"]),
         (None, "0.32.0", []),
     ],
 )
@@ -271,7 +272,7 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
         code, rows, _ = doctor(str(file), **spark)
     assert code == 4
     assert rows["gpu"] == {"name": "gpu", "state": "ok", "message": "NVIDIA GB10, compute capability 12.1", "fix": None}
-    assert "no FlashAttention for Gemma 4" in rows["kernels"]["message"]
+    assert "no FlashAttention or FlashInfer for Gemma 4" in rows["kernels"]["message"]
     assert rows["driver"]["state"] == "ok"
     assert rows["target"]["message"] == "target.model: missing folder /no/such/model"
     assert rows["draft"]["state"] == "failed"

@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
 LAYERS = (
     ("launcher", "tiny"),
-    ("releases",),
-    ("profile", "patching", "checkpoint", "fleet"),
+    ("releases", "checkpoint"),
+    ("profile", "patching", "fleet"),
     ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke", "rolling"),
     ("tune", "sidecar"),
     ("cluster", "index", "engine", "models"),

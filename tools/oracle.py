@@ -194,6 +194,8 @@ def model_folders() -> Path:
     for name, declared in QUANTIZED.items():
         wanted[f"gemma-4-31B-it-{name}"] = {**configs.config("31B"), "quantization_config": declared}
     wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()
+    layer = configs.eagle3_config()["transformer_layer_config"]
+    wanted["gemma-4-31B-eagle3-plain"] = {**layer, "architectures": ["LlamaForCausalLMEagle3"]}
     wanted["gemma-4-31B-dspark"] = {**configs.block_config("dspark"), "mask_token_id": _MASK}
     plain = {"speculators_model_type": "dflash", "architectures": ["DFlashDraftModel"], "mask_token_id": _MASK}
     wanted["gemma-4-31B-dflash"] = {**configs.block_config("dflash2"), **plain}

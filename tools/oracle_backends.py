@@ -1,4 +1,7 @@
-"""Ask releases which attention backend each layer of Gemma 4 takes, and keep the answers (`oracle.py backends`)."""
+"""Ask releases which attention backend each layer of Gemma 4 takes, and which CUDA graphs it then gets.
+
+`oracle.py backends` keeps the answers in backends.json and graphs.json with the tables of releases.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +13,124 @@ from typing import Any, Final
 import oracle
 
 from gemmaspec.files import write_whole
+from gemmaspec.launcher import range_contains
 from gemmaspec.releases import spans
 from gemmaspec.releases.facts import releases
 
-DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data" / "backends.json"
+_DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data"
 MACHINES: Final = {"8.0": "a100", "8.9": "l40s", "9.0": "h200", "10.0": "b200", "12.0": "rtx-5090", "12.1": "gb10"}
 """Compute capability → a machine that has it."""
 _PLAIN: Final = ("--limit-mm-per-prompt", '{"image": 0, "video": 0, "audio": 0}')
+_HEADS: Final = {"draft": ("mtp", "gemma-4-31B-it-assistant"), "eagle3": ("eagle3", "gemma-4-31B-eagle3-plain")}
+"""Role → method and head."""
+_SET: Final = ("TRITON_ATTN", "FLASH_ATTN", "FLASHINFER", "TRITON_FLASH_ATTN", "TRITON_FLASHINFER")
+"""What a profile may set."""
+_COMPOSED: Final = ("9.0", "10.0")
+"""Where vLLM has more than one backend for a Gemma 4."""
+_MODES: Final = ("", "0", "1", "2", "3")
+_GRAPHS: Final = ("", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+_LEVELS: Final = ("0", "1", "2", "3")
+Row = tuple[str, ...]
 
 
 def ask_about(wanted: Iterable[str]) -> int:
-    """Ask each release, write the table, and return the number of releases that gave no answer."""
+    """Ask each release, write both tables, and return the number of releases that gave no answer."""
     silent = 0
     for release in wanted:
         with oracle.Oracle(release, "h200") as asked:
-            rows = list(_rows(asked))
-        print(f"vllm {release}: {len(rows)} answers", flush=True)
-        silent += not rows
-        _keep(release, rows)
+            chosen, supports = _layers(asked, release)
+            modes = {("modes", *row) for row in _modes(asked)}
+        print(f"vllm {release}: {len(chosen)} backends, {len(supports)} supports, {len(modes)} modes", flush=True)
+        silent += not chosen
+        _keep("backends.json", release, chosen)
+        _keep("graphs.json", release, supports | modes)
     return silent
 
 
-def _rows(asked: oracle.Oracle) -> Iterator[tuple[str, ...]]:
-    """Yield capability, masks, KV format, role, backend."""
-    models = oracle.model_folders()
-    head = {"model": str(models / "gemma-4-31B-it-assistant"), "method": "mtp", "num_speculative_tokens": 2}
+def _layers(asked: oracle.Oracle, release: str) -> tuple[set[Row], set[Row]]:
+    """Return (capability, masks, KV format, role, backend), and (supports, capability, KV format, role, backend, …)."""
+    chosen: set[Row] = set()
+    supports: set[Row] = set()
     for capability, machine in MACHINES.items():
-        for masks, images in (("masks", ()), ("causal", _PLAIN)):
-            for kv in ("auto", "fp8"):
-                argv = ["--model", str(models / "gemma-4-31B-it"), "--kv-cache-dtype", kv, *images]
-                drafted = [*argv, "--speculative-config", json.dumps(head)]
-                answer = _answer(asked, machine, drafted) or _answer(asked, machine, argv)
-                for role in ("target", "draft"):
-                    kinds = set(answer.get(role, {}).values())
-                    if kinds:
-                        yield capability, masks, kv, role, " and ".join(sorted(kinds))
+        for kv in ("auto", "fp8"):
+            for masks in ("masks", "causal"):
+                # up to 0.26 a 31B has masks also where it serves text alone
+                size = "E4B" if masks == "causal" and range_contains("<0.27.0", release) else "31B"
+                base = ("--kv-cache-dtype", kv, *(_PLAIN if masks == "causal" and size == "31B" else ()))
+                rows = dict(_drafted(asked, machine, size, base))
+                chosen |= {(capability, masks, kv, role, backend) for role, (backend, _, _) in rows.items()}
+                supports |= set(_supports(capability, kv, rows))
+            for backend in _SET if capability in _COMPOSED or kv == "auto" else ():
+                base = ("--kv-cache-dtype", kv, "--attention-backend", backend)
+                supports |= set(
+                    _supports(capability, kv, dict(_drafted(asked, machine, "31B", base, heads=("draft",))))
+                )
+    return chosen, supports
+
+
+def _drafted(
+    asked: oracle.Oracle, machine: str, size: str, base: tuple[str, ...], heads: tuple[str, ...] = tuple(_HEADS)
+) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield role → backend, support, and the target's support with that head."""
+    argv = ["--model", str(oracle.model_folders() / f"gemma-4-{size}-it"), *base]
+    alone = _answer(asked, machine, argv)
+    if backend := _one(alone, "target"):
+        yield "target", (backend, alone["supports"]["target"], alone["supports"]["target"])
+    for role in heads:
+        method, head = _HEADS[role]
+        named = str(oracle.model_folders() / head.replace("31B", size if role == "draft" else "31B"))
+        config = {"model": named, "method": method, "num_speculative_tokens": 2}
+        found = _answer(asked, machine, [*argv, "--speculative-config", json.dumps(config)])
+        if backend := _one(found, "draft"):
+            yield role, (backend, found["supports"]["draft"], found["supports"]["target"])
+
+
+def _supports(capability: str, kv: str, rows: dict[str, tuple[str, str, str]]) -> Iterator[Row]:
+    """Yield the support of the target's backend by what drafts, and of each head's."""
+    backend = rows["target"][0] if "target" in rows else ""
+    for role, (own, support, beside) in rows.items():
+        if backend:
+            yield "supports", capability, kv, "target", backend, role, beside
+        if role != "target":
+            yield "supports", capability, kv, "draft", own, role, support
+
+
+def _modes(asked: oracle.Oracle) -> Iterator[Row]:
+    """Yield who decodes, what compiles, which graphs are wanted, support, and the mode that vLLM resolves."""
+    models = oracle.model_folders()
+    head = {"model": str(models / _HEADS["draft"][1]), "method": "mtp", "num_speculative_tokens": 2}
+    wanted: dict[str, tuple[str, str, str]] = {}
+    for who, more in (("alone", ()), ("drafting", ("--speculative-config", json.dumps(head)))):
+        argv = ["--model", str(models / "gemma-4-31B-it"), *more]
+        for mode in _MODES:
+            for graphs in _GRAPHS:
+                keys = {**({"mode": int(mode)} if mode else {}), **({"cudagraph_mode": graphs} if graphs else {})}
+                line = [*argv, *(("--compilation-config", json.dumps(keys)) if keys else ())]
+                wanted[json.dumps(line)] = (who, (mode and f"mode {mode}") or "default", graphs or "default")
+        for level in _LEVELS:
+            wanted[json.dumps([*argv, f"-O{level}"])] = (who, f"-O{level}", "default")
+    answers = asked.ask({"modes": [json.loads(line) for line in wanted]})
+    for line, names in wanted.items():
+        found = answers.get(line, {})
+        rows = found.items() if isinstance(found, dict) else [(level, "REFUSED") for level in ("ALWAYS", "NEVER")]
+        for support, mode in rows:
+            yield *names, support, mode
+
+
+def _one(answer: dict[str, Any], role: str) -> str:
+    return " and ".join(sorted(set(answer.get(role, {}).values())))
 
 
 def _answer(asked: oracle.Oracle, machine: str, argv: list[str]) -> dict[str, Any]:
     found = asked.ask({"argv": argv, "layers": True, "machine": machine})
-    if "broken" in found:
-        print(f"  {machine} {argv[2:]}: {found['broken'][:160]}", flush=True)
     return {} if "broken" in found else found
 
 
-def _keep(release: str, rows: Iterable[tuple[str, ...]]) -> None:
-    """Write the answers of a release into the table, in which a span of releases stands behind each backend."""
-    known = releases()
-    table: dict[tuple[str, ...], set[str]] = {}
-    for path, text in _paths(json.loads(DATA.read_text()) if DATA.exists() else {}):
+def _keep(name: str, release: str, rows: Iterable[Row]) -> None:
+    """Write the answers of a release into a table, in which a span of releases stands behind each answer."""
+    known, data = releases(), _DATA / name
+    table: dict[Row, set[str]] = {}
+    for path, text in _paths(json.loads(data.read_text()) if data.exists() else {}):
         table[path] = set(spans.read(text, known)) - {release}
     for row in rows:
         table.setdefault(row, set()).add(release)
@@ -69,10 +141,10 @@ def _keep(release: str, rows: Iterable[tuple[str, ...]]) -> None:
             for part in path[:-1]:
                 inner = inner.setdefault(part, {})
             inner[path[-1]] = spans.write(has, known)
-    write_whole(DATA, json.dumps(nested, indent=1) + "\n")
+    write_whole(data, json.dumps(nested, indent=1) + "\n")
 
 
-def _paths(nested: dict[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+def _paths(nested: dict[str, Any], before: Row = ()) -> Iterator[tuple[Row, str]]:
     for name, inner in nested.items():
         if isinstance(inner, str):
             yield (*before, name), inner

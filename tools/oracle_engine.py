@@ -4,8 +4,8 @@
 
 vLLM's own sources come first on PYTHONPATH. Empty modules replace the compiled ones, and the platform is vLLM's own
 CUDA or CPU platform with the properties of a named machine. A question is a line of JSON: {"argv": [...], "env": {}},
-also with "layers": true, or {"flags": true}. So is an answer. A process forked after vLLM's import answers each
-question, so that none leaves traces. Only the standard library and vLLM are used.
+also with "layers": true, {"modes": [argv, ...]}, or {"flags": true}. So is an answer. A process forked after vLLM's
+import answers each question, so that none leaves traces. Only the standard library and vLLM are used.
 """
 
 from __future__ import annotations
@@ -301,7 +301,65 @@ def layers(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
         if drafting and drafting.draft_model_config and drafting.draft_model_config is not config.model_config:
             _draft(config, drafting, initialize_model)
     everything = _backends(config)
-    return {"target": _kinds(target), "draft": _kinds({k: v for k, v in everything.items() if k not in target})}
+    drafted = {name: kind for name, kind in everything.items() if name not in target}
+    with set_current_vllm_config(config):
+        supports = {"target": _support(config, list(target)), "draft": _support(config, list(drafted))}
+        whole = _resolved_mode(config, _support(config, list(everything)))
+    return {"target": _kinds(target), "draft": _kinds(drafted), "supports": supports, "graphs": whole}
+
+
+def _support(config: Any, names: list[str]) -> str | None:
+    """Return the weakest support for full graphs among the metadata builders of these layers; None for no layer."""
+    found = []
+    for name in names:
+        layer = config.compilation_config.static_forward_context[name]
+        builder = layer.attn_backend.get_builder_cls()
+        found.append(builder.get_cudagraph_support(config, layer.get_kv_cache_spec(config)))
+    return min(found, key=lambda level: level.value).name if found else None
+
+
+def _resolved_mode(config: Any, level: str | None) -> str:
+    """Return the mode of a server whose weakest layer has this support, as its model runner asks for it."""
+    import inspect
+
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    compilation = config.compilation_config
+    drafting = config.speculative_config
+    tokens = 1 + (drafting.num_speculative_tokens if drafting else 0)
+    compiled = compilation.mode is not None and compilation.mode.name == "VLLM_COMPILE"
+    known = inspect.signature(compilation.resolve_cudagraph_mode_and_sizes).parameters
+    more = {"use_v2_model_runner": True, "piecewise_capture_available": compiled}
+    try:
+        found = compilation.resolve_cudagraph_mode_and_sizes(
+            AttentionCGSupport[level or "ALWAYS"], "backend", tokens, **{k: v for k, v in more.items() if k in known}
+        )
+    except ValueError:
+        return "REFUSED"
+    return str(found.name)
+
+
+def modes(argvs: list[list[str]], env: dict[str, str]) -> dict[str, Any]:
+    """Return, for each command line, support → the mode of graphs that vLLM resolves, or vLLM's refusal."""
+    import copy
+
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    os.environ.update(env)
+    found: dict[str, Any] = {}
+    for argv in argvs:
+        try:
+            config = _engine_args().from_cli_args(parser().parse_args(argv)).create_engine_config(_usage())
+        except BaseException as error:
+            found[json.dumps(argv)] = f"{type(error).__name__}: {str(error)[-300:]}"
+            continue
+        whole = config.compilation_config
+        row = {}
+        for level in AttentionCGSupport:
+            config.compilation_config = copy.copy(whole)
+            row[level.name] = _resolved_mode(config, level.name)
+        found[json.dumps(argv)] = row
+    return found
 
 
 def _all_libraries() -> None:
@@ -343,6 +401,7 @@ _DRAFTS = {
     ("v2", "mtp"): "vllm.v1.worker.gpu.spec_decode.gemma4.speculator",
     ("v1", "mtp"): "vllm.v1.spec_decode.gemma4",
     ("v1", "draft_model"): "vllm.v1.spec_decode.draft_model",
+    ("v1", "eagle3"): "vllm.v1.spec_decode.llm_base_proposer",
 }
 """Runner and method → the module whose class makes the head's configuration (_create_draft_vllm_config)."""
 
@@ -351,6 +410,10 @@ def _draft(config: Any, drafting: Any, initialize_model: Any) -> None:
     """Build the head with the configuration that its own speculator makes; nothing where that is not known."""
     runner = "v2" if getattr(config, "use_v2_model_runner", False) else "v1"
     name = _DRAFTS.get((runner, drafting.method))
+    if drafting.method == "eagle3" and runner == "v2":  # load_eagle_model in v1/worker/gpu/spec_decode/eagle/utils.py
+        overlaid = getattr(drafting, "apply_draft_overrides", lambda one: one)(config)
+        initialize_model(vllm_config=overlaid, model_config=drafting.draft_model_config, prefix="draft")
+        return
     if name is None or importlib.util.find_spec(name) is None:
         return
     module = importlib.import_module(name)
@@ -409,6 +472,14 @@ def _resolved(config: Any) -> dict[str, Any]:
     return found
 
 
+def _found(question: dict[str, Any], argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+    if question.get("flags"):
+        return flags()
+    if "modes" in question:
+        return modes(question["modes"], env)
+    return layers(argv, env) if question.get("layers") else judged(argv, env)
+
+
 def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
     """Return one answer, computed in a child process. A question may name another GPU machine."""
     reader, writer = os.pipe()
@@ -419,7 +490,7 @@ def answer(question: dict[str, Any], machine: str) -> dict[str, Any]:
         facts.update({"nvml_memory": True} | MACHINES[question.get("machine", machine)])
         try:
             asked = (question.get("argv", []), question.get("env", {}))
-            found = flags() if question.get("flags") else layers(*asked) if question.get("layers") else judged(*asked)
+            found = _found(question, *asked)
         except BaseException as error:
             traceback.print_exc()
             found = {"broken": f"{type(error).__name__}: {error}"}

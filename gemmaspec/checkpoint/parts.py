@@ -157,17 +157,22 @@ class Checkpoint:
 
     @property
     def attends_both_ways(self) -> bool:
-        """Whether tokens of an image attend to later ones, as in 31B and 26B-A4B."""
+        """Whether tokens of an image attend to later ones, as in 31B, 26B-A4B and 12B."""
         text = self.config.get("text_config")
         return isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
 
     @property
     def masks_images(self) -> bool:
-        """Whether vLLM gives images a mask (is_mm_prefix_lm, 0.20.0 to 0.33.0); not a 12B, nor a decoder alone.
+        """Whether vLLM gives images a mask (is_mm_prefix_lm, 0.20.0 to 0.33.0); not a decoder alone.
 
         A checkpoint without towers counts: with `vision_config: null` 0.32.0 answers the same.
         """
-        return self.model_type == "gemma4" and self.attends_both_ways
+        return self.model_type in ("gemma4", "gemma4_unified") and self.attends_both_ways
+
+    @property
+    def wants_whole_images(self) -> bool:
+        """Whether masked images count for the batch; those of a 12B do not (0.32.0 leaves its default batch)."""
+        return self.model_type == "gemma4" and self.masks_images
 
     @property
     def nbytes(self) -> int:

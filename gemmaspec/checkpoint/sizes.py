@@ -26,6 +26,8 @@ class Size:
     experts: bool = False
     large_towers: bool = False
     """Whether it has the large vision encoder, and no audio."""
+    masks: bool = False
+    """Whether tokens of its images attend to later ones (use_bidirectional_attention)."""
     unified: bool = False
     """Whether its architecture is UNIFIED."""
 
@@ -33,9 +35,9 @@ class Size:
 SIZES: Final[Mapping[str, Size]] = {
     "E2B": Size(called="e2b", context=131_072, window=512, shares_kv=True),
     "E4B": Size(called="e4b", context=131_072, window=512, shares_kv=True),
-    "12B": Size(called="gemma-?4-12b", context=262_144, window=1024, unified=True),
-    "26B-A4B": Size(called="26b[-_]?a4b", context=262_144, window=1024, experts=True, large_towers=True),
-    "31B": Size(called="31b", context=262_144, window=1024, large_towers=True),
+    "12B": Size(called="gemma-?4-12b", context=262_144, window=1024, masks=True, unified=True),
+    "26B-A4B": Size(called="26b[-_]?a4b", context=262_144, window=1024, masks=True, experts=True, large_towers=True),
+    "31B": Size(called="31b", context=262_144, window=1024, masks=True, large_towers=True),
 }
 _CALLED: Final = {
     size: re.compile(rf"(?<![a-z0-9])(?:{one.called})(?![a-z0-9])", re.IGNORECASE) for size, one in SIZES.items()

@@ -10,11 +10,13 @@ from typing import Final
 from packaging.version import Version
 
 from gemmaspec.doctor.result import CheckResult, failed, ok, warning
+from gemmaspec.releases.backends import backend_for
 from gemmaspec.releases.facts import Facts
 
 _CLAUSE: Final = re.compile(r"(cuda|driver|brand)(>=|<=|!=|=|>|<)([\w.]+)")
 _UPDATE: Final = "sudo apt-get install --only-upgrade 'nvidia-driver-*'    # or https://www.nvidia.com/drivers"
 _DRIVERS: Final = "lspci | grep -i nvidia    # a GPU without a driver: https://www.nvidia.com/drivers"
+_TRITON: Final = "TRITON_ATTN"
 _NATIVE_FP4: Final = "flashinfer_b12x"
 """The first release with NVFP4 kernels for SM 12.x (model_executor/kernels/linear/nvfp4, 0.24.0-0.33.0)."""
 
@@ -49,13 +51,11 @@ def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
     if capability is None:
         return
     major = int(capability.partition(".")[0])
-    rule = facts.attention
-    on = [one for one in rule.flash_attention_on if one in rule.wide_heads_on]
-    if major in rule.flash_attention_on and major not in on:
-        yield "no FlashAttention for Gemma 4's heads of 512, and FlashInfer lacks kernels for them (vLLM #48082)"
-    elif major not in on:
-        others = f"; it is used on {', '.join(f'{one}.x' for one in on)}" if on else " in this release"
-        yield f"no FlashAttention for Gemma 4: Triton attention{others}"
+    text, images = (backend_for(facts.vllm, capability, masks=masks, fp8=False) for masks in (False, True))
+    if text == images == _TRITON:
+        yield "no FlashAttention or FlashInfer for Gemma 4: Triton attention"
+    elif images == _TRITON:
+        yield f"{text} for text, Triton attention where images are served"
     if major < 10:
         yield "no FP4 units: NVFP4 weights run through Marlin in 16 bits"
     if major == 12 and not _has_native_fp4(facts):

@@ -126,7 +126,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         vllm=vllm,
         length=length,
         sequences=sequences,
-        masks=raised_for_images(vllm, masks=target.masks_images, serves_images=towers),
+        masks=raised_for_images(vllm, masks=target.wants_whole_images, serves_images=towers),
         chunked=serve.enable_chunked_prefill is not False,
     )
     assert batch, "the length is known"
@@ -222,7 +222,7 @@ def _batch_defaults(profile: Profile, vllm: str, device: Device) -> BatchDefault
 
 def _whole_items(command: Command, target: Checkpoint, vllm: str, device: Device) -> bool:
     asked = bool(command.switched("--disable-chunked-mm-input"))
-    return asked or (target.masks_images and wants_whole_items(vllm, cpu=device.cpu))
+    return asked or (target.wants_whole_images and wants_whole_items(vllm, cpu=device.cpu))
 
 
 def _asynchronous(profile: Profile, command: Command, vllm: str, device: Device) -> bool:

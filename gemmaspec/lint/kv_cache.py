@@ -13,7 +13,9 @@ from gemmaspec.releases.media import largest_item
 _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
 _WIDE: Final = 512
 """Head size of Gemma 4's full attention layers; that of the sliding ones is 256."""
-
+_WIDE_ON: Final = 9
+"""Major compute capability on which FlashAttention 4 has kernels for such heads: get_flash_attn_version in
+vllm/v1/attention/backends/fa_utils.py falls back to FlashAttention 2 for them on later ones."""
 _BLOCK: Final = 16
 _ADA: Final = 8.9
 _HALVES: Final = ("float16", "bfloat16")
@@ -223,7 +225,7 @@ def _cannot(subject: Subject, backend: str) -> str | None:
     capability = subject.machine.compute_capability
     if backend == "FLASH_ATTN" and subject.runs("<0.20"):
         return f"in vLLM {subject.vllm}"
-    if backend == "FLASH_ATTN" and capability and _capability(subject) not in subject.facts.attention.wide_heads_on:
+    if backend == "FLASH_ATTN" and capability and _capability(subject) != _WIDE_ON:
         return f"on compute capability {capability}: that is FlashAttention 4, which has them on 9.x alone"
     if backend == "FLASHINFER" and subject.runs("<0.22"):
         return f"in vLLM {subject.vllm}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec import launcher
 from gemmaspec.checkpoint.sizes import size_called
+from gemmaspec.profile.attention import images_off
 from gemmaspec.profile.command import Argument, Command, command_of
 from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
@@ -200,7 +201,7 @@ class Subject:
     @property
     def masks(self) -> bool | None:
         """Whether the target serves images that see later tokens; None if unknown."""
-        if self.takes_images is False:
+        if images_off(self.profile, self.command) and not self.runs("<0.27"):
             return False
         return self.target.masks_images if self.target else None
 
@@ -231,7 +232,7 @@ class Subject:
     def _raises_batch(self) -> bool:
         """Return whether the largest image must fit into a batch by default; so it is where that is not known."""
         size = size_called(self.called("target"))
-        masks = self.target.masks_images if self.target else not (size and size.shares_kv)
+        masks = self.target.wants_whole_images if self.target else not (size and size.shares_kv)
         serves = self.takes_images is not False
         return raised_for_images(self.vllm, masks=masks and not self.is_unified, serves_images=serves)
 
@@ -268,7 +269,7 @@ class Subject:
         if self.takes_images is False or not wants_whole_items(self.vllm, cpu=not self.machine.gpus):
             return False
         if self.target:
-            return self.target.masks_images
+            return self.target.wants_whole_images
         size = size_called(self.called("target"))
         return None if size and size.large_towers else False
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, Literal
 
+from gemmaspec.checkpoint.sizes import size_called
+from gemmaspec.launcher import range_contains
 from gemmaspec.profile.command import Command, command_of
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.releases.backends import backend_for
 
 Role = Literal["target", "draft"]
-_MASKED: Final = re.compile(r"(?<![a-z0-9])(31b|26b[-_]?a4b)(?![a-z0-9])", re.IGNORECASE)
-_CAUSAL: Final = re.compile(r"(?<![a-z0-9])(e[24]b|12b)(?![a-z0-9])", re.IGNORECASE)
-"""Sizes whose images see later tokens under vLLM (is_mm_prefix_lm, 0.20.0 to 0.33.0), and those whose do not."""
+_ASKS: Final = {"mtp": "draft", "eagle": "eagle3", "eagle3": "eagle3"}
+"""Method → the kind of head that the releases were asked about."""
 
 
 def backend_of(
@@ -28,19 +28,19 @@ def backend_of(
     """Return the backend by its name in vLLM's registry; None if it is not known.
 
     `capability` is that of the GPU that was found; default: the machine's of the profile. `fp8` and `masks` say what a
-    checkpoint decides: the KV cache's format, and whether images are served that need masks. Without them the
+    checkpoint decides: the KV cache's format, and whether its images need masks where they are served. Without them the
     profile's words decide, and where these leave both open, both must lead to one backend.
     """
     command = command_of(profile)
     method = profile.speculative.method if profile.speculative else None
     if (asked := _asked(profile, command, role, method)) and asked.lower() not in ("auto", "none"):
         return asked.upper()
-    if role == "draft" and method not in ("mtp", "draft_model"):
-        return "FLASH_ATTN" if method else None  # block heads and EAGLE have narrow heads
+    if role == "draft" and method not in ("mtp", "draft_model", "eagle", "eagle3"):
+        return "FLASH_ATTN" if method else None  # block heads are narrow
     where = capability or MACHINES[profile.machine].compute_capability
-    both = _masks(profile, command) if masks is None else [masks]
+    both = _masks(profile, command, vllm, masks)
     seen = [False] if role == "draft" and method == "draft_model" else both
-    asks: Role = "draft" if role == "draft" and method == "mtp" else "target"
+    asks = _ASKS.get(method or "", "target") if role == "draft" else "target"
     formats = _formats(command) if fp8 is None else [fp8]
     found = {backend_for(vllm, where, masks=mask, fp8=form, role=asks) for mask in seen for form in formats}
     return found.pop() if len(found) == 1 else None
@@ -55,13 +55,24 @@ def _asked(profile: Profile, command: Command, role: Role, method: str | None) -
     return (of_target or own) if method == "mtp" else own
 
 
-def _masks(profile: Profile, command: Command) -> list[bool]:
-    """Return whether images need masks; both where that is not known."""
+def images_off(profile: Profile, command: Command) -> bool:
+    """Return whether a server takes neither images nor videos, for which Gemma 4 has masks; sound needs none."""
     limits = profile.serve.limit_mm_per_prompt or {}
-    if command.switched("--language-model-only") or (len(limits) == 3 and not any(limits.values())):
+    return bool(command.switched("--language-model-only")) or all(limits.get(kind) == 0 for kind in ("image", "video"))
+
+
+def _masks(profile: Profile, command: Command, vllm: str, sees: bool | None) -> list[bool]:
+    """Return whether images need masks; both where that is not known.
+
+    Up to 0.26 a model that can see them has the masks even where it serves text alone (is_mm_prefix_lm in
+    vllm/transformers_utils/model_arch_config_convertor.py got `supports_multimodal` in 0.27.0).
+    """
+    if images_off(profile, command) and not range_contains("<0.27.0", vllm):
         return [False]
-    name = profile.target.model.rstrip("/").rpartition("/")[2]
-    return [True] if _MASKED.search(name) else [False] if _CAUSAL.search(name) else [True, False]
+    size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
+    if sees is None:
+        sees = size.masks if size else None
+    return [True, False] if sees is None else [sees]
 
 
 def _formats(command: Command) -> list[bool]:

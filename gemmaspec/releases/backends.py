@@ -9,21 +9,20 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gemmaspec.releases import spans
 from gemmaspec.releases.facts import releases
 
 _DATA: Final = Path(__file__).parent / "data" / "backends.json"
-Role = Literal["target", "draft"]
 
 
-def backend_for(vllm: str, capability: str | None, *, masks: bool, fp8: bool, role: Role = "target") -> str | None:
+def backend_for(vllm: str, capability: str | None, *, masks: bool, fp8: bool, role: str = "target") -> str | None:
     """Return the backend that vLLM chooses where the profile sets none; None for a release or GPU that was not asked.
 
-    `masks`: images are on, and their tokens see later ones, as in 31B and 26B-A4B. `fp8`: the KV cache's format.
-    `role` draft: the head of MTP. A composite such as TRITON_FLASH_ATTN runs the second for causal batches and Triton
-    where an image needs a mask.
+    `masks`: images are on, and their tokens see later ones, as in 31B, 26B-A4B and 12B. `fp8`: the KV cache's format.
+    `role` draft: the head of MTP; eagle3: that of EAGLE. A composite such as TRITON_FLASH_ATTN runs the second for
+    causal batches and Triton where an image needs a mask.
     """
     known = releases()
     forms = _table().get(capability or "", {}).get("masks" if masks else "causal", {})

@@ -16,7 +16,7 @@ from gemmaspec.releases import gemma4, table
 from gemmaspec.releases import spans as runs
 from gemmaspec.releases.extract import Extracted
 from gemmaspec.releases.flags import Flag
-from gemmaspec.releases.gemma4 import AttentionRule, Method
+from gemmaspec.releases.gemma4 import Method
 from gemmaspec.releases.model_runner import RunnerRule, runner_for
 from gemmaspec.releases.table import FILES, Fact, Nested
 from gemmaspec.releases.transformers import transformers_for
@@ -80,7 +80,6 @@ class Facts:
     runner: RunnerRule
     runner_unsupported: frozenset[str]
     """Everything that makes vLLM fall back from model runner v2 to v1, in vLLM's own words."""
-    attention: AttentionRule
 
     def methods_named(self, method: str) -> tuple[Method, ...]:
         """Return the ways in which one speculative method works; empty if it does not work."""
@@ -154,7 +153,6 @@ def facts_from(vllm: str, found: Extracted) -> Facts:
         methods=gemma4.methods_for(vllm),
         runner=runner_for(vllm),
         runner_unsupported=found.runner.unsupported,
-        attention=gemma4.attention_for(vllm),
     )
 
 

@@ -92,31 +92,6 @@ def methods_for(vllm: str) -> tuple[Method, ...]:
     return tuple(row for row in METHODS if within(vllm, row.versions))
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionRule:
-    """The attention backend of Gemma 4 by default. Its two head sizes, 256 and 512, decide."""
-
-    versions: str
-    flash_attention_on: tuple[int, ...]
-    """Major compute capabilities on which vLLM uses FlashAttention 4; elsewhere TRITON_ATTN."""
-    wide_heads_on: tuple[int, ...] = (9,)
-    """Those on which FlashAttention 4 has kernels for heads of 512."""
-
-
-ATTENTION: Final = (
-    AttentionRule(versions=">=0.19.0,<0.24", flash_attention_on=()),
-    AttentionRule(versions=">=0.24.0", flash_attention_on=(9, 10, 11)),
-)
-"""Gemma4Config.verify_and_update_config in vllm/model_executor/models/config.py; wide heads: get_flash_attn_version in
-vllm/v1/attention/backends/fa_utils.py, which from compute capability 10 on falls back to FlashAttention 2 for them."""
-
-
-def attention_for(vllm: str) -> AttentionRule:
-    """Return the rule of one vLLM."""
-    matching = (rule for rule in ATTENTION if within(vllm, rule.versions))
-    return next(matching, ATTENTION[-1])
-
-
 def within(vllm: str, versions: str) -> bool:
     """Return whether a version is in a range, by its release number; one without a number counts as very new."""
     return launcher.range_contains(versions, vllm if vllm[:1].isdigit() else "999")

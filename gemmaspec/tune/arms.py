@@ -12,10 +12,12 @@ from gemmaspec.bench.settings import arm_of, arms_of
 from gemmaspec.errors import UsageError
 from gemmaspec.predict.steps import PARALLEL
 from gemmaspec.profile.command import compile_of
+from gemmaspec.profile.graphs import graph_modes
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import vllm_of
-from gemmaspec.releases.gemma4 import attention_for
+from gemmaspec.releases.backends import backend_for
+from gemmaspec.releases.facts import nearest, newest
 from gemmaspec.releases.model_runner import RunnerInput, runner_for, runs
 
 USUAL: Final = (1, 2, 4, 8)
@@ -23,6 +25,7 @@ USUAL: Final = (1, 2, 4, 8)
 OF_A_BLOCK: Final = (4,)
 """The same where the draft makes a block in one pass, which costs the same however short it is."""
 RUNNER: Final = "VLLM_USE_V2_MODEL_RUNNER"
+_HOPPER: Final = "9.0"
 DECODE_GRAPHS: Final = '{"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'
 
 
@@ -148,7 +151,12 @@ def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool) -> Iterator
     if profile.serve.enforce_eager:
         yield _knob(profile, "with graphs", "serve.enforce_eager=false")
     elif compile_of(profile) == "default":
-        words = json.dumps([*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS])
+        extra = [*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS]
+        serve = profile.serve.model_copy(update={"extra_args": extra})
+        graphs = graph_modes(profile.model_copy(update={"serve": serve}), vllm) if vllm else None
+        if graphs and graphs.target == "NONE":
+            return  # the backend gives up these graphs, and nothing is compiled
+        words = json.dumps(extra)
         yield _knob(profile, "full graphs for decoding, nothing compiled", f"serve.extra_args={words}")
 
 
@@ -158,9 +166,9 @@ def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:
     A machine without a known GPU is taken to have two: a backend that it lacks does not start, which is a result.
     A head of MTP inherits the target's; DFlash and DSpark run on FLASH_ATTN alone.
     """
-    rule = attention_for(vllm or "")
     capability = MACHINES[profile.machine].compute_capability if profile.machine in MACHINES else None
-    if (capability and int(capability.split(".")[0]) not in rule.wide_heads_on) or not rule.flash_attention_on:
+    release = nearest(vllm or newest())
+    if backend_for(release, capability or _HOPPER, masks=False, fp8=False) != "FLASH_ATTN":
         return
     other = "FLASH_ATTN" if (profile.serve.attention_backend or "").upper() == "TRITON_ATTN" else "TRITON_ATTN"
     yield _knob(profile, f"attention backend {other}", f"serve.attention_backend={other}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmaspec import data
 from gemmaspec.deploy.checks.planned import plan_on, release_for
+from gemmaspec.deploy.kept.attention import graphs_expected
 from gemmaspec.deploy.kept.measurements import of_plan, own_rows, taken_by
 from gemmaspec.errors import UsageError
 from gemmaspec.fit.advice import advice
@@ -52,6 +53,8 @@ def fit(request: FitRequest) -> Fit:
     plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
     measured, attention = tuple(profile.measured), _attention(profile, plan)
+    graphs = graphs_expected(profile, vllm, capability=plan.device.capability, target=models.target)
+    said = (*_notes(plan, attention), *graphs)
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
     return Fit(
@@ -65,7 +68,7 @@ def fit(request: FitRequest) -> Fit:
         measured=measured,
         attention=attention,
         link=link_of(plan, concurrency=request.concurrency),
-        notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *_notes(plan, attention), *unknown),
+        notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *said, *unknown),
     )
 
 
@@ -105,7 +108,7 @@ def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
             role=role,
             capability=plan.device.capability,
             fp8=plan.flags.cache_dtype.startswith("fp8"),
-            masks=plan.flags.towers and plan.models.target.masks_images,
+            masks=plan.models.target.masks_images,
         )
         for role in roles
     }

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gemmaspec.bench.stored import read_text
 from gemmaspec.deploy.kept import measurements
-from gemmaspec.deploy.kept.attention import expected, words
+from gemmaspec.deploy.kept.attention import expected, graphs_expected, words
 from gemmaspec.deploy.kept.measurements import Taken
 from gemmaspec.errors import UsageError
 from gemmaspec.fit.memory_plan import MemoryPlan
@@ -160,6 +160,8 @@ def _side(drafts: bool) -> str:
 def _attention(profile: Profile) -> Iterator[str]:
     if chosen := words(expected(profile)):
         yield f"attention: {chosen}"
+    if vllm := vllm_of(profile):
+        yield from graphs_expected(profile, vllm, capability=None)
 
 
 def _loses_graphs(loaded: Loaded, taken: Taken, plan: MemoryPlan | None) -> bool:

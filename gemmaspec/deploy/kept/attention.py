@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.profile.attention import Role, backend_of
+from gemmaspec.profile.graphs import graph_modes
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.parts import Checkpoint
@@ -26,6 +27,7 @@ _LOWERED: Final = re.compile(
     r"setting cudagraph_mode=([A-Z_]{4,24})"
 )
 """vllm/config/compilation.py, 0.19.0 to 0.33.0."""
+_DRAFT: Final = ", and drafts after the first run without any; slower than no draft, see: gemmaspec explain GS501"
 _NEGATIVE: Final = re.compile(r"Estimated CUDA graph memory: (-[0-9.]{1,8}) GiB")
 """vllm/v1/worker/gpu_model_runner.py; it is added to what the KV cache may take."""
 _LINES: Final = 20_000
@@ -42,8 +44,27 @@ def expected(profile: Profile, target: Checkpoint | None = None) -> Backends:
 
     roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
     vllm = nearest(vllm_of(profile) or newest())
-    masks = None if target is None or target.masks_images else False
+    masks = None if target is None else target.masks_images
     return {role: backend_of(profile, vllm, role=role, masks=masks) for role in roles}
+
+
+def graphs_expected(
+    profile: Profile, vllm: str, *, capability: str | None, target: Checkpoint | None = None
+) -> Iterator[str]:
+    """Yield the CUDA graphs that a server will lack, and what brings them back; nothing where it has them."""
+    from gemmaspec import data
+    from gemmaspec.errors import PatchError
+    from gemmaspec.patching.patch import Shelf
+    from gemmaspec.releases.facts import nearest
+    from gemmaspec.stack.speed import speed_choice
+
+    taken: tuple[str, ...] = ()
+    with contextlib.suppress(PatchError):
+        taken = tuple(speed_choice(profile, Shelf(data.patch_folders())).taken)
+    masks = target.masks_images if target else None
+    modes = graph_modes(profile, nearest(vllm), capability=capability, masks=masks, patches=taken)
+    if modes and modes.lost:
+        yield f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +86,8 @@ def logged(lines: Iterable[str]) -> Logged:
             backends[used[1]] = None
         if lowered := _LOWERED.search(line):
             why = "speculation with this attention backend" if lowered[2] else "this attention backend"
-            warnings[f"CUDA graphs are {lowered[3]} instead of {lowered[1]}: {why} does not allow those"] = None
+            said = f"CUDA graphs are {lowered[3]} instead of {lowered[1]}: {why} does not allow those"
+            warnings[said + (_DRAFT if lowered[2] else "")] = None
         if negative := _NEGATIVE.search(line):
             said = f"vLLM estimated {negative[1]} GiB for CUDA graphs, so the KV cache took memory that is not there"
             warnings[f"{said}: set serve.extra_args: [--kv-cache-memory-bytes, BYTES]"] = None

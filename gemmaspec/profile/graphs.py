@@ -1,0 +1,234 @@
+"""Which CUDA graphs a profile's server gets, for its target and its draft, and what takes them away. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec import launcher
+from gemmaspec.checkpoint.sizes import size_called
+from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.command import COMPILATION, LEVEL, Command, command_of
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runner import asked_of_runner
+from gemmaspec.releases.facts import facts_for
+from gemmaspec.releases.graphs import LEVELS, mode_of, support_of
+from gemmaspec.releases.model_runner import RunnerInput, forced_by, runner_for, runs
+
+PATCH: Final = "composite-full-graphs"
+"""The speed patch with which composite backends keep full graphs with a draft."""
+_HEADS: Final = {"mtp": "draft", "eagle3": "eagle3", "eagle": "eagle3"}
+_CHAINS: Final = ("mtp", "eagle", "eagle3")
+_BLOCKS: Final = ("dflash", "dspark")
+_NO_HEAD: Final = ("ngram", "ngram_gpu", "suffix", "custom_class", "extract_hidden_states")
+LOST: Final = ("NONE", "PIECEWISE")
+"""Modes without a graph of the whole decoding step."""
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphModes:
+    """The graphs of a server, as its vLLM resolves them."""
+
+    target: str
+    """FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE or NONE; REFUSED where vLLM does not start."""
+    draft: str | None
+    """What the drafts after the first run in: FULL, PIECEWISE or NONE; None without a head that vLLM runs."""
+    why: str = ""
+    """What took them away; empty where the server has all that it can have."""
+    fix: str = ""
+    """The line of the profile, or the patch, that brings them back; empty where nothing is lost."""
+    path: Path = ("speculative",)
+    """The key that decides."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether decoding runs without a graph of the whole step, or the draft without any."""
+        return self.target in LOST or self.draft == "NONE"
+
+    def words(self) -> str:
+        """Return both modes for people."""
+        return f"target {self.target}" + (f", draft {self.draft}" if self.draft else "")
+
+
+def graph_modes(
+    profile: Profile,
+    vllm: str,
+    *,
+    capability: str | None = None,
+    fp8: bool | None = None,
+    masks: bool | None = None,
+    patches: Collection[str] = (),
+) -> GraphModes | None:
+    """Return the graphs of a profile's server under one release; None where that is not known, or without a GPU.
+
+    `capability`, `fp8` and `masks` as in `backend_of`; `patches` are the ids of those that the server takes.
+    """
+    machine = MACHINES[profile.machine]
+    where, command = capability or machine.compute_capability, command_of(profile)
+    if not machine.gpus or where is None:
+        return None
+    spec = profile.speculative
+    method = spec.method if spec else None
+    runner = _runner(profile, command, vllm)
+    compiles, graphs, path = _asked(command)
+    eager = command.argument("--enforce-eager")
+    if eager and not eager.negated:
+        return _modes("NONE", method, runner, why="enforce_eager turns them off", fix="remove it", path=eager.path)
+    weakest = _weakest(profile, vllm, where, fp8, masks, patches)
+    if weakest is None:
+        return None
+    support, backend = weakest
+    drafting = bool(spec and spec.num_speculative_tokens)
+    mode = mode_of(vllm, support=support, drafting=drafting, compiles=compiles, graphs=graphs)
+    plain = mode_of(vllm, support="ALWAYS", drafting=drafting, compiles=compiles, graphs=graphs)
+    if mode is None or plain is None:
+        return None
+    if plain in LOST:
+        said = " and ".join(one for one in (compiles, graphs) if one != "default") or "the default"
+        why = f"{said} of the compilation leaves {plain}"
+        return _modes(plain, method, runner, why=why, fix="remove it", path=path)
+    if "LMCache" in (command.value("--kv-transfer-config") or "") and mode not in LOST:
+        why = "LMCache, which stores the cache layer by layer, makes vLLM take PIECEWISE"
+        return _modes("PIECEWISE", method, runner, why=why, fix="remove serve's kv_transfer_config")
+    if (largest := _largest_size(command)) is not None and spec and largest < (tokens := _tokens(profile)):
+        why = f"the largest capture size is {largest}, below the {tokens} tokens that one request verifies"
+        return _modes("NONE", method, runner, why=why, fix=f"let the sizes reach {tokens}", path=path)
+    if mode in LOST or mode == "REFUSED":
+        why = f"{backend} supports {support} with {method or 'no draft'}, so vLLM takes {mode}"
+        fix = _mends(vllm, where, backend)
+        return _modes(mode, method, runner, why=why, fix=fix, path=("serve", "attention_backend"))
+    if spec and spec.enforce_eager:
+        path = ("speculative", "enforce_eager")
+        return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
+    return _modes(mode, method, runner)
+
+
+def _modes(
+    target: str, method: str | None, runner: str, *, why: str = "", fix: str = "", path: Path = ("speculative",)
+) -> GraphModes:
+    draft = _head_mode(target, method, runner)
+    if draft == "NONE" and not why:
+        why, fix = _head_why(target, method, runner)
+    return GraphModes(target=target, draft=draft, why=why, fix=fix, path=path)
+
+
+def _head_mode(target: str, method: str | None, runner: str) -> str | None:
+    """Return what the drafts after the first run in.
+
+    v1: initialize_cudagraph_keys in vllm/v1/spec_decode/llm_base_proposer.py, 0.25.0 to 0.33.0. v2:
+    init_cudagraph_manager of vllm/v1/worker/gpu/spec_decode/ (autoregressive, from 0.32 target_dependent_ar; dflash);
+    draft_model there has none (standalone_ar).
+    """
+    if method is None or method in _NO_HEAD:
+        return None
+    if runner == "v1":
+        return "PIECEWISE" if target in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE") else "NONE"
+    full = target.startswith("FULL")
+    return "FULL" if full and method in (*_CHAINS, *_BLOCKS) else "NONE"
+
+
+def _head_why(target: str, method: str | None, runner: str) -> tuple[str, str]:
+    if runner == "v1":
+        return (
+            f"model runner v1 captures piecewise graphs alone for a draft, and {target} has none",
+            "compile by default",
+        )
+    return f"model runner v2 captures no graphs for {method}", "set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}, or use mtp"
+
+
+def _asked(command: Command) -> tuple[str, str, Path]:
+    """Return what compiles, which graphs are asked for, and the key; `default` for what is left open."""
+    compiles = graphs = "default"
+    path: Path = ("serve", "extra_args")
+    for one in command.arguments:
+        if one.flag == LEVEL:
+            compiles, path = f"-O{one.value}", one.path
+        elif one.flag == COMPILATION:
+            keys = {one.keys[0]: one.value} if one.keys else _json(one.value)
+            path = one.path
+            if (mode := keys.get("mode")) is not None:
+                compiles = f"mode {mode}"
+            if asked := keys.get("cudagraph_mode"):
+                graphs = str(asked).upper()
+    return compiles, graphs, path
+
+
+def _largest_size(command: Command) -> int | None:
+    """Return the largest size that the profile lets vLLM capture; None where it says nothing of it."""
+    sizes: list[Any] = []
+    for one in command.arguments:
+        if one.flag == COMPILATION and not one.keys:
+            keys = _json(one.value)
+            sizes += keys.get("cudagraph_capture_sizes") or []
+            sizes += [keys["max_cudagraph_capture_size"]] if "max_cudagraph_capture_size" in keys else []
+        elif one.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
+            sizes += one.words or (one.value,)
+    whole = [int(size) for size in sizes if str(size).isdecimal()]
+    return max(whole) if whole else None
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tokens(profile: Profile) -> int:
+    return 1 + ((profile.speculative.num_speculative_tokens or 0) if profile.speculative else 0)
+
+
+def _weakest(
+    profile: Profile, vllm: str, where: str, fp8: bool | None, masks: bool | None, patches: Collection[str]
+) -> tuple[str, str] | None:
+    """Return the weakest support among the layers of target and head, and its backend.
+
+    Where the KV format is open, both formats must lead to one answer.
+    """
+    method = profile.speculative.method if profile.speculative else None
+    kind = _HEADS.get(method or "")
+    found = set()
+    for form in (False, True) if fp8 is None else (fp8,):
+        backend = backend_of(profile, vllm, capability=where, fp8=form, masks=masks)
+        if backend is None:
+            continue
+        own = support_of(vllm, where, backend, fp8=form, head=kind)
+        if own and backend.startswith("TRITON_FLASH") and PATCH in patches:
+            own = "UNIFORM_BATCH"
+        rows = [(own, backend)]
+        if kind and (head := backend_of(profile, vllm, role="draft", capability=where, fp8=form)):
+            rows.append((support_of(vllm, where, head, fp8=form, head=kind, role="draft"), head))
+        known = [(level, name) for level, name in rows if level]
+        if own and known:
+            found.add(min(known, key=lambda row: LEVELS.index(row[0])))
+    ordered = sorted(found, key=lambda row: LEVELS.index(row[0]))
+    whole = ordered and ordered[0][0] in LEVELS[2:]  # from UNIFORM_BATCH on vLLM resolves the same for every batch
+    return ordered[0] if whole or len({level for level, _ in found}) == 1 else None
+
+
+def _mends(vllm: str, where: str, backend: str) -> str:
+    """Return what keeps full graphs with a draft on a GPU."""
+    line = "serve.attention_backend: " + ("FLASH_ATTN" if where.startswith("9.") else "TRITON_ATTN")
+    composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
+    patched = f"take the patch {PATCH}, or " if composite else ""
+    text = " or serve.language_model_only: true if you serve only text"
+    return f"{patched}set {line},{text}"
+
+
+def _runner(profile: Profile, command: Command, vllm: str) -> str:
+    size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
+    facts = facts_for(vllm)
+    given = RunnerInput(
+        mixture=bool(size and size.experts),
+        triton=True,
+        forced=forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+        method=profile.speculative.method if profile.speculative else None,
+        stages=profile.serve.pipeline_parallel_size or 1,
+        options=asked_of_runner(profile, command, facts.runner_unsupported) if facts else frozenset(),
+    )
+    return runs(runner_for(vllm), given)

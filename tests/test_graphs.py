@@ -1,0 +1,138 @@
+"""Which CUDA graphs a server gets, as the layers and the configuration of released vLLMs resolved them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.checkpoint.sizes import SIZES, size_called
+from gemmaspec.cli.app import run
+from gemmaspec.data import PATCHES
+from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.graphs import PATCH, graph_modes
+from gemmaspec.profile.load import load_profile
+from gemmaspec.tune.arms import field_of
+
+H200, B200, GB10 = ("machine=h200",), ("machine=b200",), ("machine=dgx-spark",)
+OFF = "serve.limit_mm_per_prompt={image: 0, video: 0}"
+
+
+def decode_only(mode: int, graphs: str | None = None) -> str:
+    keys = {"mode": mode, **({"cudagraph_mode": graphs} if graphs else {})}
+    return f"serve.extra_args={json.dumps(['--compilation-config', json.dumps(keys)])}"
+
+
+@pytest.mark.parametrize("vllm", ["0.32.0", "0.33.0"])
+@pytest.mark.parametrize(
+    ("sets", "target", "draft"),
+    [
+        (H200, "PIECEWISE", "NONE"),
+        (B200, "PIECEWISE", "NONE"),
+        (GB10, "FULL_AND_PIECEWISE", "FULL"),
+        ((*H200, "target.model=google/gemma-4-12B-it"), "PIECEWISE", "NONE"),
+        ((*H200, "target.model=google/gemma-4-26B-A4B-it"), "PIECEWISE", "NONE"),
+        ((*H200, "target.model=google/gemma-4-E4B-it"), "FULL_AND_PIECEWISE", "FULL"),
+        ((*H200, "serve.attention_backend=FLASH_ATTN"), "FULL_AND_PIECEWISE", "FULL"),
+        ((*H200, "serve.attention_backend=TRITON_ATTN"), "FULL_AND_PIECEWISE", "FULL"),
+        ((*H200, OFF), "FULL_AND_PIECEWISE", "FULL"),
+        ((*B200, OFF), "FULL_AND_PIECEWISE", "FULL"),
+        ((*H200, decode_only(0, "FULL_DECODE_ONLY")), "NONE", "NONE"),
+        ((*GB10, decode_only(0)), "FULL_DECODE_ONLY", "FULL"),
+        ((*GB10, decode_only(1)), "NONE", "NONE"),
+        ((*GB10, "serve.extra_args=[-O0]"), "NONE", "NONE"),
+        ((*GB10, "serve.extra_args=['--compilation-config.cudagraph_mode=NONE']"), "NONE", "NONE"),
+        ((*GB10, "serve.extra_args=['--cudagraph-capture-sizes', '1', '2']"), "NONE", "NONE"),
+        ((*GB10, "serve.enforce_eager=true"), "NONE", "NONE"),
+        ((*GB10, "env.VLLM_USE_V2_MODEL_RUNNER=0"), "FULL_AND_PIECEWISE", "PIECEWISE"),
+    ],
+)
+def test_the_modes_are_those_that_vllm_resolves(vllm: str, sets: tuple[str, ...], target: str, draft: str) -> None:
+    modes = graph_modes(load_profile("nvidia-31b-mtp", overrides=sets).profile, vllm)
+    assert modes
+    assert (modes.target, modes.draft) == (target, draft)
+    assert bool(modes.why and modes.fix) == modes.lost
+
+
+@pytest.mark.parametrize("method", ["ngram", None])
+def test_without_a_draft_a_composite_keeps_its_graphs_and_with_one_that_has_no_layers_it_does_not(
+    method: str | None,
+) -> None:
+    profile = load_profile("nvidia-31b-mtp", overrides=H200, no_spec=True).profile
+    if method:
+        spec = load_profile("nvidia-31b-mtp").profile.speculative
+        assert spec
+        profile = profile.model_copy(update={"speculative": spec.model_copy(update={"method": method})})
+    modes = graph_modes(profile, "0.32.0")
+    assert modes
+    assert (modes.target, modes.draft) == ("PIECEWISE" if method else "FULL_AND_PIECEWISE", None)
+
+
+def test_the_patch_brings_the_graphs_back_and_a_machine_that_is_not_known_says_nothing() -> None:
+    modes = graph_modes(load_profile("nvidia-31b-mtp", overrides=H200).profile, "0.32.0", patches=(PATCH,))
+    assert modes
+    assert not modes.lost
+    assert graph_modes(load_profile("nvidia-31b-mtp").profile, "0.32.0") is None
+    assert graph_modes(load_profile("tiny-cpu").profile, "0.32.0") is None
+
+
+def test_lint_says_it_with_the_line_that_mends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [
+        "profile",
+        "lint",
+        "nvidia-31b-mtp",
+        "--set",
+        "machine=h200",
+        "--set",
+        "patches.speed=off",
+        "--release",
+        "0.32.0",
+    ]
+    ships = (PATCHES / PATCH).is_dir()
+    assert bool(run([*asked, "--json"])) == ships
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    (found,) = (one for one in profile["findings"] if one["code"] == "GS501")
+    assert found["severity"] == ("error" if ships else "warning")
+    assert "target PIECEWISE, draft NONE" in found["message"]
+    assert PATCH in found["fix"]
+    assert "serve.attention_backend: FLASH_ATTN" in found["fix"]
+    assert run([*asked, "--set", "serve.attention_backend=FLASH_ATTN"]) == 0
+
+
+def test_tune_runs_no_arm_whose_server_would_have_no_graphs() -> None:
+    knobs = {}
+    for sets in (H200, (*H200, "serve.attention_backend=FLASH_ATTN")):
+        profile = load_profile("nvidia-31b-mtp", overrides=(*sets, "runtime.vllm=0.32.0")).profile
+        knobs[sets] = {one.knob for one in field_of(profile, (), loads=(1,)).knobs}
+    plain, flash = knobs.values()
+    assert "full graphs for decoding, nothing compiled" in flash
+    assert "full graphs for decoding, nothing compiled" not in plain
+
+
+@pytest.mark.parametrize(
+    ("name", "vllm", "sets", "target", "draft"),
+    [
+        ("spark-31b-eagle3", "0.32.0", GB10, "TRITON_ATTN", "TRITON_ATTN"),
+        ("spark-31b-eagle3", "0.32.0", (*B200, OFF), "FLASHINFER", "FLASHINFER"),
+        ("spark-31b-eagle3", "0.32.0", (*H200, OFF), "FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", "0.32.0", (*H200, "target.model=google/gemma-4-12B-it"), "TRITON_FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", "0.32.0", (*H200, OFF), "FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", "0.32.0", (*H200, "serve.limit_mm_per_prompt={image: 0}"), "TRITON_FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", "0.32.0", (*H200, "target.model=someone/my-12b-it"), None, "FLASH_ATTN"),
+    ],
+)  # fmt: skip
+def test_backends_of_heads_of_sizes_and_of_images_off(
+    name: str, vllm: str, sets: tuple[str, ...], target: str | None, draft: str | None
+) -> None:
+    profile = load_profile(name, overrides=sets).profile
+    assert backend_of(profile, vllm) == target
+    assert backend_of(profile, vllm, role="draft") == draft
+
+
+def test_a_size_is_known_by_one_table_alone() -> None:
+    assert size_called("someone/my-12b-it") is None
+    assert {name for name, one in SIZES.items() if one.masks} == {"31B", "26B-A4B", "12B"}
+    package = Path(__file__).parent.parent / "gemmaspec"
+    homes = {file.name for file in package.rglob("*.py") if "26b[-_]?a4b" in file.read_text()}
+    assert homes == {"sizes.py"}
