@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec import data
+from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, PatchError
 from gemmaspec.patching.patch import Patch, load_patch, load_patches
 from gemmaspec.proof import prove as proving
@@ -202,3 +205,13 @@ def test_a_part_of_a_remote_file_is_asked_for_and_nothing_else_taken(whole: bool
                 assert source._read(url, session, 8, None) == b"89"
         finally:
             server.shutdown()
+
+
+def test_a_patch_without_a_probe_is_refused_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(data.PATCHES / "draft-text-only", tmp_path / "draft-text-only")
+    (folder / "probe.py").unlink()
+    monkeypatch.setattr("gemmaspec.proof.environment.prove_python", lambda **_: pytest.fail("an environment was built"))
+    assert run(["patch", "prove", "draft-text-only", "--patches", str(tmp_path)]) != 0
+    assert "probe.py is missing" in capsys.readouterr().err

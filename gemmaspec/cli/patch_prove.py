@@ -52,12 +52,13 @@ def prove(
     from gemmaspec.carry.patchset import load_set
     from gemmaspec.proof.behaviour import prove_folder
     from gemmaspec.proof.environment import prove_python, triton_folder
-    from gemmaspec.proof.prove import Probes, prove
+    from gemmaspec.proof.prove import Probes, need_probes, prove
 
     chosen = load_set(patches or (), folders or ())
     for error in chosen.refused.values():
         raise error
     wanted = [chosen.every[name] for name in chosen.judges]
+    need_probes(wanted)
     releases = [] if tree and not release else _releases(wanted, release or (), every=all_releases)
     proofs, python = [], prove_python(progress=output.progress)
     with Probes(python, lambda: triton_folder(python, progress=output.progress)) as probes:
