@@ -9,13 +9,14 @@ import pytest
 
 from gemmaspec.checkpoint.sizes import SIZES, size_called
 from gemmaspec.cli.app import run
-from gemmaspec.data import PATCHES
 from gemmaspec.profile.attention import backend_of
 from gemmaspec.profile.graphs import PATCH, graph_modes
 from gemmaspec.profile.load import load_profile
 from gemmaspec.tune.arms import field_of
 
-H200, B200, GB10 = ("machine=h200",), ("machine=b200",), ("machine=dgx-spark",)
+OWN = "serve.attention_backend=null"
+"""vLLM's own choice of a backend."""
+H200, B200, GB10 = ("machine=h200", OWN), ("machine=b200", OWN), ("machine=dgx-spark", OWN)
 OFF = "serve.limit_mm_per_prompt={image: 0, video: 0}"
 
 
@@ -70,7 +71,9 @@ def test_without_a_draft_a_composite_keeps_its_graphs_and_with_one_that_has_no_l
 
 
 def test_the_patch_brings_the_graphs_back_and_a_machine_that_is_not_known_says_nothing() -> None:
-    modes = graph_modes(load_profile("nvidia-31b-mtp", overrides=H200).profile, "0.32.0", patches=(PATCH,))
+    modes = graph_modes(
+        load_profile("nvidia-31b-mtp", overrides=(*H200, f"patches.optional=[{PATCH}]")).profile, "0.32.0"
+    )
     assert modes
     assert not modes.lost
     assert graph_modes(load_profile("nvidia-31b-mtp").profile, "0.32.0") is None
@@ -78,22 +81,12 @@ def test_the_patch_brings_the_graphs_back_and_a_machine_that_is_not_known_says_n
 
 
 def test_lint_says_it_with_the_line_that_mends_it(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [
-        "profile",
-        "lint",
-        "nvidia-31b-mtp",
-        "--set",
-        "machine=h200",
-        "--set",
-        "patches.speed=off",
-        "--release",
-        "0.32.0",
-    ]
-    ships = (PATCHES / PATCH).is_dir()
-    assert bool(run([*asked, "--json"])) == ships
+    sets = [word for key in ("machine=h200", OWN) for word in ("--set", key)]
+    asked = ["profile", "lint", "nvidia-31b-mtp", *sets, "--release", "0.32.0"]
+    assert run([*asked, "--json"]) == 2
     (profile,) = json.loads(capsys.readouterr().out)["profiles"]
     (found,) = (one for one in profile["findings"] if one["code"] == "GS501")
-    assert found["severity"] == ("error" if ships else "warning")
+    assert found["severity"] == "error"
     assert "target PIECEWISE, draft NONE" in found["message"]
     assert PATCH in found["fix"]
     assert "serve.attention_backend: FLASH_ATTN" in found["fix"]

@@ -462,7 +462,7 @@ def test_the_other_attention_backend_is_tried_where_there_is_one(
     set_ = [
         f"machine={machine}",
         f"image=vllm/vllm-openai:{image}",
-        *([f"serve.attention_backend={own}"] if own else []),
+        f"serve.attention_backend={own or 'null'}",
     ]
     found = field_of(load_profile("nvidia-31b-mtp", overrides=set_).profile, [], loads=(1,))
     assert {one.knob for one in found.knobs if one.knob.startswith("attention")} == tried

@@ -19,13 +19,14 @@ def headline() -> str:
     """Return the sentences. The cells are those nearest to the profile as shipped that the store has all three of."""
     long, short = (three(context) for context in CONTEXTS)
     gain = _rate(long[2]) / _rate(long[1])
-    by_hand = " and `serve.attention_backend: TRITON_ATTN`" if long[2].attention_backend == "TRITON_ATTN" else ""
+    by_hand = " and Triton's attention, which the profile names" if long[2].attention_backend == "TRITON_ATTN" else ""
+    by_hand += "" if long[2].images else " (it was not recorded whether images were served)"
     cache = "" if long[0].kv_cache_dtype == "bf16" else " with an FP8 cache"
     lines = (
         f"**Gemma 4 31B, {gain:.1f} times as fast on an H200.** Tokens per second of one request while it decodes,",
         f"after {CONTEXTS[0]:,} ({CONTEXTS[1]}) tokens, `nvidia-31b-mtp`{cache}: **{_both(long, short, 2)}**",
         f"with gemmaspec's patches for vLLM{by_hand}, {_both(long, short, 1)} without a draft,",
-        f"{_both(long, short, 0)} with the same draft on vLLM {RELEASE} as released, which gives up graphs for it.",
+        f"{_both(long, short, 0)} with the same draft on vLLM {RELEASE} as released, whose own choice of attention gives up graphs for it.",
         "A small draft model proposes tokens, and the large target verifies them.",
     )
     return "\n".join(lines)

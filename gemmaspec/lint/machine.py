@@ -7,7 +7,7 @@ from typing import Final
 
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
-from gemmaspec.profile.graphs import LOST, PATCH, graph_modes
+from gemmaspec.profile.graphs import LOST, graph_modes
 
 FAST: Final = 1000.0
 """Memory bandwidth in 10^9 bytes/s above which a drafter's launches, not its bytes, take the time: a DGX Spark has 273,
@@ -31,18 +31,11 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
         if on:
             message = f"disables CUDA graphs for the draft; {_MEASURED}, not compiled: 0.39 times the speed of no draft"
             yield Issue(path=path, message=message, fix="remove it, or remove the draft")
-    profile, patches = subject.profile, _speed_patches(subject)
-    modes = graph_modes(profile, subject.facts.vllm, fp8=subject.caches_fp8, masks=subject.masks, patches=patches)
+    profile = subject.profile
+    modes = graph_modes(profile, subject.facts.vllm, fp8=subject.caches_fp8, masks=subject.masks)
     if modes and modes.target in LOST and not (given and not given.negated):
-        certain = _is_fast(subject) and PATCH in subject.patches  # else a profile that ships cannot do better
         message = f"decoding gets no full CUDA graph ({modes.words()}): {modes.why}; {_LOSES}"
-        yield Issue(path=modes.path, message=message, fix=modes.fix, severity="error" if certain else None)
-
-
-def _speed_patches(subject: Subject) -> tuple[str, ...]:
-    """Return the speed patches that the profile names, or with `auto` all that ship."""
-    speed = subject.profile.patches.speed
-    return () if speed == "off" else tuple(subject.patches) if isinstance(speed, str) else tuple(speed)
+        yield Issue(path=modes.path, message=message, fix=modes.fix, severity="error" if _is_fast(subject) else None)
 
 
 @rule("GS502", "note")

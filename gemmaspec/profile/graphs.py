@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,11 +60,10 @@ def graph_modes(
     capability: str | None = None,
     fp8: bool | None = None,
     masks: bool | None = None,
-    patches: Collection[str] = (),
 ) -> GraphModes | None:
     """Return the graphs of a profile's server under one release; None where that is not known, or without a GPU.
 
-    `capability`, `fp8` and `masks` as in `backend_of`; `patches` are the ids of those that the server takes.
+    `capability`, `fp8` and `masks` as in `backend_of`. The profile may list the patch that keeps graphs.
     """
     machine = MACHINES[profile.machine]
     where, command = capability or machine.compute_capability, command_of(profile)
@@ -78,7 +76,7 @@ def graph_modes(
     eager = command.argument("--enforce-eager")
     if eager and not eager.negated:
         return _modes("NONE", method, runner, why="enforce_eager turns them off", fix="remove it", path=eager.path)
-    weakest = _weakest(profile, vllm, where, fp8, masks, patches)
+    weakest = _weakest(profile, vllm, where, fp8, masks)
     if weakest is None:
         return None
     support, backend = weakest
@@ -183,9 +181,7 @@ def _tokens(profile: Profile) -> int:
     return 1 + ((profile.speculative.num_speculative_tokens or 0) if profile.speculative else 0)
 
 
-def _weakest(
-    profile: Profile, vllm: str, where: str, fp8: bool | None, masks: bool | None, patches: Collection[str]
-) -> tuple[str, str] | None:
+def _weakest(profile: Profile, vllm: str, where: str, fp8: bool | None, masks: bool | None) -> tuple[str, str] | None:
     """Return the weakest support among the layers of target and head, and its backend.
 
     Where the KV format is open, both formats must lead to one answer.
@@ -198,7 +194,7 @@ def _weakest(
         if backend is None:
             continue
         own = support_of(vllm, where, backend, fp8=form, head=kind)
-        if own and backend.startswith("TRITON_FLASH") and PATCH in patches:
+        if own and backend.startswith("TRITON_FLASH") and keeps_graphs(profile):
             own = "UNIFORM_BATCH"
         rows = [(own, backend)]
         if kind and (head := backend_of(profile, vllm, role="draft", capability=where, fp8=form)):
@@ -211,12 +207,17 @@ def _weakest(
     return ordered[0] if whole or len({level for level, _ in found}) == 1 else None
 
 
+def keeps_graphs(profile: Profile) -> bool:
+    """Return whether a profile lists the patch with which a composite backend keeps full graphs with a draft."""
+    return PATCH in (*profile.patches.required, *profile.patches.optional)
+
+
 def _mends(vllm: str, where: str, backend: str) -> str:
     """Return what keeps full graphs with a draft on a GPU."""
     line = "serve.attention_backend: " + ("FLASH_ATTN" if where.startswith("9.") else "TRITON_ATTN")
-    composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
-    patched = f"take the patch {PATCH}, or " if composite else ""
     text = " or serve.language_model_only: true if you serve only text"
+    composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
+    patched = f"list {PATCH} under patches.optional, or " if composite else ""
     return f"{patched}set {line},{text}"
 
 

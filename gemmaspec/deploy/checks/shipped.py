@@ -13,13 +13,11 @@ from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.predict.speaks import Kind, Spoken, speaking
 from gemmaspec.profile.attention import backend_of
 from gemmaspec.profile.command import command_of, compile_of
+from gemmaspec.profile.graphs import keeps_graphs
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import vllm_of
 from gemmaspec.rows import NONE, GraphMode, Row, Setting
-
-KEEPS_GRAPHS = "composite-full-graphs"
-"""The patch with which a composite backend keeps full graphs with a draft."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +71,19 @@ def kind_of(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) -> Kin
         linear_kernel=command.value("--linear-backend"),
         compiled=compiled,
         alone=alone,
-        drafting=_drafting(profile, backend, alone, taken, compiled == "compiled"),
+        drafting=_drafting(profile, backend, alone, compiled == "compiled"),
         patches=frozenset(taken.patches),
         idle=taken.idle,
     )
 
 
 def _drafting(
-    profile: Profile, backend: str | None, alone: GraphMode, taken: Taken, compiles: bool
+    profile: Profile, backend: str | None, alone: GraphMode, compiles: bool
 ) -> tuple[GraphMode | None, GraphMode | None]:
     """Return the graphs of target and draft; vllm/v1/attention/backends/composite.py, 0.30.0 to 0.33.0."""
     spec = profile.speculative
     head = None if spec is None or spec.method in ("ngram", "suffix") else alone
-    if alone == "full" and backend in ("TRITON_FLASH_ATTN", "TRITON_FLASHINFER") and KEEPS_GRAPHS not in taken.patches:
+    if alone == "full" and backend in ("TRITON_FLASH_ATTN", "TRITON_FLASHINFER") and not keeps_graphs(profile):
         return "piecewise" if compiles else "none", head and "none"
     return alone, head
 

@@ -52,17 +52,10 @@ def graphs_expected(
     profile: Profile, vllm: str, *, capability: str | None, target: Checkpoint | None = None
 ) -> Iterator[str]:
     """Yield the CUDA graphs that a server will lack, and what brings them back; nothing where it has them."""
-    from gemmaspec import data
-    from gemmaspec.errors import PatchError
-    from gemmaspec.patching.patch import Shelf
     from gemmaspec.releases.facts import nearest
-    from gemmaspec.stack.speed import speed_choice
 
-    taken: tuple[str, ...] = ()
-    with contextlib.suppress(PatchError):
-        taken = tuple(speed_choice(profile, Shelf(data.patch_folders())).taken)
     masks = target.masks_images if target else None
-    modes = graph_modes(profile, nearest(vllm), capability=capability, masks=masks, patches=taken)
+    modes = graph_modes(profile, nearest(vllm), capability=capability, masks=masks)
     if modes and modes.lost:
         yield f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}"
 
