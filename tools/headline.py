@@ -26,7 +26,8 @@ def headline() -> str:
         f"**Gemma 4 31B, {gain:.1f} times as fast on an H200.** Tokens per second of one request while it decodes,",
         f"after {CONTEXTS[0]:,} ({CONTEXTS[1]}) tokens, `nvidia-31b-mtp`{cache}: **{_both(long, short, 2)}**",
         f"with gemmaspec's patches for vLLM{by_hand}, {_both(long, short, 1)} without a draft,",
-        f"{_both(long, short, 0)} with the same draft on vLLM {RELEASE} as released, whose own choice of attention gives up graphs for it.",
+        f"{_both(long, short, 0)} with the same draft on vLLM {RELEASE} as released, whose own choice of attention "
+        "gives up graphs for it.",
         "A small draft model proposes tokens, and the large target verifies them.",
     )
     return "\n".join(lines)
