@@ -18,12 +18,12 @@ _NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
 """Failures are rows of data, of which there can be as many as vLLM has."""
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "top-level commands": (28, 24),
-    "options in the reference": (136, 100),
-    "lint codes": (110, 85),
+    "options in the reference": (133, 100),
+    "lint codes": (109, 85),
     "environment variables of its own": (12, 12),
-    "modules": (540, 320),
-    "package lines": (66_500, 48_000),
-    "words of the docs": (43_000, 39_000),
+    "modules": (532, 320),
+    "package lines": (65_400, 48_000),
+    "words of the docs": (42_600, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 
