@@ -68,7 +68,18 @@ def report(after: str = "1" * 64, plan: str = PLAN) -> dict[str, Any]:
 
 def test_the_api_server_is_asked_for_a_dry_run_of_every_object(cluster: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = ["render", "tiny-cpu", "--to", "kubernetes", "--out", str(out), "--validate", "cluster", "-n", "llm"]
+    command = [
+        "render",
+        "tiny-cpu",
+        "--to",
+        "kubernetes",
+        "--out",
+        str(out),
+        "--validate",
+        "cluster",
+        "--namespace",
+        "llm",
+    ]
     assert run(command) == 0
     (call,) = calls(cluster)
     assert "--dry-run=server" in call["words"]
@@ -108,7 +119,7 @@ def test_without_a_cluster_or_kubectl_the_next_command_is_named(
 
 def test_status_reads_the_report_of_every_pod(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     give(cluster, pod("p-1"), pod("p-2"), **{"p-1": report(), "p-2": report()})
-    assert run(["status", "tiny-cpu", "--kubernetes", "-n", "llm"]) == 0
+    assert run(["status", "tiny-cpu", "--kubernetes", "--namespace", "llm"]) == 0
     printed = capsys.readouterr().out
     assert "same      the plan and every patched file, in 2 of 2 pods" in printed
     listed = calls(cluster)[0]["words"]

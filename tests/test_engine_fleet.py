@@ -14,6 +14,7 @@ import pytest
 from gemmaspec.deploy.kept import logs, stacks
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.views import watch
+from gemmaspec.deploy.views.hooks import Tellers
 from gemmaspec.deploy.views.watch import Watched
 from gemmaspec.engine import fleet
 from gemmaspec.engine.fleet import FleetEngine
@@ -209,7 +210,7 @@ def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
     record = Started(engine="docker", server=server, profile="pair", outcome="ready")
     monkeypatch.setattr(stacks, "find", lambda _: record)
     monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
-    one = Watched(started=record, policy=Policy(), hook=())
+    one = Watched(started=record, policy=Policy(), tellers=Tellers((), None))
     FakeDaemon.does = {"b": {"state": exited(137, 10.0)}}
 
     def never(name: str, *, no_spec: bool) -> None:
@@ -234,6 +235,6 @@ def test_the_power_of_this_machines_gpus_says_nothing_of_a_server_elsewhere(
     monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
     samples = series([0, 10, 100], drafts=0, tokens=0)  # more than a minute without a token, and no power drawn here
     monkeypatch.setattr(watch, "_read", lambda _: next(samples))
-    one = Watched(started=record, policy=Policy(), hook=())
+    one = Watched(started=record, policy=Policy(), tellers=Tellers((), None))
     lines = [line for _ in range(3) for line in watch._look(one, power_w=5.0, restart=lambda *_, **__: None)]
     assert [line.fault for line in lines] == (["hangs"] if hangs else [])

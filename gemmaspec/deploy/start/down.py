@@ -13,6 +13,7 @@ from gemmaspec.engine import record
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import UnreadableFile
+from gemmaspec.profile.engines import ENGINES
 
 
 def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
@@ -56,7 +57,7 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
         started, _ = _find(name, note)
     except (GemmaspecError, OSError):
         return ended
-    if started.engine != "process":
+    if ENGINES[started.engine].needs_daemon:
         ended = stacks.engine_of(started).stop(started.server) or ended
     with contextlib.suppress(GemmaspecError, OSError):
         stacks.save(dataclasses.replace(started, outcome="stopped"))
