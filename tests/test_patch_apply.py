@@ -152,7 +152,13 @@ def test_a_patch_brings_what_it_needs_and_a_profiles_order_counts(tree: Path, pa
 def test_a_shipped_profile_is_applied_to_a_real_release(tmp_path: Path) -> None:
     from gemmaspec.index.wheels import read_from_wheel
 
-    paths = ["vllm/v1/core/kv_cache_utils.py", "vllm/v1/worker/utils.py", "vllm/v1/spec_decode/llm_base_proposer.py"]
+    paths = [
+        "vllm/v1/core/kv_cache_utils.py",
+        "vllm/v1/worker/utils.py",
+        "vllm/v1/spec_decode/llm_base_proposer.py",
+        "vllm/utils/cpu_triton_utils.py",
+        "vllm/v1/sample/ops/topk_topp_sampler.py",
+    ]
     files = read_from_wheel("vllm", "0.32.0", [*paths, "vllm/__init__.py", "vllm/_version.py"])
     for path, content in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,8 @@ from tests.test_patching_releases import RELEASES
 pytestmark = pytest.mark.network
 PATCHES = load_patches()
 COMPILED = {id_: launcher_patch(patch) for id_, patch in PATCHES.items()}
+LACKS = {"0.19.1": {"cpu-expand-sampling"}}
+"""Patches of functions that came within the next release: under its name they fail closed. 0.19.1 drafts on no CPU."""
 NEXT = dict(zip(RELEASES, [*RELEASES[1:], "0.34.0"], strict=True))
 
 
@@ -44,11 +46,14 @@ def test_a_release_named_as_the_next_nightly_fails_no_verify_and_starts_every_pr
     release: str, tmp_path: Path
 ) -> None:
     version = f"{NEXT[release]}.dev12+gabc1234"
-    assert run(["patch", "verify", "--tree", str(written(tmp_path, release, version)), "--json"]) == 0
+    lacks = LACKS.get(release, set())
+    tree = written(tmp_path, release, version)
+    assert run(["patch", "verify", "--tree", str(tree), "--json"]) == (5 if lacks else 0)
     for profile in shipped_profiles():
         plan = launch.parse_plan(profile_plan(profile, PATCHES))
         results, _ = launch.decide_plan(plan, version, stock(release).get)
-        assert [one.patch.id for one in results if one.patch.required and one.state not in launch.FITS] == []
+        unfit = {one.patch.id for one in results if one.patch.required and one.state not in launch.FITS}
+        assert unfit <= lacks
 
 
 @pytest.mark.parametrize(
