@@ -14,6 +14,8 @@ FUNCTIONS = {
     "vllm.v1.core.kv_cache_utils.is_kv_cache_spec_uniform",
     "vllm.v1.worker.utils.add_kv_sharing_layers_to_kv_cache_groups",
     "vllm.v1.spec_decode.llm_base_proposer.SpecDecodeBaseProposer._warn_if_multimodal",
+    "vllm.utils.cpu_triton_utils._expand_kernel_impl",
+    "vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_only",
 }
 RUN = STATE / "stacks" / PROFILE / "run"
 
@@ -26,7 +28,7 @@ def says_what_every_process_runs() -> None:
     titles = {one["title"] for one in attested["processes"]}
     assert {"vllm serve", "VLLM::EngineCore", "VLLM::Worker"} <= titles
     assert {name for one in attested["processes"] for name in one["functions"]} == FUNCTIONS
-    assert f"attested  in {len(titles)} processes" in gemmaspec("status", PROFILE).out
+    assert f" in {len(titles)} processes" in gemmaspec("status", PROFILE).out
     verified = gemmaspec("patch", "verify", "--server", PROFILE)
     assert (verified.code, f" in {len(titles)} processes" in verified.err) == (0, True)
 

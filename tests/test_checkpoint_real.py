@@ -171,7 +171,8 @@ def test_the_tiny_pair_pairs_with_the_patches_of_its_profile(state: Path) -> Non
     target, draft = (open_checkpoint(str(state / "tiny" / f"tiny-{role}")) for role in ("target", "draft"))
     pairing = pair(target, draft)
     assert pairing.works
-    assert set(pairing.patches) == set(load_profile("tiny-cpu").profile.patches.required)
+    of_a_cpu = {"cpu-expand-sampling", "cpu-top-k-no-rows"}  # the machine needs them, not the pair
+    assert {*pairing.patches, *of_a_cpu} == set(load_profile("tiny-cpu").profile.patches.required)
     assert target.tokenizer_digest == draft.tokenizer_digest
     assert same_words(target, draft) == (2048, 2048)
 
