@@ -18,7 +18,7 @@ from gemmaspec.releases.graphs import LEVELS, mode_of, support_of
 from gemmaspec.releases.model_runner import RunnerInput, forced_by, runner_for, runs
 
 PATCH: Final = "composite-full-graphs"
-"""The speed patch with which composite backends keep full graphs with a draft."""
+"""The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""
 _HEADS: Final = {"mtp": "draft", "eagle3": "eagle3", "eagle": "eagle3"}
 _CHAINS: Final = ("mtp", "eagle", "eagle3")
 _BLOCKS: Final = ("dflash", "dspark")
