@@ -486,6 +486,16 @@ def test_a_record_that_is_lost_hides_no_server(engine: ProcessEngine, make: Call
     assert session(pid) == []
 
 
+def running(engine: ProcessEngine, make: Callable[..., Server]) -> tuple[Server, record.Record]:
+    """Start a server, and return it with its record."""
+    server = make()
+    engine.start(server)
+    said(engine, server, "ready")
+    own = record.read(server.run_dir)
+    assert own
+    return server, own
+
+
 @pytest.mark.parametrize(
     ("moved", "where"),
     [
@@ -497,11 +507,7 @@ def test_a_record_that_is_lost_hides_no_server(engine: ProcessEngine, make: Call
 def test_a_server_of_another_host_or_container_is_named_and_its_record_stays(
     engine: ProcessEngine, make: Callable[..., Server], moved: dict[str, str], where: str
 ) -> None:
-    server = make()
-    engine.start(server)
-    said(engine, server, "ready")
-    own = record.read(server.run_dir)
-    assert own
+    server, own = running(engine, make)
     record.write(server.run_dir, dataclasses.replace(own, **moved))
     try:
         state = engine.state(server)
@@ -520,11 +526,7 @@ def test_a_server_of_another_host_or_container_is_named_and_its_record_stays(
 def test_a_server_that_ended_on_another_host_stands_in_nobodys_way(
     engine: ProcessEngine, make: Callable[..., Server]
 ) -> None:
-    server = make()
-    engine.start(server)
-    said(engine, server, "ready")
-    own = record.read(server.run_dir)
-    assert own
+    server, own = running(engine, make)
     record.write(server.run_dir, dataclasses.replace(own, host="other", boot_id="x"))
     os.kill(leader(server), signal.SIGKILL)
     wait_for(lambda: engine.state(server).status == "exited")

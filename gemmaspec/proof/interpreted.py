@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch  # type: ignore[import-not-found]
@@ -67,6 +68,16 @@ def attention() -> Any:
     from vllm.v1.attention.ops import triton_unified_attention  # type: ignore[import-not-found]
 
     return triton_unified_attention
+
+
+def gpu(major: int) -> SimpleNamespace:
+    """Return a FAKE of vLLM's platform: a GPU of CUDA of one architecture, whose launches vLLM then chooses."""
+    return SimpleNamespace(
+        fp8_dtype=lambda: torch.float8_e4m3fn,
+        is_cuda=lambda: True,
+        get_device_capability=lambda: SimpleNamespace(major=major),
+        is_device_capability_family=lambda _: False,
+    )
 
 
 def attend(module: Any, batch: Batch, *, seed: int = 0) -> torch.Tensor:

@@ -6,10 +6,8 @@ The interpreter computes float32, so the table's rows for FP8 are taken for it, 
 
 import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import interpreted
-import torch
 from interpreted import Batch
 
 shared = runpy.run_path(str(Path(__file__).parent.with_name("triton-verify-split-kv") / "numbers.py"))
@@ -37,12 +35,7 @@ BATCHES = {
 
 def numbers():
     module = interpreted.attention()
-    module.current_platform = SimpleNamespace(
-        fp8_dtype=lambda: torch.float8_e4m3fn,
-        is_cuda=lambda: True,
-        get_device_capability=lambda: SimpleNamespace(major=9),
-        is_device_capability_family=lambda _: False,
-    )
+    module.current_platform = interpreted.gpu(9)
     if table := getattr(module, "PREFILL_LAUNCH", None):
         table |= {(9, head, 4): launch for (_, head, _), launch in table.items()}
     return shared["computed"](module, BATCHES)

@@ -1,8 +1,8 @@
 """With which parameters is Triton's attention launched for a chunk of a prompt? vLLM's choice, its kernels recorded."""
 
-from types import SimpleNamespace
 from unittest.mock import patch
 
+import interpreted
 import torch
 from launching import FULL, SLIDING, builder, launch
 
@@ -52,12 +52,6 @@ def check_others(stock):
 def parameters(major, group, new, dtype=FP8, **more):
     from vllm.v1.attention.ops import triton_unified_attention as module
 
-    gpu = SimpleNamespace(
-        fp8_dtype=lambda: FP8,
-        is_cuda=lambda: True,
-        get_device_capability=lambda: SimpleNamespace(major=major),
-        is_device_capability_family=lambda _: False,
-    )
-    with patch.object(module, "current_platform", gpu):
+    with patch.object(module, "current_platform", interpreted.gpu(major)):
         options = launch(builder(group, model=group, requests=2), new, dtype=dtype, **more)
     return {name: options.get(name) for name in NAMES}
