@@ -89,3 +89,22 @@ def test_a_webhook_that_dribbles_is_given_up() -> None:
         began = time.monotonic()
         assert "no answer within 10 s" in (post(f"{address}/hook", {}) or "")
         assert time.monotonic() - began < 12
+
+
+def test_nothing_but_tls_reaches_an_https_address() -> None:
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hear() -> None:
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(65536))
+
+        hearing = threading.Thread(target=hear, daemon=True)
+        hearing.start()
+        with pytest.raises(NoAnswer):
+            exchange(f"https://127.0.0.1:{server.getsockname()[1]}", "/health", timeout_s=5, api_key="s3cret")
+        hearing.join(5)
+    (hello,) = heard
+    assert hello[:1] == b"\x16"  # a handshake
+    assert b"s3cret" not in hello

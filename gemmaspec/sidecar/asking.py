@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import ssl
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -67,18 +66,5 @@ def _exchange(
     headers = {"Content-Type": "application/json"} if body else {}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    trusted = _trusted() if address.startswith("https:") else None
     content = body.encode() if body else None
-    return exchanged(
-        address, path, method=method, body=content, headers=headers, timeout_s=timeout_s, most=most, trusted=trusted
-    )
-
-
-def _trusted() -> ssl.SSLContext:
-    """Return the authorities of the image, and those of certifi, which vLLM's own packages bring."""
-    context = ssl.create_default_context()
-    with contextlib.suppress(ImportError, OSError):
-        import certifi
-
-        context.load_verify_locations(certifi.where())
-    return context
+    return exchanged(address, path, method=method, body=content, headers=headers, timeout_s=timeout_s, most=most)

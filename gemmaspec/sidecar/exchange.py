@@ -68,9 +68,8 @@ def exchanged(
     headers: Mapping[str, str] | None = None,
     timeout_s: float,
     most: int,
-    trusted: ssl.SSLContext | None = None,
 ) -> tuple[int, bytes]:
-    """Send a request to an address, http or https, and return the status and the body.
+    """Send a request to an address and return the status and the body; what goes to an https address goes through TLS.
 
     `most` bytes of the body are read at most; with 0, none. Proxies and redirects are not followed.
     Raises TimeoutError after `timeout_s` seconds in all, NotConnected, TooLong, OSError and http.client.HTTPException
@@ -82,7 +81,7 @@ def exchanged(
     parts = urlsplit(address)
     host, secure = parts.hostname or "", parts.scheme == "https"
     connection = http.client.HTTPConnection(host, parts.port or (443 if secure else 80))
-    with contextlib.closing(_connected(host, connection.port, deadline, trusted if secure else None)) as sock:
+    with contextlib.closing(_connected(host, connection.port, deadline, secure=secure)) as sock:
         connection.sock = _Bounded(sock, deadline)
         sent = {"Connection": "close", **(headers or {})}
         connection.request(method, path, body=body, headers=sent)
@@ -95,19 +94,29 @@ def exchanged(
     return reply.status, found
 
 
-def _connected(host: str, port: int, deadline: float, trusted: ssl.SSLContext | None) -> socket.socket:
+def _connected(host: str, port: int, deadline: float, *, secure: bool) -> socket.socket:
     sock = None
     try:
         sock = socket.create_connection((host, port), timeout=_left(deadline))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(_left(deadline))
-        return trusted.wrap_socket(sock, server_hostname=host) if trusted else sock
+        return _trusted().wrap_socket(sock, server_hostname=host) if secure else sock
     except TimeoutError:
         _closed(sock)
         raise
     except OSError as error:
         _closed(sock)
         raise NotConnected(str(error)) from None
+
+
+def _trusted() -> ssl.SSLContext:
+    """Return the authorities of the machine or image, and those of certifi, which vLLM's own packages bring."""
+    context = ssl.create_default_context()
+    with contextlib.suppress(ImportError, OSError):
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    return context
 
 
 def _closed(sock: socket.socket | None) -> None:
