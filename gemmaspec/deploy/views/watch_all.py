@@ -16,7 +16,7 @@ from gemmaspec.deploy.views.watch import Restart, Watched, WatchLine, look, powe
 from gemmaspec.errors import GemmaspecError
 
 _LAST_WORDS_S: Final = 3.0
-"""Seconds that events may still take when `watch` ends."""
+"""Seconds that looks, and then events, may still take when `watch` ends."""
 
 
 @dataclass
@@ -38,6 +38,8 @@ class _Shared:
     power_w: float | None = None
     asked: queue.SimpleQueue[_Asked | BaseException] = field(default_factory=queue.SimpleQueue)
     printing: threading.Lock = field(default_factory=threading.Lock)
+    over: threading.Event = field(default_factory=threading.Event)
+    """The watch ends, and so do its threads."""
 
     def say(self, line: WatchLine) -> None:
         with self.printing:
@@ -60,13 +62,21 @@ def watch_all(
     `interval` is in seconds. What a thread cannot handle is raised here.
     """
     shared = _Shared(interval, tell, power())
-    for one in found:
-        threading.Thread(target=partial(_looks, one, shared), name=one.started.server.name, daemon=True).start()
+    threads = [
+        threading.Thread(target=partial(_looks, one, shared), name=one.started.server.name, daemon=True)
+        for one in found
+    ]
+    for thread in threads:
+        thread.start()
     try:
         while True:
             shared.power_w = power()
             _restarted(shared, restart)
     finally:
+        shared.over.set()
+        until = time.monotonic() + _LAST_WORDS_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
         for one in found:
             one.tellers.finish(_LAST_WORDS_S)
 
@@ -88,11 +98,11 @@ def _restarted(shared: _Shared, restart: Restart) -> None:
 
 def _looks(one: Watched, shared: _Shared) -> None:
     try:
-        while True:
+        while not shared.over.is_set():
             began = time.monotonic()
             for line in look(one, power_w=shared.power_w, restart=shared.restart, interval=shared.interval):
                 shared.say(line)
-            time.sleep(max(0.0, shared.interval - (time.monotonic() - began)))
+            shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
     except BaseException as error:
         shared.asked.put(error)
 
