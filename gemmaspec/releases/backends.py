@@ -24,10 +24,9 @@ def backend_for(vllm: str, capability: str | None, *, masks: bool, fp8: bool, ro
     `role` draft: the head of MTP; eagle3: that of EAGLE. A composite such as TRITON_FLASH_ATTN runs the second for
     causal batches and Triton where an image needs a mask.
     """
-    known = releases()
     forms = _table().get(capability or "", {}).get("masks" if masks else "causal", {})
     choices = forms.get("fp8" if fp8 else "auto", {}).get(role, {})
-    return next((name for name, text in choices.items() if vllm in spans.read(text, known)), None)
+    return spans.at(choices, vllm, releases())
 
 
 @functools.cache

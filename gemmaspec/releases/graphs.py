@@ -27,7 +27,7 @@ def support_of(
     `head`: the kind of draft that reads the target's layers or is the role itself: draft (MTP), eagle3, None for none.
     """
     rows = _table()["supports"].get(capability, {}).get("fp8" if fp8 else "auto", {}).get(role, {}).get(backend, {})
-    return _at(rows.get(head or role, {}), vllm)
+    return spans.at(rows.get(head or role, {}), vllm, releases())
 
 
 def mode_of(vllm: str, *, support: str, drafting: bool, compiles: str, graphs: str) -> str | None:
@@ -36,11 +36,7 @@ def mode_of(vllm: str, *, support: str, drafting: bool, compiles: str, graphs: s
     `compiles` is default, `mode 0` to `mode 3` or `-O0` to `-O3`; `graphs` the cudagraph_mode asked for, or default.
     """
     rows = _table()["modes"].get("drafting" if drafting else "alone", {}).get(compiles, {}).get(graphs, {})
-    return _at(rows.get(support, {}), vllm)
-
-
-def _at(choices: dict[str, str], vllm: str) -> str | None:
-    return next((name for name, text in choices.items() if vllm in spans.read(text, releases())), None)
+    return spans.at(rows.get(support, {}), vllm, releases())
 
 
 @functools.cache

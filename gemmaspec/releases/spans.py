@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 _BETWEEN: Final = ", "
@@ -30,6 +30,11 @@ def read(text: str, releases: Sequence[str]) -> frozenset[str]:
         begin, end = releases.index(first), releases.index(last or (releases[-1] if dash else first))
         found.update(releases[begin : end + 1])
     return frozenset(found)
+
+
+def at(choices: Mapping[str, str], release: str, releases: Sequence[str]) -> str | None:
+    """Return which of several things a release has, of a text from `write` for each; None for none of them."""
+    return next((name for name, text in choices.items() if release in read(text, releases)), None)
 
 
 def words(text: str, releases: Sequence[str]) -> str:
