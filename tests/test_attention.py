@@ -9,19 +9,22 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.releases.backends import backend_for
 from gemmaspec.releases.facts import releases
 
+OWN = "serve.attention_backend=null"
+"""No backend is named, so that vLLM chooses."""
+
 
 @pytest.mark.parametrize(
     ("name", "overrides", "vllm", "target", "draft"),
     [
         ("spark-31b-mtp", (), "0.32.0", "TRITON_ATTN", "TRITON_ATTN"),
-        ("nvidia-31b-mtp", ("machine=h200",), "0.32.0", "TRITON_FLASH_ATTN", "FLASH_ATTN"),
-        ("nvidia-31b-mtp", ("machine=h200", "serve.language_model_only=true"), "0.33.0", "FLASH_ATTN", "FLASH_ATTN"),
-        ("nvidia-31b-mtp", ("machine=h200", "serve.kv_cache_dtype=fp8"), "0.26.0", "TRITON_ATTN", "FLASHINFER"),
+        ("nvidia-31b-mtp", (OWN, "machine=h200",), "0.32.0", "TRITON_FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", (OWN, "machine=h200", "serve.language_model_only=true"), "0.33.0", "FLASH_ATTN", "FLASH_ATTN"),
+        ("nvidia-31b-mtp", (OWN, "machine=h200", "serve.kv_cache_dtype=fp8"), "0.26.0", "TRITON_ATTN", "FLASHINFER"),
         ("nvidia-31b-mtp", ("machine=h200", "serve.attention_backend=triton_attn"), "0.33.0", "TRITON_ATTN", "TRITON_ATTN"),
         ("nvidia-31b-mtp", ("machine=h200", "serve.attention_backend=None"), "0.33.0", "TRITON_FLASH_ATTN", "FLASH_ATTN"),
-        ("nvidia-31b-mtp", ("machine=b200",), "0.32.0", "TRITON_FLASHINFER", "FLASHINFER"),
+        ("nvidia-31b-mtp", (OWN, "machine=b200",), "0.32.0", "TRITON_FLASHINFER", "FLASHINFER"),
         ("nvidia-31b-mtp", ("machine=rtx-5090",), "0.33.0", "TRITON_ATTN", "TRITON_ATTN"),
-        ("nvidia-31b-mtp", ("machine=h200",), "0.99.0", None, None),
+        ("nvidia-31b-mtp", (OWN, "machine=h200",), "0.99.0", None, None),
         ("spark-31b-e2b", (), "0.32.0", "TRITON_ATTN", "TRITON_ATTN"),
     ],
 )  # fmt: skip
