@@ -116,11 +116,11 @@ def predicted(
 
 def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: MemoryPlan | None) -> Prediction:
     """Return what the shipped cells say, or the bound where none of them speaks for this server."""
-    from gemmaspec.deploy.checks.shipped import shipped_for
+    from gemmaspec.deploy.checks.shipped import kind_of, shipped_for
 
     profile = loaded.profile
     found = shipped_for(loaded, taken, plan)
-    if found is None and profile.speculative and _loses_graphs(loaded, taken, plan):
+    if found is None and profile.speculative and "full" not in kind_of(loaded, taken, plan).drafting:
         return _bound(
             loaded, request, plan, ["it drafts without full CUDA graphs, and no server that does was measured"]
         )
@@ -136,9 +136,7 @@ def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: Memor
     said = [one for one in found_all if one.step.deviation <= SURE]
     if not said:
         return _bound(loaded, request, plan, unsaid or ["no cell near enough was measured"])
-    silent = sorted(
-        {(one.k, one.concurrency, one.context) for one in predict(rows, asked)} - {_load(one) for one in said}
-    )
+    silent = sorted({(one.k, one.concurrency, one.context) for one in found_all} - {_load(one) for one in said})
     unsaid += [f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent]
     return Prediction(
         profile=profile.name,
@@ -162,12 +160,6 @@ def _attention(profile: Profile) -> Iterator[str]:
         yield f"attention: {chosen}"
     if vllm := vllm_of(profile):
         yield from graphs_expected(profile, vllm, capability=None)
-
-
-def _loses_graphs(loaded: Loaded, taken: Taken, plan: MemoryPlan | None) -> bool:
-    from gemmaspec.deploy.checks.shipped import kind_of
-
-    return "full" not in kind_of(loaded, taken, plan).drafting
 
 
 def _bound(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None, why: Sequence[str]) -> Prediction:
