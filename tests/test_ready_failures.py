@@ -47,7 +47,10 @@ def test_every_error_text_of_every_shipped_patch_is_answered_with_that_patch(pat
 
 
 def test_every_shipped_patch_has_error_texts_and_a_symptom() -> None:
-    silent = {"gemma4-dflash-embedding-scale"}  # fewer tokens are accepted, and nothing is printed
+    silent = {
+        "gemma4-dflash-embedding-scale",  # fewer tokens are accepted, and nothing is printed
+        "composite-full-graphs",  # the server starts, and is slower
+    }
     defects = {name for name, patch in load_patches().items() if patch.text.purpose == "defect"}
     assert defects <= {bug.patch for bug in bugs()}
     assert {patch for patch, _ in ERRORS} == defects - silent
