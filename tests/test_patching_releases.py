@@ -122,7 +122,7 @@ def function(version: str, scope: str, names: dict[str, Any], *, fixed: bool) ->
 
 
 class Spec:
-    """A fake of a KV cache spec; the message is vLLM's own (v1/kv_cache_interface.py, 0.19.0 to 0.33.0)."""
+    """A fake of a KV cache spec; the message is vLLM's own (v1/kv_cache_interface.py, every release)."""
 
     def __init__(self, window: int) -> None:
         self.window = window

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from gemmaspec.releases.facts import newest
 
 ROOT = Path(__file__).parent.parent
 
@@ -130,6 +133,41 @@ def test_no_message_names_the_class_of_an_exception(room: str):
         if ast.unparse(node.value) in ("type(error).__name__", "error!r")
     }
     assert shown <= _NAMES_ITS_ERROR.keys()
+
+
+def _spans_of_all(text: str) -> list[str]:
+    """Return the ranges of releases that end with the newest one: false on the day of the next."""
+    minor = newest().rpartition(".")[0]
+    return re.findall(rf"\b0\.\d+(?:\.\d+)?(?: ?[-–] ?| to ){re.escape(minor)}\b(?:\.\d+)?", text)
+
+
+@pytest.mark.parametrize("top", ["gemmaspec", "patches", "profiles", "docs"])
+def test_no_text_says_by_hand_which_release_is_the_newest(top: str):
+    generated = {"patches.md", "proof.md", "oracle.md", "releases.md"}
+    texts = [
+        one for one in (ROOT / top).rglob("*") if one.suffix in (".py", ".yaml", ".md") and one.name not in generated
+    ]
+    found = [f"{one.relative_to(ROOT)}: {span}" for one in texts for span in _spans_of_all(one.read_text())]
+    assert texts
+    assert not found, "say `from 0.26.0`, or `every release`:\n" + "\n".join(found)
+    assert _spans_of_all(f"0.19.0-{newest()}, 0.26 to {newest()}")
+    assert not _spans_of_all(f"0.19.0-0.30.0, from 0.26.0 on, {newest()}")
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "root", "tools"])
+def test_every_docstring_stands_under_what_it_describes(room: str):
+    found = [
+        f"{file.relative_to(ROOT)}:{statement.lineno}"
+        for file in files(room)
+        for node in ast.walk(tree_of(file))
+        if isinstance(body := getattr(node, "body", None), list)
+        for before, statement in itertools.pairwise(body)
+        if isinstance(statement, ast.Expr)
+        if isinstance(statement.value, ast.Constant)
+        if isinstance(statement.value.value, str)
+        if not isinstance(before, ast.Assign | ast.AnnAssign)
+    ]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize(

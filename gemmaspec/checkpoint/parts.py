@@ -52,7 +52,7 @@ class TextModel:
     tied_embeddings: bool = True
     """Whether the input embeddings are the output head too."""
     double_wide: bool = False
-    """Whether layers that share another's cache are twice as wide inside, as in E2B (gemma4.py, 0.19.0-0.33.0)."""
+    """Whether layers that share another's cache are twice as wide inside, as in E2B (gemma4.py, every release)."""
 
     def inner(self, layer: Layer) -> int:
         """Return the width of the feed-forward part of one layer."""
@@ -163,7 +163,7 @@ class Checkpoint:
 
     @property
     def masks_images(self) -> bool:
-        """Whether vLLM gives images a mask (is_mm_prefix_lm, 0.20.0 to 0.33.0); not a decoder alone.
+        """Whether vLLM gives images a mask (is_mm_prefix_lm, from 0.20.0); not a decoder alone.
 
         A checkpoint without towers counts: with `vision_config: null` 0.32.0 answers the same.
         """

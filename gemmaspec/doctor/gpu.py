@@ -18,7 +18,7 @@ _UPDATE: Final = "sudo apt-get install --only-upgrade 'nvidia-driver-*'    # or 
 _DRIVERS: Final = "lspci | grep -i nvidia    # a GPU without a driver: https://www.nvidia.com/drivers"
 _TRITON: Final = "TRITON_ATTN"
 _NATIVE_FP4: Final = "flashinfer_b12x"
-"""The first release with NVFP4 kernels for SM 12.x (model_executor/kernels/linear/nvfp4, 0.24.0-0.33.0)."""
+"""The first release with NVFP4 kernels for SM 12.x (model_executor/kernels/linear/nvfp4)."""
 
 
 @dataclass(frozen=True, kw_only=True)

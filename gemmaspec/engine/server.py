@@ -42,7 +42,6 @@ class Server:
     speculates: bool
     looks_up: bool = False
     """Whether drafts are looked up in the text (ngram, suffix): a text that repeats nothing has none."""
-    """The k that it starts with, if k can be changed while it runs; None for any other server."""
     watched: bool = False
     """Whether a watch runs in a container of its own."""
     needs_api_key: bool = False

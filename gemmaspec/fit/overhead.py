@@ -38,7 +38,7 @@ _REPACKED: Final = 0.18
 """What packed 4-bit experts took beyond their stored bytes once Marlin's kernels had them: 2.14 and 2.18 GiB in two
 published loads of the 26B-A4B, whose experts are 11.97 GiB, if their GB are the log's GiB (0.92 and 0.80 GiB if not).
 
-No code explains it: prepare_nvfp4_moe_layer_for_marlin in marlin_utils_fp4.py (0.19.0 to 0.33.0) pads experts of 704 by
+No code explains it: prepare_nvfp4_moe_layer_for_marlin in marlin_utils_fp4.py (every release) pads experts of 704 by
 nothing, its workspace is four numbers for each multiprocessor, and what it repacks from is freed layer by layer."""
 
 

@@ -1,7 +1,7 @@
 """How vLLM's KV cache planning differs by release, for models with full and sliding attention.
 
 Read from vllm/v1/core/kv_cache_utils.py (0.33: kv_cache_planning.py), vllm/v1/kv_cache_interface.py,
-vllm/model_executor/layers/attention/attention.py and the attention backends of every release from 0.19.0 to 0.33.0.
+vllm/model_executor/layers/attention/attention.py and the attention backends of every release.
 What is not named here is the same in all of them, as far as such models go.
 """
 

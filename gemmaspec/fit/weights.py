@@ -89,7 +89,7 @@ def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool =
 def _head_of_a_token(model: Checkpoint, table: int) -> int | None:
     """Return the bytes that a token reads of a small assistant's head: the rows of the best centroids.
 
-    Gemma4MTPMaskedEmbedder in vllm/model_executor/models/gemma4_mtp.py, 0.21.0 to 0.33.0, with its defaults.
+    Gemma4MTPMaskedEmbedder in vllm/model_executor/models/gemma4_mtp.py, from 0.21.0, with its defaults.
     """
     if model.config.get("use_ordered_embeddings") is not True:
         return None

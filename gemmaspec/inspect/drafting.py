@@ -19,7 +19,6 @@ from gemmaspec.releases.facts import first_with, releases
 from gemmaspec.releases.gemma4 import since
 from gemmaspec.releases.transformers import ASSISTANTS_FROM
 
-"""The architecture of the 12B, which reads text, images and sound in one stack."""
 _ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
 
 
@@ -98,7 +97,7 @@ def _windows(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             code="sliding-windows",
             severity="patch",
             message=f"sliding windows differ: {_listed(mine)} in the target, {_listed(other)} in the draft",
-            impact="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
+            impact="With the hybrid KV cache manager off, every release of vLLM stops: "
             f"{error_text('kv-spec-uniform-valueerror')}",
             patches=("kv-spec-uniform-valueerror",),
         )
@@ -115,7 +114,7 @@ def _sharing(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             code="kv-sharing",
             severity="patch",
             message=f"{message} read another layer's KV cache",
-            impact="With the hybrid KV cache manager off vLLM 0.19.0-0.33.0 stops: "
+            impact="With the hybrid KV cache manager off, every release of vLLM stops: "
             f"{error_text('kv-sharing-uniform-specs')}",
             patches=("kv-sharing-uniform-specs",),
         )
@@ -127,7 +126,7 @@ def _groups(draft: Checkpoint) -> Iterator[Finding]:
             code="kv-groups",
             severity="warning",
             message="the draft has sliding and full attention",
-            impact="With the hybrid KV cache manager on vLLM 0.19.0-0.30.0 stops: "
+            impact="With the hybrid KV cache manager on, vLLM before 0.31.0 stops: "
             f"{error_text('draft-several-kv-groups')}. From 0.31.0 on model runner v2 drafts over several groups.",
             fix=_ONE_GROUP,
         )

@@ -1,6 +1,6 @@
 """Does a draft work with a target? What does not match, its effect in vLLM, and the fix.
 
-Effects and releases are those of vLLM 0.19.0 to 0.33.0: config/speculative.py, v1/spec_decode, v1/core.
+Effects hold in every release of vLLM unless they name some: config/speculative.py, v1/spec_decode, v1/core.
 """
 
 from __future__ import annotations

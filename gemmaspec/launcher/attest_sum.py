@@ -17,7 +17,7 @@ from typing import Any
 MOST_BYTES = 64 * 1024
 MOST_PROCESSES = 512
 MOST_ROWS = 200
-TITLE = "VLLM::"  # what vLLM calls its own processes (utils/system_utils.py set_process_title, 0.19.0-0.33.0)
+TITLE = "VLLM::"  # what vLLM calls its own processes (utils/system_utils.py set_process_title, every release)
 STATES = ("attested", "different", "not imported")
 
 

@@ -95,7 +95,7 @@ RANK_FACTS = "rank_facts.py"  # beside this file: what they compare
 ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
 # Beside this file: what answers origins.py, and what runs inside vLLM.
 ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
-RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, 0.19.0-0.33.0)
+RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, every release)
 
 
 class LaunchError(Exception):

@@ -201,6 +201,6 @@ def _same(one: str, other: str) -> bool:
 
 
 def allowed(plugin: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Return whether VLLM_PLUGINS lets vLLM load a plugin (vllm/plugins/__init__.py, 0.19.0-0.33.0)."""
+    """Return whether VLLM_PLUGINS lets vLLM load a plugin (vllm/plugins/__init__.py, every release)."""
     listed = environment.get("VLLM_PLUGINS")
     return listed is None or plugin["name"] in listed.split(",")

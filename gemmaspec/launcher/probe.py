@@ -36,7 +36,7 @@ STARTED = "started"  # in that folder: the start is over
 SETTLE_TRIES = 20
 SETTLE_S = 0.1  # vLLM counts a step shortly after it has answered
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-# The engine's process sends these with each step (v1/metrics/loggers.py, 0.19.0 to 0.33.0): while it hangs, they stand.
+# The engine's process sends these with each step (v1/metrics/loggers.py, every release): while it hangs, they stand.
 MOVES = (
     "vllm:generation_tokens_total",
     "vllm:prompt_tokens_total",

@@ -79,7 +79,7 @@ def unknown_size(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS803", "error", any_release=True)
 def sampling_refused(subject: Subject) -> Iterator[Issue]:
-    """Defaults that vLLM rejects under speculation (SamplingParams._validate_spec_decode, 0.19.1-0.33.0)."""
+    """Defaults that vLLM rejects under speculation (SamplingParams._validate_spec_decode, from 0.19.1)."""
     given = subject.argument("--override-generation-config") if subject.method else None
     defaults = _json(given.value if given else None)
     refused = [key for key in ("min_p", "logit_bias") if defaults.get(key)]

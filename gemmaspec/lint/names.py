@@ -21,7 +21,7 @@ _SUCCESSORS: Final = {
     "VLLM_ATTENTION_BACKEND": "use serve.attention_backend",
     "VLLM_FLASH_ATTN_VERSION": "use serve.extra_args: [--attention-config.flash_attn_version=…]",
 }
-"""Replacements of removed variables (vllm/envs.py and vllm/engine/arg_utils.py, 0.19.0-0.33.0)."""
+"""Replacements of removed variables (vllm/envs.py and vllm/engine/arg_utils.py, every release)."""
 
 _UNSET: Final = ("", "None")
 """Words that vLLM's parser reads as nothing (optional_type in vllm/engine/arg_utils.py)."""
@@ -123,7 +123,7 @@ def _configured_parser(subject: Subject) -> Iterator[Issue]:
     asked, path = configured(subject, "--reasoning-config")
     name, early = asked.get("reasoning_parser", ""), subject.runs("<0.28")
     if not path or not isinstance(name, str) or subject.value("--reasoning-parser"):
-        return  # the flag takes the key's place (_set_default_reasoning_config_args, 0.20.0-0.33.0)
+        return  # the flag takes the key's place (_set_default_reasoning_config_args, from 0.20.0)
     spared = asked.get("reasoning_start_str") and asked.get("reasoning_end_str") if early else not name
     if not spared and name not in subject.facts.reasoning_parsers - {"none"}:
         message = f"vLLM {subject.vllm} has no parser {name!r} for reasoning_parser in --reasoning-config"

@@ -15,7 +15,7 @@ whose report is known here."""
 
 _DENSE_WITHOUT_EXTERNAL_DP: Final = ">=0.21"
 """Releases that refuse external data parallelism for a model without experts (ParallelConfig in
-vllm/config/parallel.py, 0.21.0-0.33.0): "Non-MoE models do not support external data parallel mode"."""
+vllm/config/parallel.py, from 0.21.0): "Non-MoE models do not support external data parallel mode"."""
 
 
 @rule("GS226", "error")

@@ -1,6 +1,6 @@
 """GS109, GS223 and GS230: the quantization of the profile, of the checkpoint and of the release.
 
-Which method vLLM takes: ModelConfig._verify_quantization (config/model.py, 0.19.0 to 0.33.0). 0.32.0 was asked about
+Which method vLLM takes: ModelConfig._verify_quantization (config/model.py, every release). 0.32.0 was asked about
 each method of a checkpoint with each value of --quantization.
 """
 
@@ -36,7 +36,7 @@ _BEFOREHAND: Final = frozenset(
 
 
 _CONFIGURED: Final = frozenset({"torchao", "online"})
-"""Quantizations whose class cannot be made without a configuration: a TypeError, 0.26.0 to 0.33.0."""
+"""Quantizations whose class cannot be made without a configuration: a TypeError, from 0.26.0."""
 
 
 def _models(subject: Subject) -> Iterator[tuple[Role, str, str | None]]:

@@ -38,7 +38,7 @@ _PLAIN_STOPS: Final = {
     "dspark": "vLLM takes it for a head of DeepSeek V4, and stops while it builds that",
 }
 """How a start with a plain model ends; the others stop in EAGLEConfig, which wants a vocab_size. dspark: the branch for
-other architectures in SpeculativeConfig.__post_init__, 0.26.0 to 0.33.0."""
+other architectures in SpeculativeConfig.__post_init__, from 0.26.0."""
 _SPLIT: Final = "triton-verify-split-kv"
 """The patch that splits the cache for verification too."""
 _SHORT: Final = 4096
@@ -115,7 +115,7 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _backends(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Yield, as `_conditions`, what wants another backend (VllmConfig, every release; EngineArgs, 0.30.0-0.33.0)."""
+    """Yield, as `_conditions`, what wants another backend (VllmConfig, every release; EngineArgs, from 0.30.0)."""
     if subject.value("--all2all-backend") not in _MICRO_BATCHES:
         message = f"two micro-batches require --all2all-backend={', '.join(_MICRO_BATCHES)}, and vLLM stops"
         yield "--enable-dbo", message, "remove it"

@@ -126,7 +126,7 @@ class Faults:
     def silent(self, *, power_w: float | None = None) -> bool:
         """Return whether only a question can tell whether the server is idle or hangs.
 
-        The engine sends its gauges with each step (v1/metrics/loggers.py, 0.19.0 to 0.33.0). One that hangs between two
+        The engine sends its gauges with each step (v1/metrics/loggers.py, every release). One that hangs between two
         requests therefore reports no request for ever, however many wait for it.
         """
         return self._last is not None and self._last.at - self._token >= self.limits.patience(power_w)

@@ -1,4 +1,4 @@
-"""A Grafana dashboard with the speculation panels that vLLM's own dashboards do not have (0.19.0 to 0.33.0)."""
+"""A Grafana dashboard with the speculation panels that vLLM's own dashboards do not have (every release)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One reading of vLLM's /metrics: the counters for its speculation and its load.
 
-Names are those of vLLM 0.19.0 to 0.33.0 (v1/metrics/loggers.py, v1/spec_decode/metrics.py).
+Names are the same in every release of vLLM (v1/metrics/loggers.py, v1/spec_decode/metrics.py).
 """
 
 from __future__ import annotations

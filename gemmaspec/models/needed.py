@@ -18,7 +18,7 @@ def is_needed(path: str) -> bool:
 
     Folders (onnx/, original/, gguf) and .bin, .pth and .gguf files contain other forms of the same weights. vLLM
     prefers
-    safetensors of the top folder (model_executor/model_loader/weight_utils.py, 0.19.0-0.33.0). Names that are unsafe
+    safetensors of the top folder (model_executor/model_loader/weight_utils.py, every release). Names that are unsafe
     for a file system or a terminal are rejected too.
     """
     return _is_plain(path) and path.endswith(_SUFFIXES) and not path.startswith(_DUPLICATES)

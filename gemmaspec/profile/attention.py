@@ -47,7 +47,7 @@ def backend_of(
 
 
 def _asked(profile: Profile, command: Command, role: Role, method: str | None) -> str | None:
-    """Return the backend that is set; a head of MTP takes over the target's (both runners, 0.21.0 to 0.33.0)."""
+    """Return the backend that is set; a head of MTP takes over the target's (both runners, from 0.21.0)."""
     of_target = command.value("--attention-backend")
     if role == "target":
         return of_target

@@ -117,7 +117,7 @@ def _modes(
 def _head_mode(target: str, method: str | None, runner: str) -> str | None:
     """Return what the drafts after the first run in.
 
-    v1: initialize_cudagraph_keys in vllm/v1/spec_decode/llm_base_proposer.py, 0.25.0 to 0.33.0. v2:
+    v1: initialize_cudagraph_keys in vllm/v1/spec_decode/llm_base_proposer.py, from 0.25.0. v2:
     init_cudagraph_manager of vllm/v1/worker/gpu/spec_decode/ (autoregressive, from 0.32 target_dependent_ar; dflash);
     draft_model there has none (standalone_ar).
     """

@@ -11,7 +11,7 @@ def spread(profile: Profile) -> Profile:
     """Return the profile with the parallel sizes that follow from `nodes`; with one node, the profile unchanged.
 
     Without any parallel size, target and draft share one GPU of each machine. A draft model needs as many GPUs as its
-    target (vllm/config/speculative.py and v1/spec_decode/draft_model.py, 0.19.0-0.33.0), so 1 follows too.
+    target (vllm/config/speculative.py and v1/spec_decode/draft_model.py, every release), so 1 follows too.
     """
     if profile.nodes == 1:
         return profile

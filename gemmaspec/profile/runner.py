@@ -17,7 +17,7 @@ _FEATURES: Final = {
     "--enable-elastic-ep": "elastic expert parallelism",
     "--logits-processors": "custom logits processors",
 }
-"""Flag → the words of _get_v2_model_runner_unsupported_features (vllm/config/vllm.py, 0.22.0 to 0.33.0)."""
+"""Flag → the words of _get_v2_model_runner_unsupported_features (vllm/config/vllm.py, from 0.22.0)."""
 
 
 def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet[str]) -> frozenset[str]:

@@ -16,7 +16,7 @@ class Speculative(Section):
     method: Literal["draft_model", "eagle", "eagle3", "mtp", "ngram", "suffix", "dflash", "dspark"]
     """draft_model: an E2B or E4B. eagle3, mtp, dflash, dspark: heads trained for the target. ngram, suffix: no draft.
 
-    The subset of vLLM's literals (vllm/config/speculative.py, 0.19.0-0.33.0) that can draft for Gemma 4 without
+    The subset of vLLM's literals (vllm/config/speculative.py, every release) that can draft for Gemma 4 without
     another project's code.
     """
     num_speculative_tokens: Positive | None = None
@@ -93,7 +93,7 @@ class Speculative(Section):
     def k_table(self) -> list[list[int]]:
         """The same as vLLM takes it: first and last number of requests, and k; the last row holds for all above it.
 
-        Source: vllm/v1/spec_decode/dynamic/utils.py, 0.24.0-0.33.0.
+        Source: vllm/v1/spec_decode/dynamic/utils.py, from 0.24.0.
         """
         rows = sorted((self.k_by_requests or {}).items())
         ends = [start - 1 for start, _ in rows[1:]] + [start for start, _ in rows[-1:]]

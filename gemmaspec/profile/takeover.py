@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG: Final = re.compile(r":v([0-9]+(?:\.[0-9]+)+)")
 _SHORT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kKmM])")
 _UNITS: Final = {"k": (1000, 1024), "m": (1000**2, 1024**2)}
-"""Lower case is decimal, upper case binary (human_readable_int in vllm/engine/arg_utils.py, 0.19.0-0.33.0)."""
+"""Lower case is decimal, upper case binary (human_readable_int in vllm/engine/arg_utils.py, every release)."""
 _TOKEN: Final = re.compile(r"(?:hf_|sk-|ghp_|xox[bp]-)[A-Za-z0-9_-]{12,}")
 """Texts that are secrets, whatever they are called."""
 _CHAT: Final = {
@@ -35,7 +35,7 @@ _TARGET: Final = {"--model": "model", "--revision": "revision", "--quantization"
 _SPEC: Final = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
 _OF_DRAFT: Final = frozenset({"model", "revision", "quantization"})
 _LOOKED_UP: Final = frozenset({"ngram", "[ngram]"})
-"""Models that vLLM takes for a method (vllm/config/speculative.py, 0.19.0-0.33.0)."""
+"""Models that vLLM takes for a method (vllm/config/speculative.py, every release)."""
 _PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
 _EXAMPLE: Final = "tool_chat_template_gemma4.jinja"
 """vLLM's own template for Gemma 4, which `chat.template: gemma4` is, in the version of the release."""

@@ -1,6 +1,6 @@
 """The Python environment of probes: torch, transformers and vLLM's top-level imports, but no vLLM and no GPU.
 
-All releases from 0.19.0 to 0.33.0 import with these packages; the probes do not need vLLM's compiled parts.
+Every release imports with these packages; the probes do not need vLLM's compiled parts.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _CORE_GONE: Final = re.compile(
     r"(?i)(?:\[shutdown\] MPClient: )?engine core (?:proc \S{1,80} )?(?:exited|died) unexpectedly"
     r"|.{0,80}\bEngineDeadError\b"
 )
-"""v1/engine/core_client.py, 0.19.0-0.33.0: the process of the engine core has ended, and said nothing of an error."""
+"""v1/engine/core_client.py, every release: the process of the engine core has ended, and said nothing of an error."""
 _ASKED: Final = re.compile(r"Finished server process \[\d{1,10}\]|Shutting down$")
 """uvicorn after SIGTERM or SIGINT."""
 _SIGKILL: Final = (137, -9)

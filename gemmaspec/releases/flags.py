@@ -288,7 +288,7 @@ def _choices(sources: Sources, path: str, node: ast.expr) -> frozenset[str] | No
     """Return the values of `choices=`, written out or from get_args() of a literal; None if the machine decides.
 
     The machine's own device is left out: vLLM refuses it where a server runs the language model
-    (MultiModalConfig.validate_mm_processor_device, 0.28.0-0.33.0).
+    (MultiModalConfig.validate_mm_processor_device, from 0.28.0).
     """
     match node:
         case ast.List(elts=values) | ast.Tuple(elts=values):

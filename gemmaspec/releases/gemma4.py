@@ -73,7 +73,7 @@ METHODS: Final = (
 )
 """Sources, all in the released wheels. draft_model: is_kv_cache_spec_uniform() and
 add_kv_sharing_layers_to_kv_cache_groups() in every release (docs/explanations/proof.md shows both bugs in real code),
-the assertion in SpecDecodeBaseProposer.validate_same_kv_cache_group (0.19.0-0.33.0), and
+the assertion in SpecDecodeBaseProposer.validate_same_kv_cache_group (every release), and
 vllm/v1/worker/gpu/spec_decode/ from 0.31.0. eagle3: the list
 aux_hidden_states_supported in vllm/config/speculative.py of 0.19.0 and 0.19.1. mtp:
 vllm/model_executor/models/gemma4_mtp.py from 0.21.0, _maybe_share_embeddings of 0.25.0-0.26.0. dflash: windows of

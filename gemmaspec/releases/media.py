@@ -1,6 +1,6 @@
 """Images and videos: how many tokens each takes, and which vLLM releases require it whole in one batch.
 
-vllm/model_executor/models/gemma4_mm.py, get_mm_max_tokens_per_item; the numbers are the same in 0.19.0 to 0.33.0.
+vllm/model_executor/models/gemma4_mm.py, get_mm_max_tokens_per_item; the numbers are the same in every release.
 """
 
 from __future__ import annotations

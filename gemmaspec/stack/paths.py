@@ -12,7 +12,7 @@ from gemmaspec.profile.model import Profile
 IN_CONTAINER: Final = "/gemmaspec"
 """The path of the stack folder in a container."""
 _WORKSPACE: Final = "/vllm-workspace/"
-"""Where vllm/vllm-openai has vLLM's examples (docker/Dockerfile, 0.19.0-0.33.0)."""
+"""Where vllm/vllm-openai has vLLM's examples (docker/Dockerfile, every release)."""
 TEMPLATE_FILE: Final = "chat-template.jinja"
 SPECULATIVE_FILE: Final = "speculative-config.json"
 PROBE_FILE: Final = "probe.py"

@@ -80,7 +80,7 @@ def kind_of(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) -> Kin
 def _drafting(
     profile: Profile, backend: str | None, alone: GraphMode, compiles: bool
 ) -> tuple[GraphMode | None, GraphMode | None]:
-    """Return the graphs of target and draft; vllm/v1/attention/backends/composite.py, 0.30.0 to 0.33.0."""
+    """Return the graphs of target and draft; vllm/v1/attention/backends/composite.py, from 0.30.0."""
     spec = profile.speculative
     head = None if spec is None or spec.method in ("ngram", "suffix") else alone
     if alone == "full" and backend in ("TRITON_FLASH_ATTN", "TRITON_FLASHINFER") and not keeps_graphs(profile):

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _BACKEND: Final = re.compile(
     r"(?:Using |forcing )(?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{2,40}) (?:attention )?backend\b"
 )
-"""vllm/platforms/cuda.py and vllm/model_executor/models/config.py, 0.24.0 to 0.33.0; the target's comes first."""
+"""vllm/platforms/cuda.py and vllm/model_executor/models/config.py, from 0.24.0; the target's comes first."""
 _LOWERED: Final = re.compile(
     r"CUDAGraphMode\.([A-Z_]{4,24}) is not supported with (spec-decode)?.{0,160}?; ?"
     r"setting cudagraph_mode=([A-Z_]{4,24})"
 )
-"""vllm/config/compilation.py, 0.19.0 to 0.33.0."""
+"""vllm/config/compilation.py, every release."""
 _DRAFT: Final = ", and drafts after the first run without any; slower than no draft, see: gemmaspec explain GS501"
 _NEGATIVE: Final = re.compile(r"Estimated CUDA graph memory: (-[0-9.]{1,8}) GiB")
 """vllm/v1/worker/gpu_model_runner.py; it is added to what the KV cache may take."""

@@ -71,7 +71,6 @@ class Status:
     report: dict[str, Any] | None = None
     counters: SpecCounters | None = None
     """What the server has drafted since its start; None when it does not answer."""
-    """The k in use, where it can be changed while the server runs."""
     changed: tuple[ChangedFile, ...] = ()
     """Files that have changed since it started."""
 
