@@ -86,6 +86,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("docker run -v ~/.cache/huggingface:/root/.cache/huggingface --ipc=host --shm-size 16Gi i a/b", {
             "caches": {"huggingface": "~/.cache/huggingface"}, "container": {"ipc": "host", "shm_size": "16gb"},
         }),
+        ("vllm serve a/b --port 8001 \\\n  # --enforce-eager \\\n  `# its \"why\"` \\\n  -tp 2 # don't", {
+            "serve": {"port": 8001, "tensor_parallel_size": 2},
+        }),
+        ("A=(--model a/b  # it's\n --port 8001)\nA+=(-tp 2)\nexec python -m vllm.entrypoints.api_server \"${A[@]}\"", {
+            "target": {"model": "a/b"}, "serve": {"port": 8001, "tensor_parallel_size": 2},
+        }),
+        ("O='--port 8001 -tp 2'\nvllm serve a/b $O $(nproc) ${X:+--x}", {"serve": {"port": 8001, "tensor_parallel_size": 2}}),
+        ("vllm serve a/b --port ${1:-8001} --max-num-seqs $2 --gpu-memory-utilization .9", {
+            "serve": {"port": 8001, "gpu_memory_utilization": 0.9},
+        }),
+        ("[Service]\nEnvironment=TZ=UTC\nExecStart=/usr/bin/vllm serve a/b", {"env": {"TZ": "UTC"}, "target": {"model": "a/b"}}),
+        ('CMD ["vllm", "serve", "a/b", "--port", "8001"]', {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("alias v='docker run -v ~/hf:/root/.cache/huggingface i /root/.cache/huggingface/31B'", {
+            "target": {"model": "~/hf/31B"}, "caches": {"huggingface": "~/hf"},
+        }),
+        ("docker run i `\n  --model a/b `\n  --port 8001\n", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("ssh host 'TZ=UTC vllm serve a/b --port 8001'", {"env": {"TZ": "UTC"}, "serve": {"port": 8001}}),
+        ("kubectl run g --image=x/y:v1 -- --model a/b", {"image": "x/y:v1", "target": {"model": "a/b"}}),
+        ("vllm serve --config x.yaml a/b", {"target": {"model": "a/b"}}),
+        ("vllm serve a/b --speculative-model x/y --num-speculative-tokens 5", {
+            "draft": {"model": "x/y"}, "speculative": {"num_speculative_tokens": 5},
+        }),
+        ("vllm serve RedHatAI/gemma-4-31B-it-speculator.dflash", {
+            "target": {"model": "google/gemma-4-31B-it"}, "draft": {"model": "RedHatAI/gemma-4-31B-it-speculator.dflash"},
+            "speculative": {"method": "dflash", "num_speculative_tokens": 4},
+        }),
+        ("vllm serve a/b --enable_chunked_prefill=True --compilation-config.cudagraph_mode FULL", {
+            "serve": {"enable_chunked_prefill": True, "extra_args": ["--compilation-config.cudagraph_mode", "FULL"]},
+        }),
+        ("python3 - <<'E'\nvllm serve x/y\nE\nvllm serve a/b", {"target": {"model": "a/b"}}),
     ],
 )  # fmt: skip
 def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any]) -> None:
@@ -102,7 +132,7 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
         ("docker run i --model /inside", "a path of the container"),
         ("srun -N2 --gres=gpu:1 vllm serve a/b", "srun -N2 --gres: gemmaspec up"),
         ("pip install transformers && vllm serve a/b", "pip install transformers: runtime: {packages"),
-        ("vllm serve a/b --port $PORT", "$PORT in serve.port"),
+        ("vllm serve a/b --port $PORT", "serve.port: $PORT: the command does not set it"),
         ("vllm serve a/b > log 2>&1 &", "redirections"),
         ("huggingface-cli login && vllm serve a/b", "huggingface-cli login: gemmaspec up"),
         ("vllm serve a/b -- word", "word: no flag of vLLM takes this word"),
@@ -112,6 +142,14 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
         ("docker run --restart always i a/b", "container.restarts"),
         ("docker run -v /data:/data i a/b", "target.model: /FOLDER"),
         ("docker run --cap-add SYS_ADMIN i a/b", "has no key in a profile"),
+        ("vllm serve a/b -tp $(nvidia-smi -L | wc -l)", "serve.tensor_parallel_size: what nvidia_smi prints"),
+        ("vllm serve a/b --seed $A --x $B c", "serve.extra_args: $B"),
+        ("vllm serve a/b\nvllm serve c/d --task embed", "a second server"),
+        ("HF_HUB_CACHE=/x/cache vllm serve a/b", "caches.huggingface names the folder that holds hub/"),
+        ("cd x; mkdir y; vllm serve a/b", "cd x, mkdir y: gemmaspec up"),
+        ('vllm serve a/b --compilation-config \'{"backend": "x.y"}\'', "it decides which code"),
+        ("docker exec n vllm serve a/b", "docker inspect"),
+        ("python -m dynamo.vllm --model a/b", "without Dynamo"),
     ],
 )
 def test_what_has_no_key_is_named_with_what_there_is_instead(command: str, named: str) -> None:
@@ -355,6 +393,32 @@ services:
     assert from_compose(two.encode(), file="compose.yaml", service="b").content["target"] == {"model": "c/d"}
     with pytest.raises(UsageError, match="no service c; it has a, b"):
         from_compose(two.encode(), file="compose.yaml", service="c")
+
+
+def test_what_compose_itself_fills_in_is_filled_in() -> None:
+    text = b"""
+services:
+  v:
+    image: ${I:-vllm/vllm-openai:v0.32.0}
+    environment: {HF_TOKEN: "${HF_TOKEN:?set it}"}
+    ports: [{target: 8000, published: "${P:-9000}"}]
+    volumes: ["${D}:/models"]
+    entrypoint: [bash, -c]
+    command: ["exec vllm serve a/b --max-model-len $${L:-65536} -tp $T"]
+"""
+    made = from_compose(text, file="compose.yaml")
+    assert made.content["image"] == "vllm/vllm-openai:v0.32.0"
+    assert made.content["serve"] == {"port": 9000, "max_model_len": 65536}
+    assert made.content["pass_env"] == ["HF_TOKEN"]
+    assert "volume ${D}:/models: nothing sets it: write the folder under caches, or in target.model" in made.left
+    assert any("serve.tensor_parallel_size: $T" in one for one in made.left)
+
+
+def test_a_flag_and_its_value_in_one_word_are_taken_apart() -> None:
+    text = b"services: {v: {image: vllm/vllm-openai, command: [a/b, '--attention-backend flashinfer']}}"
+    made = from_compose(text, file="compose.yaml")
+    assert made.content["serve"] == {"attention_backend": "flashinfer"}
+    assert any("which vLLM refuses" in one for one in made.decided)
 
 
 def test_merged_maps_of_maps_cost_no_memory() -> None:

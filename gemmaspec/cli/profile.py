@@ -97,7 +97,7 @@ def new(
     if parent is None:
         from gemmaspec.deploy.checks.offer import today
 
-        for one in today(name, new.draft, newprofile.TOKENS):
+        for one in today(name, new.draft):
             output.progress(one)
     output.progress(f"next: edit it, then gemmaspec profile lint {name} and gemmaspec up {name}")
 

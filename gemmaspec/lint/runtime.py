@@ -21,9 +21,9 @@ _SUFFIX: Final = "arctic-inference"
 
 _OTHER_SERVER: Final = re.compile(
     r"(?<![a-z0-9])(?:sglang|text-generation-inference|ollama|llama[.-]?cpp|tensorrt-?llm|trtllm|tritonserver|lmdeploy|tabbyapi"
-    r"|localai|aphrodite|open-webui|litellm|lmstudio)(?![a-z0-9])"
+    r"|localai|aphrodite|open-webui|litellm|lmstudio|rocm|tpu|xpu|gaudi|hpu|ascend|neuron)(?![a-z0-9])"
 )
-"""Names of images that serve models with something else than vLLM."""
+"""Names of images that serve models with something else than vLLM, or on other devices than NVIDIA's GPUs and CPUs."""
 
 
 @rule("GS702", "warning", any_release=True)
@@ -31,7 +31,7 @@ def moving_tag(subject: Subject) -> Iterator[Issue]:
     """An image whose tag is not fixed, so that another vLLM release may start tomorrow; or one without vLLM."""
     image = subject.profile.image or ""
     if other := _OTHER_SERVER.search(image.partition("@")[0].lower()):
-        message = f"{image} is an image of {other[0]}, and gemmaspec starts vLLM"
+        message = f"{image} is an image of {other[0]}, and gemmaspec starts vLLM on NVIDIA GPUs or a CPU"
         yield Issue(path=("image",), message=message, fix=f"use vllm/vllm-openai:v{subject.vllm}", severity="error")
         return
     _, _, tag = image.rpartition("/")[2].partition(":")

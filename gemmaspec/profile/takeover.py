@@ -14,7 +14,15 @@ from gemmaspec.profile.fields import secret_name
 from gemmaspec.profile.model import Chat, Serve
 from gemmaspec.profile.rules import OF_EACH_RANK
 from gemmaspec.profile.speculation import Speculative
-from gemmaspec.profile.takeover_trust import CODE, flag_names_code, has_credentials, is_harmless, is_module, runs_code
+from gemmaspec.profile.takeover_trust import (
+    CODE,
+    compiles_plainly,
+    flag_names_code,
+    has_credentials,
+    is_harmless,
+    is_module,
+    runs_code,
+)
 from gemmaspec.releases.facts import facts_for, nearest, newest
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,13 +41,26 @@ _CHAT: Final = {
 }
 _TARGET: Final = {"--model": "model", "--revision": "revision", "--quantization": "quantization"}
 _SPEC: Final = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
+_OLD_SPEC: Final = {
+    "--speculative-model": "model",
+    "--num-speculative-tokens": "num_speculative_tokens",
+    "--speculative-draft-tensor-parallel-size": "draft_tensor_parallel_size",
+}
+"""Options of releases before those that serve Gemma 4, which guides still show."""
+OUTPUT: Final = "OUTPUT_OF_"
+"""Begins the name that stands for what a command prints."""
+TOKENS: Final = 4
+"""Tokens that a draft drafts until `tune` has measured better: what most shipped profiles with an MTP head draft."""
 _OF_DRAFT: Final = frozenset({"model", "revision", "quantization"})
 _LOOKED_UP: Final = frozenset({"ngram", "[ngram]"})
 """Models that vLLM takes for a method (vllm/config/speculative.py, every release)."""
+_HEAD: Final = re.compile(r"[\w.-]+/(gemma-4-[\w.-]+-it)-speculator\.(eagle3|dflash2?|dspark)")
+"""Heads of the speculators project, which vLLM also takes as the model: it serves their target."""
+_K: Final = "num_speculative_tokens"
 _PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
 _EXAMPLE: Final = "tool_chat_template_gemma4.jinja"
 """vLLM's own template for Gemma 4, which `chat.template: gemma4` is, in the version of the release."""
-_OPEN: Final = re.compile(r"\$(?:[A-Za-z_]|\{[A-Za-z_])[A-Za-z0-9_]*\}?")
+_OPEN: Final = re.compile(r"\$(?:\w+|\{\w+\}?|[@*])")
 
 
 @dataclass(kw_only=True)
@@ -54,6 +75,8 @@ class TakenOver:
     """What was taken over in another form, or chosen because nothing said it."""
     mounts: dict[str, str] = field(default_factory=dict)
     """Folder in the container → folder of this machine."""
+    cached: dict[str, str] = field(default_factory=dict)
+    """The same for a folder of checkpoints that `caches` has, in which a model may lie, too."""
     release: str | None = None
     """The vLLM release that was installed, where no image says it."""
     contained: bool = False
@@ -79,11 +102,14 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
     if words and not words[0].startswith("-"):
         made.put("target", "model", words[0])
         words = words[1:]
-    command = words_of(words, facts.flags if facts else {})
+    command = words_of([one for word in words for one in _parted(made, word)], facts.flags if facts else {})
     for argument in command.arguments:
         _take(made, argument)
     for _, word in command.unclaimed:
-        made.leave(_shown(word), "no flag of vLLM takes this word")
+        if made.content.get("target", {}).get("model"):
+            made.leave(_shown(word), "no flag of vLLM takes this word")
+        else:
+            made.put("target", "model", word)
     _speculative(made, command)
     if not made.content.get("target", {}).get("model"):
         raise UsageError("there is no model: neither after `vllm serve` nor with --model")
@@ -94,10 +120,24 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
     _settle(made)
 
 
+def _parted(made: TakenOver, word: str) -> list[str]:
+    """Return the words of `--flag value` that was written as one, which vLLM refuses."""
+    parts = word.split(" ", 1)
+    if len(parts) == 1 or not re.fullmatch(r"--[A-Za-z][\w.-]*", parts[0]):
+        return [word]
+    made.decide(_shown(word), "one word there, which vLLM refuses; taken as an option and its value")
+    return [parts[0], parts[1].strip()]
+
+
 def variable(made: TakenOver, name: str, value: str | None) -> None:
     """Take over an environment variable; only a value that is known to be no secret is written."""
     if not _NAME.fullmatch(name):
         made.leave(f"variable {name[:80]}", "it is not the name of a variable")
+    elif name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") and value:
+        if value.rstrip("/").endswith("/hub") and not made.contained and not _OPEN.search(value):
+            made.put("caches", "huggingface", value.rstrip("/").removesuffix("/hub"))
+        else:
+            made.leave(f"{name}={value}", "caches.huggingface names the folder that holds hub/, on this machine")
     elif name == "HF_HOME" and value is not None and made.contained:
         made.mounts.setdefault(name, value)
     elif name == "HF_HOME" and (value or "").startswith(("/", "~", "./")):
@@ -106,7 +146,9 @@ def variable(made: TakenOver, name: str, value: str | None) -> None:
         made.leave(name, CODE.format(f"env.{name}"))
     elif value is None or secret_name(name) or not is_harmless(name, value):
         if value is not None:
-            made.leave(f"the value of {name}", "it may be a secret: export it in the shell, pass_env names it")
+            made.leave(
+                f"the value of {name}", "it is written nowhere, as it may be a secret; export it, pass_env names it"
+            )
         passed = made.content.setdefault("pass_env", ["HF_TOKEN"])
         if name not in passed:
             passed.append(name)
@@ -122,11 +164,13 @@ def _shown(word: str) -> str:
 
 def _take(made: TakenOver, one: Argument) -> None:
     key = one.flag.removeprefix("--").replace("-", "_")
-    if one.flag == "--speculative-config" or one.flag in _SPEC:
+    if one.flag == "--speculative-config" or one.flag in _SPEC or one.flag in _OLD_SPEC:
         return
-    if flag_names_code(one.flag):
-        setting = "serve.trust_remote_code" if key == "trust_remote_code" else "serve.extra_args"
-        made.leave(f"{one.flag} {one.value or ''}".rstrip(), CODE.format(setting))
+    if key == "trust_remote_code":
+        made.leave(one.flag, "Gemma 4 runs no code of its checkpoint; serve.trust_remote_code: true if yours does")
+    elif flag_names_code(one.flag) and not compiles_plainly(one.flag, one.keys, _read(one.value or "")):
+        name = one.written.partition("=")[0]
+        made.leave(f"{name} {one.value or ''}".rstrip(), CODE.format("serve.extra_args"))
     elif any(has_credentials(word) for word in (one.value, *one.words)):
         made.leave(one.flag, "its value holds a user or a password, which does not belong in a profile")
     elif one.keys:
@@ -192,11 +236,23 @@ def _speculative(made: TakenOver, command: Command) -> None:
             given[_SPEC[one.flag]] = _read(one.value)
         elif one.flag == "--speculative-config" and one.keys:
             given[".".join(one.keys).replace("-", "_")] = _read(one.value or "null")
+        elif one.flag in _OLD_SPEC and (value := one.value or next(iter(one.words), "")):
+            given[_OLD_SPEC[one.flag]] = _read(value)
+            made.decide(
+                f"{one.flag} {value}", "no vLLM that serves Gemma 4 has this option; speculative: says the same"
+            )
         elif one.flag == "--speculative-config":
             found = _read(one.value or "")
+            if isinstance(found, str) and (held := _OPEN.findall(found)):
+                raise UsageError(f"--speculative-config: write the value of {held[0]}, which the command does not set")
             if not isinstance(found, dict):
                 raise UsageError(f"--speculative-config: {one.value!r:.80} is not a JSON object")
             given |= found
+    target = made.content.get("target", {}).get("model", "")
+    if not given and (head := _HEAD.fullmatch(str(target))):
+        given = {"model": target, "method": head[2]}
+        made.put("target", "model", f"google/{head[1]}")
+        made.decide(f"target.model: google/{head[1]}", f"{target} is a draft; vLLM serves the target that it names")
     if given.get("model") in _LOOKED_UP:
         given["method"] = "ngram"
         del given["model"]
@@ -238,11 +294,46 @@ def _settle(made: TakenOver) -> None:
                 f"volume {source}:{inside}",
                 "models in a folder are mounted by target.model: /FOLDER, caches by `caches`",
             )
-    for place, text in _texts(made.content):
-        for held in _OPEN.findall(text):
-            if place == "target.model":
-                raise UsageError(f"the model is {text}: write the value of {held}, which the command does not set")
-            made.leave(f"{held} in {place}", "a profile reads no variables: write the value")
+    for section in ("target", "draft"):
+        model = str(made.content.get(section, {}).get("model", ""))
+        if _OPEN.search(model):
+            raise UsageError(
+                f"the {section}'s model is {_open(model)}: write its value, which the command does not set"
+            )
+    _without_open(made, made.content, "")
+    if made.content.get("speculative") and not made.content["speculative"].keys() & {_K, "k_by_requests"}:
+        made.put("speculative", _K, TOKENS)
+        made.decide(f"speculative.{_K}: {TOKENS}", "the command does not say it; gemmaspec tune finds the fastest")
+
+
+def _without_open(made: TakenOver, value: dict[str, Any], place: str) -> None:
+    """Take out, and name, what only the shell knew: texts with a variable, or with what a command prints."""
+    for key, inner in list(value.items()):
+        here = f"{place}.{key}".lstrip(".")
+        if isinstance(inner, dict):
+            _without_open(made, inner, here)
+        elif isinstance(inner, str) and _OPEN.search(inner):
+            del value[key]
+            made.leave(f"{here}: {_open(inner)}", "the command does not set it: write the value")
+        elif isinstance(inner, list):
+            for index in reversed([at for at, one in enumerate(inner) if isinstance(one, str) and _OPEN.search(one)]):
+                _leave_word(made, inner, index, here)
+
+
+def _leave_word(made: TakenOver, words: list[str], index: int, place: str) -> None:
+    """Take a word out of a list, with the option that it is the only value of."""
+    after = words[index + 1 : index + 2]
+    alone = index > 0 and words[index - 1].startswith("-") and "=" not in words[index - 1]
+    first = (
+        index - 1 if alone and not words[index].startswith("-") and (not after or after[0].startswith("-")) else index
+    )
+    made.leave(f"{place}: {_open(' '.join(words[first : index + 1]))}", "the command does not set it: write the value")
+    del words[first : index + 1]
+
+
+def _open(text: str) -> str:
+    """Return a text as it is shown: what a command prints is named by its command."""
+    return re.sub(rf"\$\{{?{OUTPUT}(\w+?)\}}?(?=\W|$)", r"what \1 prints", text)
 
 
 def _settle_path(made: TakenOver, section: str, key: str, path: str) -> set[str | None]:
@@ -251,31 +342,23 @@ def _settle_path(made: TakenOver, section: str, key: str, path: str) -> set[str 
         made.put(section, key, "gemma4")
         made.decide(f"--chat-template {path}", "chat.template: gemma4 is this template, as the release has it")
         return set()
-    for inside in sorted(made.mounts, key=len, reverse=True):
+    folders = made.mounts | made.cached
+    for inside in sorted(folders, key=len, reverse=True):
         if path == inside or path.startswith(inside.rstrip("/") + "/"):
-            made.put(section, key, made.mounts[inside].rstrip("/") + path[len(inside.rstrip("/")) :])
+            made.put(section, key, folders[inside].rstrip("/") + path[len(inside.rstrip("/")) :])
             return {inside}
     if made.contained and path.startswith(("/", "./")) and section != "chat":
         made.leave(f"{section}.{key} {path}", "a path of the container; write the folder on this machine")
     return set()
 
 
-def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _texts(inner, f"{place}.{key}".lstrip("."))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner, place)
-    elif isinstance(value, str):
-        yield place, value
-
-
 def _read(value: str) -> Any:
     """Return JSON and numbers as values, other text as it is; 32k is 32000 and 32K is 32768, as vLLM reads them."""
     if found := _SHORT.fullmatch(value):
         return int(float(found[1]) * (_UNITS[found[2].lower()][found[2].isupper()]))
+    if value in ("True", "False"):
+        return value == "True"
     try:
-        return json.loads(value)
+        return json.loads(f"0{value}" if re.fullmatch(r"\.[0-9]+", value) else value)
     except (ValueError, RecursionError):
         return value

@@ -13,7 +13,8 @@ from gemmaspec.profile.takeover import TakenOver, variable
 from gemmaspec.profile.takeover_docker import INSTEAD, address, gpus, mount, option, port, volume
 from gemmaspec.profile.takeover_shell import arguments
 
-_HELD: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}?")
+_HELD: Final = re.compile(r"\$(?:\$|\{([A-Za-z_]\w*)(?::?-([^}]*)|:?\?[^}]*)?\}|([A-Za-z_]\w*))")
+"""$$ for a $ of the shell, ${NAME}, ${NAME:-default}, ${NAME:?message} and $NAME."""
 _SILENT: Final = (
     "image", "command", "entrypoint", "environment", "ports", "volumes", "deploy", "container_name", "hostname",
     "stdin_open", "tty", "pull_policy", "labels",
@@ -43,7 +44,7 @@ def from_compose(content: bytes, *, file: str, service: str | None = None) -> Ta
     for other in services:
         if other != name:
             made.leave(f"services.{other}", "a profile is one server; keep others in a Compose file of their own")
-    words = [_filled(made, word) for key in ("entrypoint", "command") for word in _words(services[name].get(key))]
+    words = [_filled(word) for key in ("entrypoint", "command") for word in _words(services[name].get(key))]
     if not arguments(made, words):
         raise UsageError(f"{file}: services.{name} runs no `vllm serve` with a model")
     return made
@@ -78,10 +79,10 @@ def _runs_vllm(service: Mapping[str, Any]) -> bool:
 
 def _settings(made: TakenOver, name: str, service: Mapping[str, Any]) -> None:
     if image := service.get("image"):
-        made.content["image"] = _filled(made, str(image))
+        made.content["image"] = _filled(str(image))
     for key, value in service.items():
         if key in _OPTIONS and isinstance(value, str | int):
-            option(made, _OPTIONS[key], _filled(made, str(value)))
+            option(made, _OPTIONS[key], _filled(str(value)))
         elif key not in _SILENT:
             made.leave(f"services.{name}.{key}", INSTEAD.get(key, "has no key in a profile"))
     _environment(made, service.get("environment"))
@@ -89,17 +90,17 @@ def _settings(made: TakenOver, name: str, service: Mapping[str, Any]) -> None:
         _port(made, one)
     for one in _list(service.get("volumes")):
         if isinstance(one, dict):
-            mount(made, _filled(made, str(one.get("source", ""))), str(one.get("target", "")))
+            mount(made, _filled(str(one.get("source", ""))), str(one.get("target", "")))
         else:
-            volume(made, _filled(made, re.sub(r"\$\{?PWD\}?", ".", str(one))))
+            volume(made, _filled(re.sub(r"\$\{?PWD\}?", ".", str(one))))
     _gpus(made, service)
 
 
 def _port(made: TakenOver, given: Any) -> None:
     if not isinstance(given, dict):
-        port(made, _filled(made, str(given)))
+        port(made, _filled(str(given)))
         return
-    port(made, f"{given.get('published', '')}:{given.get('target', '')}")
+    port(made, _filled(f"{given.get('published', '')}:{given.get('target', '')}"))
     if given.get("host_ip"):
         address(made, str(given["host_ip"]))
 
@@ -108,8 +109,8 @@ def _environment(made: TakenOver, given: Any) -> None:
     pairs = given.items() if isinstance(given, dict) else (str(one).partition("=")[::2] for one in _list(given))
     for name, value in pairs:
         found = _HELD.fullmatch(str(value))
-        held = value in (None, "") or (found is not None and found[2] is None)
-        variable(made, str(name), None if held else _filled(made, _text(value)))
+        held = value in (None, "") or (found is not None and found[0] != "$$" and found[2] is None)
+        variable(made, str(name), None if held else _filled(_text(value)))
 
 
 def _text(value: Any) -> str:
@@ -134,7 +135,7 @@ def _gpus(made: TakenOver, service: Mapping[str, Any]) -> None:
 def _words(command: Any) -> list[str]:
     if isinstance(command, str):
         try:
-            return shlex.split(command.replace("$$", "$"))
+            return shlex.split(command)
         except ValueError as error:
             raise UsageError(f"the command of the service: {error}: check its quotes") from None
     return [_text(one) for one in _list(command)]
@@ -144,12 +145,6 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _filled(made: TakenOver, text: str) -> str:
-    """Return text with the defaults of its variables; a variable without one is noted."""
-
-    def of(found: re.Match[str]) -> str:
-        if found[2] is None and found[1] != "HOME":
-            made.leave(f"${found[1]}", "a profile reads no variables: write the value")
-        return found[2] if found[2] is not None else found[0]
-
-    return _HELD.sub(of, text)
+def _filled(text: str) -> str:
+    """Return text with the defaults of its variables; one without a default stays, and is named later."""
+    return _HELD.sub(lambda found: "$" if found[0] == "$$" else found[2] if found[2] is not None else found[0], text)

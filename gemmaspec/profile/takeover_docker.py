@@ -32,6 +32,7 @@ INSTEAD: Final = {
     "networks": "the container has a network of its own; serve.bind says who reaches it",
     "network_mode": "the container has a network of its own; serve.bind says who reaches it",
     "runtime": "GPUs are requested by `machine` and `devices`",
+    "device": "GPUs are requested by `machine` and `devices`",
     "ulimit": "the container uses the Docker daemon's limits",
     "ulimits": "the container uses the Docker daemon's limits",
     "healthcheck": "a check that asks for a real token is built in",
@@ -108,10 +109,13 @@ def mount(made: TakenOver, source: str, inside: str) -> None:
     is_cache = _HF_HOME.fullmatch(inside) is not None
     if not inside or not source:
         made.leave(f"volume {source or inside}", "caches: names the folders that outlive the container")
+    elif source.startswith("$"):
+        made.leave(shown, "nothing sets it: write the folder under caches, or in target.model")
     elif not source.startswith(_FOLDER):
         own = "caches.huggingface: /FOLDER takes over a folder" if is_cache else "caches: names folders"
         made.leave(shown, f"gemmaspec keeps all caches in one volume of its own; {own}")
     elif is_cache:
+        made.cached[inside] = source
         made.put(
             "caches", "huggingface", source.removesuffix("/hub") if inside.rstrip("/").endswith("/hub") else source
         )

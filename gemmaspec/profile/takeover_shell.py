@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -9,15 +10,24 @@ from typing import Final
 
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.fields import secret_name
-from gemmaspec.profile.takeover import TakenOver, from_words, variable
+from gemmaspec.profile.takeover import OUTPUT, TakenOver, from_words, variable
 from gemmaspec.profile.takeover_docker import docker_run, image_name, volume
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\})")
+_VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*])|\{([A-Za-z_]\w*|[0-9@*])(?::?-([^}]*)|:?\?[^}]*)?\})")
+_PIECE: Final = re.compile(
+    r"""(?P<quoted>'[^']*')|(?P<double>"(?:\\.|[^"\\])*")|`\#[^`\n]*`|^[ \t]*\#[^\n]*(?:\n|\Z)|(?<=\s)\#[^\n]*"""
+    r"""|(?P<joined>\\[ \t]*\r?\n|(?<=\s)[`^][ \t]*\r?\n)|(?P<unit>^[ \t]*(?:Exec\w+=-?|(?P<set>Environment)=))""",
+    re.MULTILINE | re.DOTALL,
+)
+"""What is read before words: quotes as they are, comments, lines that go on, and the keys of a systemd unit."""
+_ARRAY: Final = re.compile(r"^[ \t]*(?:local |declare -a )?(\w+)(\+?)=\(([^()]*)\)", re.MULTILINE)
+_PYTHON: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1(?P<rest>[^\n]*)\n.*?^\2\s*$", re.MULTILINE | re.DOTALL)
+_LIST: Final = re.compile(r"\s*(?:CMD|ENTRYPOINT|command:|args:)?\s*(\[.*\])\s*", re.DOTALL)
 _REDIRECTED: Final = re.compile(
     r"('[^']*'|\"(?:\\.|[^\"\\])*\")|(?:(?<=\s)[0-9]|&)?>>?(?:&[0-9-]|\s*[^\s;|&\n]+)|<\s*[^\s;|&<\n]+"
 )
-_BUILT: Final = re.compile(r"('[^']*')|\$\([^()]*\)|`[^`\n]*`")
+_BUILT: Final = re.compile(r"('[^']*')|\$\(\s*([^()]*)\)|`([^`\n]*)`|\$\{\w+:?\+[^}]*\}")
 _HERE: Final = re.compile(r"\$\(pwd\)|`pwd`|\$\{PWD\}|\$PWD\b")
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash"})
 _ENGINES: Final = frozenset({"docker", "podman", "nerdctl"})
@@ -29,7 +39,15 @@ _PLAIN: Final = frozenset(
     | {"uv", "run", "uvx", "python", "-m", "-u", "--", "--with", "--from"}
 )
 """Words before `vllm serve` that change nothing for a profile."""
+_DYNAMO: Final = "dynamo.vllm"
+_MODULES: Final = frozenset(
+    {"vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server", "vllm.entrypoints.cli.main", _DYNAMO}
+)
+_SCRIPT: Final = re.compile(r"(?:^|[\s/])vllm\s+serve\s|\s-m\s+vllm\.entrypoints")
+"""A whole command in one word, as ssh, tmux and su are given it."""
+_OF_PIP: Final = re.compile(r"-r|-c|-i|-f|-t|--(?:requirement|constraint|index-url|extra-index-url|find-links|target)")
 _LEFT_TO_UP: Final = "gemmaspec up starts the server itself"
+_IN_IMAGE: Final = "runtime: {packages: {NAME: '>=5.8,<5.20'}} installs a package once and bounded"
 _DEEPEST: Final = 5
 _LONGEST: Final = 100_000
 _EXAMPLE: Final = "gemmaspec profile new mine --from-command 'vllm serve google/gemma-4-31B-it --max-model-len 32768'"
@@ -40,11 +58,26 @@ def from_command(text: str) -> TakenOver:
     if len(text) > _LONGEST:
         raise UsageError(f"--from-command: longer than {_LONGEST:,} characters")
     made = TakenOver()
-    if not shell(made, text):
+    listed = _LIST.fullmatch(text)
+    words = _json_words(listed[1]) if listed else []
+    if not (arguments(made, words) if words else shell(made, text)):
+        part = "; give the words of `vllm serve` or `docker run` alone" if "vllm" in text else ""
         raise UsageError(
-            f"this is not a command that serves with vLLM: {_no_secret(text.strip())[:80]!r}", hint=_EXAMPLE
+            f"this is not a command that serves with vLLM: {_no_secret(text.strip())[:80]!r}{part}", hint=_EXAMPLE
         )
+    ending = f": {_LEFT_TO_UP}"
+    if around := [one.removesuffix(ending) for one in made.left if one.endswith(ending)]:
+        made.left = [one for one in made.left if not one.endswith(ending)]
+        made.leave(", ".join(dict.fromkeys(around)), _LEFT_TO_UP)
     return made
+
+
+def _json_words(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return [str(one) for one in found] if all(isinstance(one, str | int | float) for one in found) else []
 
 
 def shell(made: TakenOver, text: str, *, set_: dict[str, str] | None = None, depth: int = 0) -> bool:
@@ -53,7 +86,7 @@ def shell(made: TakenOver, text: str, *, set_: dict[str, str] | None = None, dep
         raise UsageError(f"--from-command: shells within shells, more than {_DEEPEST}")
     served, variables = False, {} if set_ is None else set_
     for words in _commands(made, text):
-        filled = [_filled(word, variables) for word in words]
+        filled = [one for word in words for one in _filled_words(word, variables)]
         served = _command(made, filled, variables, served=served, depth=depth) or served
     return served
 
@@ -65,6 +98,12 @@ def serve(made: TakenOver, words: Sequence[str], variables: dict[str, str] | Non
         if name in _ENGINES and "run" in after[:3]:
             _before(made, words[:index])
             return _docker(made, after[after.index("run") + 1 :], variables, depth)
+        if name in _ENGINES and "exec" in after[:3]:
+            made.contained = True
+            made.leave(f"{name} exec", "image: names the image of that container, which docker inspect prints")
+        if name in ("kubectl", "oc") and "run" in after[:3] and "--" in after:
+            _before(made, words[: index + 1 + after.index("--")])
+            return arguments(made, after[after.index("--") + 1 :], variables, depth)
         if name in _SHELLS and (inner := _script(after)) is not None:
             _before(made, words[:index])
             return shell(made, inner, set_=variables, depth=depth + 1)
@@ -72,8 +111,13 @@ def serve(made: TakenOver, words: Sequence[str], variables: dict[str, str] | Non
             _before(made, words[: index + 1] if name != "vllm" else words[:index])
             from_words(made, after[1:])
             return True
-        if word in ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"):
+        if _SCRIPT.search(word):
             _before(made, words[:index])
+            return shell(made, word, set_=variables, depth=depth + 1)
+        if word in _MODULES:
+            _before(made, words[:index])
+            if word == _DYNAMO:
+                made.decide(word, "vllm serve runs instead, without Dynamo's frontend, router and transfers")
             from_words(made, after[1:] if after[:1] == ["serve"] else after)
             return True
     if words[:1] == ["serve"] or (words and words[0].startswith("--model")):
@@ -121,6 +165,11 @@ def _command(made: TakenOver, words: list[str], variables: dict[str, str], *, se
     before = len(made.left)
     for name, value in names:
         variable(made, name, value)
+    if words[0] == "alias" and len(words) == 2:
+        return shell(made, words[1].partition("=")[2], set_=variables, depth=depth + 1)
+    if served and "serve" in words[:8]:
+        made.leave(_short(words), "a second server; a profile is one: make another profile from it")
+        return False
     if served:
         made.leave(_short(words), "it comes after the server; gemmaspec up returns once the server has answered")
         return False
@@ -149,23 +198,28 @@ def _installed(made: TakenOver, words: Sequence[str]) -> None:
     if "install" not in words:
         made.leave(_short(words), _LEFT_TO_UP)
         return
-    for word in words[words.index("install") + 1 :]:
+    rest = list(words[words.index("install") + 1 :])
+    while rest:
+        word = rest.pop(0)
         found = _PACKAGE.fullmatch(word)
         if release := _RELEASE.fullmatch(word):
             made.release = release[1]
-        elif word.startswith("-"):
-            continue  # how pip installs; what follows -r or --index-url is no package and is named
+        elif _OF_PIP.fullmatch(word):
+            made.leave(f"pip install {word} {_no_secret(rest.pop(0)) if rest else ''}".rstrip(), _IN_IMAGE)
+        elif word.startswith("-") or word in ("pip", "wheel", "setuptools", "uv"):
+            continue  # how pip installs
         elif found and _BOUNDED.fullmatch(found[2] or ""):
             made.content.setdefault("runtime", {}).setdefault("packages", {})[found[1]] = found[2]
+        elif found and found[1] == "vllm":
+            made.leave(f"pip install {_no_secret(word)}", "image names the release of vLLM that runs")
         else:
-            instead = "runtime: {packages: {NAME: '>=5.8,<5.20'}} installs it once and bounded"
-            made.leave(f"pip install {_no_secret(word)}", instead)
+            made.leave(f"pip install {_no_secret(word)}", _IN_IMAGE)
 
 
 def _before(made: TakenOver, words: Sequence[str]) -> None:
     """Take over what stands before the server: variables, an image, a release; what is left is named."""
     rest, launcher = list(words), words[0].rpartition("/")[2] if words else ""
-    unknown = []
+    unknown: list[str] = []
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
@@ -185,16 +239,14 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
             for pair in (value if equals else rest.pop(0) if rest else "").split(","):
                 volume(made, pair)
         elif word.rpartition("/")[2] not in _PLAIN and not re.fullmatch(r"python[0-9.]*", word.rpartition("/")[2]):
-            unknown += [name] if name.startswith("-") or word == words[0] else []
+            unknown += [name] if name.startswith("-") or not unknown else []
     if unknown:
         made.leave(" ".join(unknown), _LEFT_TO_UP)
 
 
 def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
     """Yield the words of each simple command. Raises UsageError for quotes that do not close."""
-    text = re.sub(r"\\\r?\n", " ", text)
-    text = re.sub(r"^\s*(?:#.*$|\$\s+)", "", text, flags=re.MULTILINE)
-    text = _BUILT.sub(lambda found: found[1] or "$COMMAND_SUBSTITUTION", _HERE.sub(".", text))
+    text = _expanded(text)
     kept = _REDIRECTED.sub(lambda found: found[1] or " ", text)
     if kept != text:
         made.leave("redirections", "`gemmaspec logs` reads the log")
@@ -213,6 +265,56 @@ def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
         raise UsageError(f"--from-command: {error}: check its quotes") from None
     if words:
         yield words
+
+
+def _expanded(text: str) -> str:
+    """Return a text with lines joined and arrays filled in, without comments; what a command prints gets a name."""
+    text = _PYTHON.sub(lambda found: found["rest"] if "python" in _line_before(text, found.start()) else found[0], text)
+    text = re.sub(r"^\s*\$\s+", "", _PIECE.sub(_piece, text), flags=re.MULTILINE)
+    arrays: dict[str, str] = {}
+    for found in _ARRAY.finditer(text):
+        arrays[found[1]] = f"{arrays.get(found[1], '') if found[2] else ''} {' '.join(found[3].split(chr(10)))}"
+    text = _ARRAY.sub("", text)
+    text = re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', lambda found: arrays.get(found[1], found[0]), text)
+    text, more = _HERE.sub(".", text), True
+    while more:
+        before = text
+        text = _BUILT.sub(_built, text)
+        more = text != before
+    return text
+
+
+def _line_before(text: str, place: int) -> str:
+    return text[text.rfind("\n", 0, place) + 1 : place]
+
+
+def _piece(found: re.Match[str]) -> str:
+    if found["quoted"]:
+        return found[0]
+    if found["double"]:
+        return re.sub(r"\\\r?\n", " ", found[0])
+    return "export " if found["set"] else " " if found["joined"] else ""
+
+
+def _built(found: re.Match[str]) -> str:
+    """Return a name for what a command prints, which nobody knows here."""
+    if found[1]:
+        return found[1]
+    words = (found[2] or found[3] or "").split()
+    if len(words) == 1 and re.fullmatch(r"[A-Z][A-Z0-9_]*", words[0]):
+        return f"${{{words[0]}}}"  # a variable in a manifest of Kubernetes
+    return f"${OUTPUT}{re.sub(r'[^A-Za-z0-9]', '_', words[0].rpartition('/')[2])}" if words else ""
+
+
+def _filled_words(word: str, variables: dict[str, str]) -> list[str]:
+    """Return a word with its variables filled in; options that one variable holds are words of their own."""
+    filled = _filled(word, variables)
+    if filled.startswith("-") and " " in filled and _VARIABLE.fullmatch(word):
+        try:
+            return shlex.split(filled)
+        except ValueError:
+            return [filled]
+    return [filled] if filled or not _VARIABLE.fullmatch(word) else []
 
 
 def _filled(word: str, variables: dict[str, str]) -> str:

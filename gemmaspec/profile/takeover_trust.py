@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 _HARMLESS: Final = re.compile(
     r"CUDA_(?:VISIBLE_DEVICES|DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING|DEVICE_MAX_CONNECTIONS)|NVIDIA_VISIBLE_DEVICES"
     r"|NVIDIA_DRIVER_CAPABILITIES|(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|PYTORCH_(?:CUDA_)?ALLOC_CONF|TZ|LANG|LC_ALL"
     r"|NCCL_(?:DEBUG|P2P_DISABLE|P2P_LEVEL|IB_DISABLE|IB_HCA|SHM_DISABLE|SOCKET_IFNAME|ALGO|PROTO|NVLS_ENABLE|CUMEM_ENABLE"
-    r"|MIN_NCHANNELS|MAX_NCHANNELS)|(?:GLOO|TP)_SOCKET_IFNAME|HF_HUB_(?:OFFLINE|ENABLE_HF_TRANSFER|DISABLE_XET)"
+    r"|MIN_NCHANNELS|MAX_NCHANNELS|IGNORE_DISABLED_P2P)|(?:GLOO|TP)_SOCKET_IFNAME|HF_HUB_(?:OFFLINE|ENABLE_HF_TRANSFER|DISABLE_XET)"
     r"|HF_XET_HIGH_PERFORMANCE|TRANSFORMERS_OFFLINE|TOKENIZERS_PARALLELISM|TORCH_CUDA_ARCH_LIST|SAFETENSORS_FAST_GPU"
     r"|VLLM_(?:USE_\w+|ENABLE_\w+|DISABLE_\w+|ATTENTION_BACKEND|LOGGING_LEVEL|LOG_STATS_INTERVAL|CPU_\w+|FLASH_ATTN_VERSION"
     r"|FLASHINFER_\w+|TARGET_DEVICE|WORKER_MULTIPROC_METHOD|NO_USAGE_STATS|DO_NOT_TRACK|ENGINE_ITERATION_TIMEOUT_S"
@@ -36,6 +37,12 @@ _CODE: Final = re.compile(
 _MODULE: Final = re.compile(r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)+")
 """The name of something in a Python module."""
 
+_COMPILES: Final = frozenset(
+    {"mode", "level", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "compile_sizes"}
+    | {"cudagraph_num_of_warmups", "full_cuda_graph", "use_cudagraph", "use_inductor_graph_partition", "pass_config"}
+)
+"""Keys of --compilation-config that name neither code nor a file."""
+
 CODE: Final = "it decides which code or file the server uses; read what it names, then set {0} yourself"
 """Why something that may run code is left out."""
 
@@ -53,6 +60,23 @@ def runs_code(name: str) -> bool:
 def flag_names_code(flag: str) -> bool:
     """Return whether a flag makes the server run code, or read a file, that somebody else has named."""
     return _CODE.fullmatch(flag) is not None
+
+
+def compiles_plainly(flag: str, keys: Sequence[str], value: Any) -> bool:
+    """Return whether --compilation-config says only how to compile, in numbers and words."""
+    if flag != "--compilation-config":
+        return False
+    for key in reversed(keys):
+        value = {key: value}
+    return isinstance(value, dict) and value.keys() <= _COMPILES and _is_plain(value)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9_]*", value) is not None
 
 
 def is_module(value: str | None) -> bool:

@@ -11,6 +11,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.machine import nvidia
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import HERE, MACHINES, machine_of
+from gemmaspec.profile.takeover import TOKENS
 
 if TYPE_CHECKING:
     from gemmaspec.machine.nvidia import Gpu
@@ -54,14 +55,14 @@ def offer() -> Offer:
     return _toy(found, *refused)
 
 
-def today(name: str, draft: str | None, tokens: int) -> Iterator[str]:
+def today(name: str, draft: str | None) -> Iterator[str]:
     """Yield what a profile that was taken over serves today, and what its target's draft would change."""
     profile = load_profile(name).profile
     machine = profile.machine if MACHINES[profile.machine].memory_gb else None
     if machine:
         yield from (f"today, {one}" for one in _expected(name, machine))
     if draft:
-        given = (f"draft.model={draft}", "speculative.method=mtp", f"speculative.num_speculative_tokens={tokens}")
+        given = (f"draft.model={draft}", "speculative.method=mtp", f"speculative.num_speculative_tokens={TOKENS}")
         yield f"this target has a draft: {draft}; --with-draft adds it (remove {name} first)"
         if machine:
             yield from (f"with it, {one}" for one in _expected(name, machine, given))

@@ -17,7 +17,7 @@ from gemmaspec.machine import nvidia
 from gemmaspec.profile.find import own_folder, profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import ANY_GPU, MACHINES, machine_of
-from gemmaspec.profile.takeover import TakenOver
+from gemmaspec.profile.takeover import TOKENS, TakenOver
 from gemmaspec.profile.takeover_compose import from_compose
 from gemmaspec.profile.takeover_shell import from_command
 from gemmaspec.releases.facts import newest
@@ -25,8 +25,6 @@ from gemmaspec.releases.facts import newest
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MOST: Final = 2**20
 _CACHES: Final = ("huggingface", "compile")
-TOKENS: Final = 4
-"""Tokens that a draft drafts until `tune` has measured better: what most shipped profiles with an MTP head draft."""
 _TEXT: Final = """\
 extends: {parent}
 name: {name}
@@ -142,6 +140,9 @@ def _on_this_machine(content: dict[str, Any], folder: Path) -> None:
 
 
 def _machine(made: TakenOver) -> str:
+    if re.search(r"(?<![a-z])cpu(?![a-z])", str(made.content.get("image", ""))):
+        made.decide("machine: cpu", "the image is one for CPUs")
+        return "cpu"
     gpus = nvidia.gpus()
     machine = machine_of(gpus[0].name) if gpus else None
     if machine:
