@@ -22,7 +22,7 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "lint codes": (109, 85),
     "environment variables of its own": (12, 12),
     "modules": (532, 320),
-    "package lines": (65_400, 48_000),
+    "package lines": (65_300, 48_000),
     "words of the docs": (42_600, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""

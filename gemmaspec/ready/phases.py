@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from gemmaspec.ready.logline import message_of
@@ -40,97 +42,8 @@ class Mark:
     """Releases of vLLM that print it."""
 
 
-def _mark(phase: Phase, pattern: str, source: str, releases: str = "every release") -> Mark:
-    return Mark(phase, re.compile(pattern), source, releases)
-
-
-_TAG: Final = r"(?:\[[\w. -]{1,80}\] )?"
-"""The name of the compiled part before the compiler's messages, since 0.32.0."""
-
-MARKS: Final = (
-    _mark(Phase.PATCHING, r"gemmaspec: patching vllm ", "gemmaspec's launcher", "all"),
-    _mark(Phase.IMPORTING, r"gemmaspec: .{1,200}, starting vllm$", "gemmaspec's launcher", "all"),
-    _mark(
-        Phase.IMPORTING,
-        r"non-default args: ",
-        "entrypoints/utils.py, from 0.23.0 entrypoints/serve/utils/api_utils.py",
-    ),
-    _mark(Phase.IMPORTING, r"Initializing a V1 LLM engine \(v", "v1/engine/core.py"),
-    _mark(
-        Phase.LOADING_TARGET,
-        r"Starting to load model .{1,1000}\.\.\.$",
-        "v1/worker/gpu_model_runner.py, v1/worker/cpu_model_runner.py",
-    ),
-    _mark(Phase.LOADING_TARGET, r"Loading model from scratch\.\.\.$", "v1/worker/gpu/model_runner.py"),
-    _mark(
-        Phase.LOADING_DRAFT,
-        r"Loading drafter model\.\.\.$",
-        "v1/worker/gpu_model_runner.py, from 0.20.0 v1/worker/cpu_model_runner.py",
-    ),
-    _mark(
-        Phase.COMPILING,
-        r"Warming up model for the compilation\.\.\.$",
-        "v1/worker/cpu_model_runner.py, from 0.23.0 v1/worker/cpu/model_runner.py",
-    ),
-    _mark(Phase.COMPILING, _TAG + r"Starting torch\.compile$", "compilation/monitor.py", "from 0.32.0"),
-    _mark(Phase.COMPILING, _TAG + r"Using cache directory: .{1,1000} for vLLM's", "compilation/backends.py"),
-    _mark(Phase.COMPILING, _TAG + r"vLLM's torch\.compile cache is disabled", "compilation/backends.py"),
-    _mark(Phase.COMPILING, _TAG + r"Dynamo bytecode transform time: ", "compilation/backends.py"),
-    _mark(Phase.COMPILING, _TAG + r"Directly load AOT compilation from ", "compilation/decorators.py"),
-    _mark(Phase.COMPILING, r"Compile and warming up model for size \d", "v1/worker/gpu_worker.py"),
-    _mark(Phase.COMPILING, r"Warming up FlashInfer attention\.", "model_executor/warmup/kernel_warmup.py"),
-    _mark(Phase.COMPILING, r"DeepGEMM warmup", "model_executor/warmup/deep_gemm_warmup.py"),
-    _mark(
-        Phase.COMPILING,
-        r"JIT kernel warmup starting\.|Running FlashInfer autotune ",
-        "model_executor/warmup/kernel_warmup.py",
-        "from 0.29.0",
-    ),
-    _mark(
-        Phase.CAPTURING,
-        r"Capturing (?:[\w-]{1,30} ){0,3}CUDA graphs\b",
-        "v1/worker/gpu_model_runner.py, v1/worker/gpu/cudagraph_utils.py and the speculators",
-    ),
-    _mark(
-        Phase.CAPTURING,
-        r"Capturing model for (?:[\w-]{1,30} ){0,3}speculator\.\.\.$",
-        "v1/worker/gpu/spec_decode/*/speculator.py",
-    ),
-    _mark(
-        Phase.CAPTURING,
-        r"Capturing \d{1,6} encoder CUDA graphs;",
-        "v1/worker/encoder_cudagraph.py",
-        "from 0.31.0",
-    ),
-    _mark(
-        Phase.WARMING_UP,
-        r"Graph capturing finished in \d",
-        "v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py",
-    ),
-    _mark(
-        Phase.WARMING_UP,
-        r"Skipping CUDA graph capture\. ",
-        "v1/worker/gpu_model_runner.py, until 0.27.1 v1/worker/gpu/model_runner.py",
-    ),
-    _mark(
-        Phase.WARMING_UP,
-        r"Skipping encoder and decoder CUDA graph capture\. ",
-        "v1/worker/gpu/model_runner.py",
-        "from 0.28.0",
-    ),
-    _mark(
-        Phase.WARMING_UP,
-        r"Warming up done\.$",
-        "v1/worker/cpu_model_runner.py, from 0.23.0 v1/worker/cpu/model_runner.py",
-    ),
-    _mark(Phase.WARMING_UP, r"init engine \(profile, create kv cache, warmup model\)", "v1/engine/core.py"),
-    _mark(
-        Phase.WARMING_UP,
-        r"Starting vLLM server on ",
-        "entrypoints/openai/api_server.py, from 0.29.0 entrypoints/launchers/api_server/entry.py",
-    ),
-    _mark(Phase.WARMING_UP, r"INFO: {1,8}Application startup complete\.$", "uvicorn", "all"),
-)
+_ROWS: Final = json.loads(Path(__file__).with_name("phases.json").read_text(encoding="utf-8"))
+MARKS: Final = tuple(Mark(Phase(phase), re.compile(text), *said) for phase, text, *said in _ROWS)
 """Every line that begins a phase. None begins READY: only an answer does (wait.py)."""
 
 _TARGET_IS_LOADED: Final = re.compile(r"Loading weights took \d")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from gemmaspec import data, errors
@@ -18,31 +20,7 @@ _TABLES: Final = ("explanations/patching.md", "guides/inspect.md")
 
 PAGES: Final = (_LINT, *_TABLES)
 """All pages that are read; the wheel contains them."""
-WORDS: Final[Mapping[str, str]] = {
-    "k": "The number of tokens that the draft proposes before each step of the target: num_speculative_tokens.",
-    "acceptance length": "Tokens for each step of the target: 1 + accepted / drafts. With 1 no draft is accepted; "
-    "k + 1 is the most.",
-    "acceptance": "The share of drafted tokens that the target accepts.",
-    "accepted": "Drafted tokens that the target would have chosen too, and that are in the answer.",
-    "overlay": "A folder that mirrors the installed vllm/ by links, with real copies of the patched files only. It "
-    "is first on PYTHONPATH; the installed files are never changed.",
-    "target": "The large model that verifies; its answers are what you get.",
-    "draft": "The small model, head or look-up that proposes tokens for the target to verify.",
-    "profile": "A YAML file that names target, draft, machine, flags of vLLM and patches.",
-    "stack": "The folder of files that is rendered from a profile and started.",
-    "plan": "The patches of a profile as JSON, with its own sha256; the launcher obeys no other.",
-    "launcher": "The script that runs before vLLM: it reads the plan, builds the overlay and becomes `vllm serve`.",
-    "report": "What the launcher did for each patch, readable while the server runs.",
-    "lock": "The pinned facts of a stack: image digest, commits, versions and the plan's sha256.",
-    "known good": "A stack that became ready once, and that `gemmaspec rollback` returns to.",
-    "engine": "What runs a stack: docker (Docker Compose) or process (a Python environment of this machine).",
-    "replica": "One of several servers of a profile behind one router.",
-    "attested": "Each process of vLLM has shown that it runs the patched functions.",
-    "ready": "The server has drafted, verified and answered a real request.",
-    "arm": "What `tune` and `bench` start a server for: one draft, one k and one set of patches.",
-    "cell": "One measured combination of arm, requests at once, context and prompts.",
-    "roofline": "The speed that follows from bytes over memory bandwidth: a bound, not a measurement.",
-}
+WORDS: Final[Mapping[str, str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 """Words of the output that no table of the pages explains."""
 
 
