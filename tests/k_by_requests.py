@@ -8,18 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from gemmaspec.live.counters import Counters
 from gemmaspec.live.sample import read_sample
-from gemmaspec.ready.counters import SpecCounters, spec_counters
 from tests.streamed import QUESTIONS, TOKENS, URL, stream
 
 FLAGS = ("--set", "speculative.k_by_requests={1: 4, 3: 2}")
 
 
-def counters() -> SpecCounters:
+def counters() -> Counters:
     """What was drafted so far, once vLLM has counted it."""
     last = None
     while (
-        now := spec_counters(read_sample(httpx.get(f"{URL}/metrics", timeout=120, trust_env=False).text, at=0.0))
+        now := Counters.of(read_sample(httpx.get(f"{URL}/metrics", timeout=120, trust_env=False).text, at=0.0))
     ) != last:
         last = now
         time.sleep(0.3)
@@ -30,14 +30,16 @@ def follows_the_number_of_requests_and_the_text_does_not() -> None:
     before = counters()
     alone = {question: stream(question) for question in QUESTIONS}
     added = counters().since(before)
+    assert added
     # an answer's last step may draft past its end
-    assert added.draft_tokens == pytest.approx(4 * added.drafts, abs=4 * len(QUESTIONS))
+    assert added.drafted == pytest.approx(4 * added.drafts, abs=4 * len(QUESTIONS))
 
     before = counters()
     with ThreadPoolExecutor(len(QUESTIONS)) as pool:
         together = dict(zip(QUESTIONS, pool.map(stream, QUESTIONS), strict=True))
     added = counters().since(before)
+    assert added
     assert together == alone
     assert {one.tokens for one in alone.values()} == {TOKENS}
     # four requests draft 2 each; when two of them are over, the others draft 4 again
-    assert 2 <= added.draft_tokens / added.drafts < 3.5
+    assert 2 <= added.drafted / added.drafts < 3.5

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmaspec.live.counters import Counters
 from gemmaspec.live.sample import read_sample
-from gemmaspec.ready import counters
-from gemmaspec.ready.counters import SpecCounters
 
 METRICS = """\
 # HELP python_gc_objects_collected_total Objects collected during gc
@@ -28,20 +27,20 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="tiny",
 """
 
 
-def spec_counters(text: str) -> SpecCounters:
-    return counters.spec_counters(read_sample(text, at=0.0))
+def spec_counters(text: str) -> Counters:
+    return Counters.of(read_sample(text, at=0.0))
 
 
 def test_counters_are_summed_over_engines() -> None:
     counted = spec_counters(METRICS)
-    assert counted == SpecCounters(drafts=40, draft_tokens=160, accepted_tokens=29)
+    assert counted == Counters(drafts=40, drafted=160, accepted=29, by_position=(20,))
     assert counted.acceptance_length == 1 + 29 / 40
 
 
 def test_a_server_without_a_draft_counts_nothing() -> None:
     alone = read_sample('vllm:generation_tokens_total{engine="0"} 12.0\n', at=0.0)
-    assert (counters.spec_counters(alone), alone.counts_drafts) == (SpecCounters(), False)
-    assert SpecCounters().acceptance_length is None
+    assert (Counters.of(alone), alone.counts_drafts) == (Counters(generated=12), False)
+    assert Counters().acceptance_length is None
     assert read_sample('vllm:spec_decode_num_drafts_total{engine="0"} 0.0\n', at=0.0).counts_drafts
 
 
@@ -67,9 +66,13 @@ def test_a_counter_that_is_no_count_is_an_error(line: str) -> None:
         spec_counters(line)
 
 
-def test_what_a_request_added_is_never_negative() -> None:
-    before, after = SpecCounters(drafts=5, draft_tokens=20), SpecCounters(drafts=2, draft_tokens=28)
-    assert after.since(before) == SpecCounters(drafts=0, draft_tokens=8)
+def test_counts_that_decreased_are_those_of_another_start() -> None:
+    before = Counters(drafts=5, drafted=20, by_position=(3,))
+    assert Counters(drafts=2, drafted=28).since(before) is None
+    assert Counters(drafts=6, drafted=24, by_position=(2,)).since(before) is None
+    assert Counters(drafts=6, drafted=24, by_position=(4, 1)).since(before) == Counters(
+        drafts=1, drafted=4, by_position=(1, 1)
+    )
 
 
 @given(st.text())

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from gemmaspec.cli.text.stack import answer_lines
 from gemmaspec.deploy.start.prepare import prepare
 from gemmaspec.engine import http
-from gemmaspec.engine.http import NoAnswer, Reply
+from gemmaspec.engine.http import NoAnswer
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
+from gemmaspec.live.counters import Counters
 from gemmaspec.profile.load import load_profile
 from gemmaspec.ready import first_request as probing
-from gemmaspec.ready.counters import SpecCounters
-from gemmaspec.ready.first_request import ask, healthy, probe, read_counters
+from gemmaspec.ready.first_request import healthy, probe
+from gemmaspec.ready.metrics import read_counters
+from gemmaspec.smoke.answer import Collector, Malformed
 from tests.fake_server import FakeServer, fake_server
 
 
@@ -112,7 +114,7 @@ def test_counters_that_come_late_are_waited_for(vllm: FakeServer, monkeypatch: p
     monkeypatch.setattr(
         probing,
         "read_counters",
-        lambda *_, **__: SpecCounters(drafts=(n := next(counted)), draft_tokens=4 * n),
+        lambda *_, **__: Counters(drafts=(n := next(counted)), drafted=4 * n),
     )
     assert probe(vllm.server(), timeout_s=10).drafts == 5
 
@@ -203,7 +205,7 @@ def test_the_key_is_sent_only_to_a_server_that_needs_one(vllm: FakeServer, monke
 @pytest.mark.parametrize("key", ["käse", "two\nlines", "\x00"])
 def test_a_key_that_no_header_can_hold_is_an_error_without_the_key(vllm: FakeServer, key: str) -> None:
     with pytest.raises(StartFailed) as caught:
-        ask(vllm.server(), [{"role": "user", "content": "hello"}], api_key=key)
+        probe(vllm.server(), timeout_s=10, api_key=key)
     assert key not in caught.value.message
 
 
@@ -217,7 +219,8 @@ def test_a_body_that_is_no_completion_is_an_error(vllm: FakeServer, body: bytes)
 
 
 def test_a_huge_body_is_not_read(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_BODY", 100_000)
+    monkeypatch.setattr(http, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(probing, "MAX_BYTES", 100_000)
     vllm.body = b" " * 50_000_000
     began = time.perf_counter()
     assert "more than 100000 bytes" in refusal(vllm.server()).message
@@ -248,16 +251,7 @@ def test_health_is_a_status_of_200(vllm: FakeServer) -> None:
 
 def test_counters_are_read_by_themselves(vllm: FakeServer) -> None:
     vllm.drafted = 7
-    assert read_counters(vllm.server(), timeout_s=3) == SpecCounters(drafts=7, draft_tokens=28, accepted_tokens=14)
-
-
-def test_anything_can_be_asked(vllm: FakeServer) -> None:
-    message = {"role": "user", "content": "What is this?"}
-    ask(vllm.server(), [message], max_tokens=7, extra={"chat_template_kwargs": {"enable_thinking": True}})
-    (body,) = [body for _, _, body in vllm.requests if body]
-    assert body["max_tokens"] == 7
-    assert body["chat_template_kwargs"] == {"enable_thinking": True}
-    assert body["messages"] == [message]
+    assert read_counters(vllm.server(), timeout_s=3, api_key=None) == Counters(drafts=7, drafted=28, accepted=14)
 
 
 JSON = st.recursive(
@@ -274,7 +268,8 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_is_an_answer_or_a_failed_start(document: Any) -> None:
-    with contextlib.suppress(StartFailed):
-        completion = probing._completion(Reply(200, json.dumps(document).encode()))
-        probing.judge(probing._answer(completion, 1.0, SpecCounters()), speculates=True)
+def test_any_json_is_an_answer_or_malformed(document: Any) -> None:
+    collector = Collector()
+    with contextlib.suppress(Malformed):
+        collector.whole(json.dumps(document).encode())
+        collector.answer()

@@ -14,7 +14,8 @@ from gemmaspec.bench.cells import Cell
 from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt
 from gemmaspec.bench.samples import Measured, RequestSample, SampleGroup
 from gemmaspec.engine.server import Server
-from gemmaspec.measure.counters import Counters, read_counters, settled
+from gemmaspec.live.counters import Counters
+from gemmaspec.measure.counters import read_counters, settled
 from gemmaspec.measure.gpu import GpuWatch
 from gemmaspec.measure.load import Load, run_load
 from gemmaspec.measure.stream import Broken, Stream

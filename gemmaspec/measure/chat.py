@@ -1,26 +1,25 @@
-"""Chat completions for checks: alone or several at once, each bounded in time and size, whatever the server sends."""
+"""The requests of checks: alone or several at once, each with its time, and all with theirs."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
+import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-import httpx
-
-from gemmaspec.engine.http import JSON, settings
+from gemmaspec.engine.http import Chat
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, UsageError
-from gemmaspec.measure.counters import Counters, read_counters, settled
-from gemmaspec.smoke.answer import MAX_BYTES, ChatAnswer, Collector, Fault, Malformed, StreamError, error_text
+from gemmaspec.measure.counters import read_counters, settled
+from gemmaspec.measure.load import together
+from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.check import Ask
 from gemmaspec.smoke.row import body_text
 
-_PATH: Final = "/v1/chat/completions"
 _COUNTERS_S: Final = 5.0
 
 
@@ -46,114 +45,38 @@ def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask
     Returns an answer for each, in their order; a fault is part of the answer. Raises UsageError when the server
     refuses the API key.
     """
-    return asyncio.run(_ask_all(asking, asks, on_answer))
+    chat, until = Chat(asking.server.base_url, asking.api_key), time.monotonic() + asking.run_s
+    telling = threading.Lock()
 
+    def put(ask: Ask) -> ChatAnswer:
+        left = min(asking.request_s, until - time.monotonic())
+        answer = ChatAnswer(fault=Fault.NOT_ASKED) if left <= 0 else _answer(chat, asking, ask, left)
+        with telling:
+            on_answer(ask)
+        return answer
 
-async def _ask_all(asking: ChatAsking, asks: Sequence[Ask], on_answer: Callable[[Ask], None]) -> list[ChatAnswer]:
-    until = time.monotonic() + asking.run_s
-    found: dict[int, ChatAnswer] = {}
-    gate = asyncio.Semaphore(asking.together)
-    async with httpx.AsyncClient(
-        **settings(asking.server.base_url, timeout_s=asking.request_s, api_key=asking.api_key),
-        limits=httpx.Limits(max_connections=asking.together),
-    ) as client:
-
-        async def one(place: int, ask: Ask) -> None:
-            async with gate:
-                left = min(asking.request_s, until - time.monotonic())
-                if left <= 0:
-                    found[place] = ChatAnswer(fault=Fault.NOT_ASKED)
-                elif ask.alone and asking.counted:
-                    found[place] = await _counted(client, asking, ask, left)
-                else:
-                    found[place] = await _answer(client, asking.server.model, ask, left)
-                on_answer(ask)
-
-        for place, ask in enumerate(asks):
-            if ask.alone:
-                await one(place, ask)
-        await _all(one(place, ask) for place, ask in enumerate(asks) if not ask.alone)
+    order = sorted(range(len(asks)), key=lambda place: not asks[place].alone)
+    alone = [partial(put, asks[place]) for place in order if asks[place].alone]
+    rest = [partial(put, asks[place]) for place in order[len(alone) :]]
+    answers = together(alone, at_once=1, abort=chat.abort) + together(rest, at_once=asking.together, abort=chat.abort)
+    found = dict(zip(order, answers, strict=True))
     return [found[place] for place in range(len(asks))]
 
 
-async def _all(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run jobs together; the first that fails ends all."""
-    tasks = [asyncio.ensure_future(one) for one in jobs]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _counted(client: httpx.AsyncClient, asking: ChatAsking, ask: Ask, left: float) -> ChatAnswer:
+def _answer(chat: Chat, asking: ChatAsking, ask: Ask, left: float) -> ChatAnswer:
     """Ask, and add what the server drafted for this one request; nothing is added where other requests ran."""
-    before = await asyncio.to_thread(_counters, asking)
-    answer = await _answer(client, asking.server.model, ask, left)
+    server, key = asking.server, asking.api_key
+    before = None
+    with contextlib.suppress(GemmaspecError):
+        before = read_counters(server, timeout_s=_COUNTERS_S, api_key=key) if ask.alone and asking.counted else None
+    answer = chat.answer(body_text(ask.body, model=server.model).encode(), timeout_s=left, streams=ask.streams)
+    if answer.status == 401:
+        raise UsageError("the server refuses the API key", hint="export VLLM_API_KEY with the key of the server")
     if before is None or answer.fault or not answer.completion_tokens:
         return answer
     with contextlib.suppress(GemmaspecError):
-        added = await asyncio.to_thread(
-            settled,
-            asking.server,
-            before,
-            tokens=answer.completion_tokens,
-            timeout_s=_COUNTERS_S,
-            api_key=asking.api_key,
-        )
-        if added.generated == answer.completion_tokens:
+        tokens = answer.completion_tokens
+        added = settled(server, before, tokens=tokens, timeout_s=_COUNTERS_S, api_key=key)
+        if added.generated == tokens:
             return dataclasses.replace(answer, drafts=added.drafts, accepted=added.accepted, cached=added.cached)
     return answer
-
-
-def _counters(asking: ChatAsking) -> Counters | None:
-    try:
-        return read_counters(asking.server, timeout_s=_COUNTERS_S, api_key=asking.api_key)
-    except GemmaspecError:
-        return None
-
-
-async def _answer(client: httpx.AsyncClient, model: str, ask: Ask, left: float) -> ChatAnswer:
-    """Return the answer to one request, or the fault that it ended in."""
-    collector = Collector()
-    try:
-        async with asyncio.timeout(left):
-            return await _exchange(client, body_text(ask.body, model=model), ask, collector)
-    except (TimeoutError, httpx.TimeoutException):
-        return collector.answer(fault=Fault.ENDLESS, said=f"after {left:.0f} s")
-    except Malformed as error:
-        return collector.answer(fault=Fault.MALFORMED, said=str(error))
-    except StreamError as error:
-        return collector.answer(fault=Fault.FAILED, said=str(error))
-    except httpx.ConnectError:
-        return ChatAnswer(fault=Fault.UNREACHABLE)
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
-        return collector.answer(fault=Fault.BROKEN_OFF)
-
-
-async def _exchange(client: httpx.AsyncClient, body: str, ask: Ask, collector: Collector) -> ChatAnswer:
-    async with client.stream("POST", _PATH, content=body.encode(), headers=JSON) as response:
-        whole = bytearray()
-        total = 0
-        async for part in response.aiter_raw():
-            total += len(part)
-            if total > MAX_BYTES:
-                return collector.answer(fault=Fault.HUGE, status=response.status_code)
-            if ask.streams and response.status_code == 200:
-                collector.feed(part)
-            else:
-                whole += part
-        if response.status_code != 200:
-            return _refused(response.status_code, bytes(whole))
-        if not ask.streams:
-            collector.whole(bytes(whole))
-        fault = None if collector.ended else Fault.BROKEN_OFF
-        return collector.answer(status=response.status_code, fault=fault)
-
-
-def _refused(status: int, body: bytes) -> ChatAnswer:
-    if status == 401:
-        raise UsageError("the server refuses the API key", hint="export VLLM_API_KEY with the key of the server")
-    return ChatAnswer(
-        fault=Fault.FAILED if status >= 500 or status < 400 else Fault.REFUSED, status=status, said=error_text(body)
-    )

@@ -1,18 +1,21 @@
-"""Requests at a given concurrency: each worker has one connection and sends the next request as one ends."""
+"""Requests at a given concurrency: each worker sends the next request as one ends."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Final, Generic, TypeVar
 
-import httpx
+from gemmaspec.engine.http import Chat
+from gemmaspec.measure.stream import Broken, Stream, streamed
 
-from gemmaspec.measure.stream import Broken, Stream, connection, streamed
-
-_LOOK_S = 0.2
+_LOOK_S: Final = 0.2
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,67 +36,67 @@ def run_load(
 
     Raises Broken or UsageError of the first failed request and aborts the others. Ctrl-C aborts all.
     """
-    run = _Run(base_url, bodies, timeout_s, api_key)
+    chat, origin = Chat(base_url, api_key), time.perf_counter()
+
+    def send(body: bytes) -> tuple[int, Stream]:
+        return threading.get_ident(), streamed(chat, body, origin=origin, timeout_s=timeout_s)
+
+    done = together([partial(send, body) for body in bodies], at_once=concurrency, abort=chat.abort)
+    by_worker: dict[int, list[Stream]] = defaultdict(list)
+    for worker, stream in done:
+        by_worker[worker].append(stream)
+    idle = sum(later.sent - one.ended for of_one in by_worker.values() for one, later in pairwise(of_one))
+    streams = tuple(stream for _, stream in done)
+    wall = max(one.last for one in streams) - min(one.sent for one in streams)
+    return Load(streams=streams, wall=wall, idle=idle)
+
+
+def together(work: Sequence[Callable[[], _T]], *, at_once: int, abort: Callable[[], None]) -> list[_T]:
+    """Do everything in threads, `at_once` at a time, and return the results in order.
+
+    Raises what the first one that failed raised. That, or Ctrl-C, calls `abort`, which ends what is under way.
+    """
+    run = _Together(work)
     workers = [
         threading.Thread(target=run.work, name=f"gemmaspec-load-{n}", daemon=True)
-        for n in range(min(concurrency, len(bodies)))
+        for n in range(min(at_once, len(work)))
     ]
     try:
         for worker in workers:
             worker.start()
-        while any(worker.is_alive() for worker in workers):
+        while any(worker.is_alive() for worker in workers) and not run.failed:
             for worker in workers:
                 worker.join(_LOOK_S)
-            if run.failed:
-                break
-    finally:
-        run.close()
+    except BaseException:
+        run.failed = run.failed or Broken("interrupted")
+        abort()
+        raise
     if run.failed:
+        abort()
         raise run.failed
-    streams = tuple(one for one in run.streams if one)
-    if len(streams) != len(bodies):
-        raise Broken("a request was lost")
-    began, ended = min(one.sent for one in streams), max(one.last for one in streams)
-    return Load(streams=streams, wall=ended - began, idle=run.idle)
+    return [run.results[place] for place in range(len(work))]
 
 
-class _Run:
+@dataclass
+class _Together(Generic[_T]):
     """The state that the workers share."""
 
-    def __init__(self, base_url: str, bodies: Sequence[bytes], timeout_s: float, api_key: str | None) -> None:
-        self._base_url, self._bodies, self._timeout_s, self._api_key = base_url, bodies, timeout_s, api_key
-        self._next = iter(range(len(bodies)))
-        self._lock = threading.Lock()
-        self._clients: list[httpx.Client] = []
-        self._origin = time.perf_counter()
-        self.streams: list[Stream | None] = [None] * len(bodies)
-        self.idle = 0.0
-        self.failed: BaseException | None = None
+    todo: Sequence[Callable[[], _T]]
+    results: dict[int, _T] = field(default_factory=dict)
+    failed: BaseException | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _begun: int = 0
 
     def work(self) -> None:
-        """Run one worker until the last request or the first failure."""
-        idle, ended = 0.0, None
+        """Do one after another until all are taken or one has failed."""
         try:
-            with connection(self._base_url, timeout_s=self._timeout_s, api_key=self._api_key) as client:
-                self._clients.append(client)
-                while (number := self._take()) is not None and not self.failed:
-                    found = streamed(client, self._bodies[number], origin=self._origin)
-                    idle += found.sent - ended if ended is not None else 0.0
-                    ended = found.ended
-                    self.streams[number] = found
+            while (place := self._take()) is not None:
+                self.results[place] = self.todo[place]()
         except BaseException as error:  # handed to the caller's thread, which raises it
             with self._lock:
                 self.failed = self.failed or error
-        with self._lock:
-            self.idle += idle
-
-    def close(self) -> None:
-        """Abort the running requests."""
-        self.failed = self.failed or (None if all(self.streams) else Broken("interrupted"))
-        for client in list(self._clients):
-            with contextlib.suppress(Exception):
-                client.close()
 
     def _take(self) -> int | None:
         with self._lock:
-            return next(self._next, None)
+            place, self._begun = self._begun, self._begun + 1
+        return None if self.failed or place >= len(self.todo) else place

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
-
-from gemmaspec.engine.http import JSON, settings
+from gemmaspec.engine.http import Chat
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.ready.logline import printable
+from gemmaspec.sidecar.exchange import Arriving
 
 MAX_EVENT: Final = 4 * 1024 * 1024
 """Maximum bytes of one event of a stream; those of vLLM have a few hundred."""
 MAX_STREAM: Final = 256 * 1024 * 1024
-PATH: Final = "/v1/chat/completions"
 
 
 class Broken(GemmaspecError):
@@ -45,29 +44,23 @@ class Stream:
     """vLLM's own metrics of the request, if it sends them (--per-request-spec-decode-metrics, 0.30.0+)."""
 
 
-def connection(base_url: str, *, timeout_s: float, api_key: str | None) -> httpx.Client:
-    """Return a client that keeps one connection to one server and connects to nothing else."""
-    return httpx.Client(
-        **settings(base_url, timeout_s=timeout_s, api_key=api_key),
-        limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
-    )
+def streamed(chat: Chat, body: bytes, *, origin: float, timeout_s: float) -> Stream:
+    """Send a request and read its stream to the end, which may take `timeout_s` from one event to the next.
 
-
-def streamed(client: httpx.Client, body: bytes, *, origin: float) -> Stream:
-    """Send a request and read its stream to the end. `origin` is the run's zero on time.perf_counter.
-
-    Raises Broken if the server fails, UsageError if it rejects the request.
+    `origin` is the run's zero on time.perf_counter. Raises Broken if the server fails, UsageError if it rejects the
+    request.
     """
-    found = Stream(sent=time.perf_counter() - origin)
     try:
-        with client.stream("POST", PATH, content=body, headers=JSON) as response:
-            if response.status_code != 200:
-                raise _refused(response)
-            for event, moment in _events(response):
+        with chat.sent(body, timeout_s=timeout_s) as arriving:
+            found = Stream(sent=arriving.sent - origin)
+            if arriving.status != 200:
+                raise _refused(arriving)
+            for event, moment in _events(arriving):
                 _take(found, event, moment - origin)
-    except httpx.TimeoutException:
+                arriving.wait(timeout_s)
+    except TimeoutError:
         raise Broken("the server sent nothing for longer than --request-timeout") from None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise Broken(f"the server closed the connection during an answer ({_plain(error)})") from None
     found.ended = time.perf_counter() - origin
     if not found.completion_tokens:
@@ -79,10 +72,10 @@ def _plain(error: Exception) -> str:
     return printable(str(error))[:160] or "no reason given"
 
 
-def _events(response: httpx.Response) -> Iterator[tuple[Any, float]]:
+def _events(arriving: Arriving) -> Iterator[tuple[Any, float]]:
     """Yield the JSON of each event and the time at which its bytes arrived."""
     waiting, total = b"", 0
-    for part in response.iter_raw():
+    for part in arriving.parts():
         moment = time.perf_counter()
         total += len(part)
         waiting += part
@@ -135,9 +128,9 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
 
 
-def _refused(response: httpx.Response) -> GemmaspecError:
+def _refused(arriving: Arriving) -> GemmaspecError:
     body = b""
-    for part in response.iter_raw():
+    for part in arriving.parts():
         body += part
         if len(body) > 65536:
             break
@@ -146,11 +139,11 @@ def _refused(response: httpx.Response) -> GemmaspecError:
     except (ValueError, RecursionError):
         found = None
     said = _said(found.get("error") or found) if isinstance(found, dict) else ""
-    if response.status_code == 401:
+    if arriving.status == 401:
         return UsageError("the server rejects the API key", hint="export VLLM_API_KEY=…    # the server's key")
-    if response.status_code < 500:
-        return UsageError(f"the server rejects a request (HTTP {response.status_code}){said}")
-    return Broken(f"a request failed inside the server (HTTP {response.status_code}){said}")
+    if arriving.status < 500:
+        return UsageError(f"the server rejects a request (HTTP {arriving.status}){said}")
+    return Broken(f"a request failed inside the server (HTTP {arriving.status}){said}")
 
 
 def _said(error: object) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gemmaspec.engine.http import NoAnswer, Reply, exchange
+from gemmaspec.engine.http import CHAT, Chat, NoAnswer, exchange
 from gemmaspec.engine.server import Server
-from gemmaspec.errors import GemmaspecError, StartFailed
+from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.launcher.probe import MAX_TOKENS, QUESTION, SETTLE_S, SETTLE_TRIES
-from gemmaspec.ready.counters import SpecCounters, spec_counters
+from gemmaspec.live.counters import Counters
 from gemmaspec.ready.logline import printable
-from gemmaspec.ready.metrics import read_metrics
-from gemmaspec.smoke.answer import FEW, Collector, Malformed, unlikely
+from gemmaspec.ready.metrics import read_counters
+from gemmaspec.smoke.answer import FEW, MAX_BYTES, ChatAnswer, Fault, unlikely
 
 HEALTH_TIMEOUT_S: Final = 2.0
 
@@ -65,77 +65,34 @@ def healthy(server: Server) -> bool:
         return False
 
 
-def read_counters(server: Server, *, timeout_s: float, api_key: str | None = None) -> SpecCounters:
-    """Return what the server has drafted since its start. Raises StartFailed or TimedOut if it does not report it."""
-    return spec_counters(read_metrics(server, timeout_s=timeout_s, api_key=api_key))
-
-
-def ask(
-    server: Server,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    max_tokens: int = MAX_TOKENS,
-    timeout_s: float = 120.0,
-    api_key: str | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> Answer:
-    """Request one greedy chat completion and measure it. `extra` is added to the request's body.
-
-    `api_key` defaults to the key of the environment, if the server needs one.
-    Raises NoAnswer if the connection breaks or the server fails, StartFailed for any other answer that is not a
-    chat completion, TimedOut after `timeout_s`.
-    """
-    key = api_key or api_key_for(server)
-    before = _counters(server, timeout_s=timeout_s, api_key=key)
-    body = {
-        "model": server.model,
-        "messages": list(messages),
-        "temperature": 0,
-        "max_tokens": max_tokens,
-        **(extra or {}),
-    }
-    began = time.monotonic()
-    reply = exchange(server.base_url, "/v1/chat/completions", body=body, timeout_s=timeout_s, api_key=key)
-    seconds = time.monotonic() - began
-    completion = _completion(reply)
-    added = _settled(server, before, timeout_s=timeout_s, api_key=key)
-    return _answer(completion, seconds, added)
-
-
 def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_text: bool = False) -> Answer:
     """Send real requests, which prove that a server is ready: a greedy one, and while it drafts a sampled one.
 
-    `any_text` accepts an unreadable answer, for a server with dummy weights that is only timed.
-    Raises what `ask` raises, and StartFailed if the answer is empty, contains markers that should have been removed,
-    or was not drafted although the server has a model or head that drafts for every text, and if the sampled one has
-    tokens that the target would hardly choose.
+    All of it, its counters included, may take `timeout_s`. `api_key` defaults to the key of the environment, if the
+    server needs one. `any_text` accepts an unreadable answer, for a server with dummy weights that is only timed.
+    Raises NoAnswer if the connection breaks or the server fails, TimedOut, and StartFailed if the answer is not a chat
+    completion, is empty, contains markers that should have been removed, or was not drafted although the server has a
+    model or head that drafts for every text, and if the sampled one has tokens that the target would hardly choose.
     """
-    answer = ask(server, [{"role": "user", "content": QUESTION}], timeout_s=timeout_s, api_key=api_key)
+    asking = _Asking(server, api_key or api_key_for(server), time.monotonic() + timeout_s, timeout_s)
+    answer = asking.measured()
     must_draft = server.speculates and not server.looks_up
     if complaint := judge(answer, speculates=must_draft, any_text=any_text):
         raise StartFailed(complaint)
     if server.speculates and not any_text:
-        _check_sampled(server, timeout_s=timeout_s, api_key=api_key or api_key_for(server))
+        _check_sampled(server, asking)
     return answer
 
 
-def _check_sampled(server: Server, *, timeout_s: float, api_key: str | None) -> None:
+def _check_sampled(server: Server, asking: _Asking) -> None:
     """Raise StartFailed if a sampled answer is not drawn from the target's distribution; NoAnswer if it is fatal.
 
     A server that refuses log-probabilities, with `--max-logprobs 0`, is only checked to survive.
     """
-    message = {"role": "user", "content": QUESTION}
-    body = {"model": server.model, "messages": [message], "temperature": 1, "max_tokens": MAX_TOKENS, "logprobs": True}
-    reply = exchange(server.base_url, "/v1/chat/completions", body=body, timeout_s=timeout_s, api_key=api_key)
+    reply = asking.sent({"temperature": 1, "logprobs": True})
     if reply.status == 400:
         return
-    _completion(reply)
-    collected = Collector()
-    try:
-        collected.whole(reply.body)
-    except Malformed as error:
-        raise StartFailed(f"the sampled answer cannot be read: {error}") from None
-    tokens = collected.answer().tokens
+    tokens = asking.whole(reply).tokens
     if len(found := unlikely(tokens)) > FEW:
         told = f"{len(found)} of {len(tokens)} have a probability under 0.001, the first {printable(found[0])[:40]!r}"
         raise StartFailed(
@@ -167,81 +124,78 @@ def _unreadable(answer: Answer) -> str | None:
     return None
 
 
-def _counters(server: Server, *, timeout_s: float, api_key: str | None) -> SpecCounters:
-    if not server.speculates:
-        return SpecCounters()
-    return read_counters(server, timeout_s=timeout_s, api_key=api_key)
+@dataclass(frozen=True)
+class _Asking:
+    """A server that is asked until a deadline."""
 
+    server: Server
+    key: str | None
+    ends: float
+    timeout_s: float
 
-def _settled(server: Server, before: SpecCounters, *, timeout_s: float, api_key: str | None) -> SpecCounters:
-    """Return the increase of the counters by one request, once they have stopped growing."""
-    last = SpecCounters()
-    for _ in range(SETTLE_TRIES if server.speculates else 0):
-        added = _counters(server, timeout_s=timeout_s, api_key=api_key).since(before)
-        if added.draft_tokens and added == last:
-            return added
-        last = added
-        time.sleep(SETTLE_S)
-    return last
-
-
-def _completion(reply: Reply) -> dict[str, Any]:
-    if reply.status == 401:
-        raise StartFailed(
-            "the server rejects the API key", hint="export VLLM_API_KEY=…    # the key that the server was started with"
+    def measured(self) -> Answer:
+        """Ask one question greedily, and measure the answer."""
+        before = self._counters()
+        began = time.monotonic()
+        reply = self.whole(self.sent({"temperature": 0}))
+        seconds = time.monotonic() - began
+        added = self._settled(before)
+        return Answer(
+            text=reply.content,
+            reasoning=reply.reasoning,
+            finish_reason=reply.finish,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+            seconds=seconds,
+            drafts=added.drafts,
+            draft_tokens=added.drafted,
+            accepted_tokens=added.accepted,
+            acceptance_length=added.acceptance_length,
+            tokens_per_second=reply.completion_tokens / seconds if seconds > 0 else 0.0,
         )
-    if reply.status >= 500:
-        raise NoAnswer(f"the request failed inside the server (HTTP {reply.status}){_said(reply)}")
-    if reply.status != 200:
-        raise StartFailed(f"the server rejects the request (HTTP {reply.status}){_said(reply)}")
-    found = reply.json()
-    if not isinstance(found, dict):
-        raise StartFailed("the server's answer is not a chat completion")
-    return found
 
+    def sent(self, more: Mapping[str, Any]) -> ChatAnswer:
+        """Return the answer to the question, or the fault that it ended in; `more` is added to the request."""
+        messages = [{"role": "user", "content": QUESTION}]
+        body = {"model": self.server.model, "messages": messages, "max_tokens": MAX_TOKENS, **more}
+        chat = Chat(self.server.base_url, self.key)
+        return chat.answer(json.dumps(body).encode(), timeout_s=self.ends - time.monotonic())
 
-def _said(reply: Reply) -> str:
-    """Return the message of an error reply: `{"error": {"message": …}}` or its older form without `error`."""
-    with contextlib.suppress(StartFailed):
-        found = _mapping(reply.json())
-        said = _text(_mapping(found.get("error")).get("message")) or _text(found.get("message"))
-        return f": {printable(said)[:300]}" if said else ""
-    return ""
+    def whole(self, reply: ChatAnswer) -> ChatAnswer:
+        """Return an answer that is one. Raises TimedOut, NoAnswer and StartFailed for any other."""
+        said = f": {printable(reply.said)[:300]}" if reply.said else ""
+        match reply.fault:
+            case None:
+                return reply
+            case Fault.ENDLESS:
+                raise TimedOut(f"{CHAT} did not answer within {self.timeout_s:.0f} s")
+            case Fault.UNREACHABLE:
+                raise NoAnswer(f"cannot connect to {self.server.base_url}")
+            case Fault.BROKEN_OFF:
+                raise NoAnswer(f"the server closed the connection during {CHAT}")
+            case Fault.HUGE:
+                raise StartFailed(f"{CHAT} answers with more than {MAX_BYTES} bytes")
+        if reply.status == 401:
+            key = "export VLLM_API_KEY=…    # the key that the server was started with"
+            raise StartFailed("the server rejects the API key", hint=key)
+        if reply.status >= 500:
+            raise NoAnswer(f"the request failed inside the server (HTTP {reply.status}){said}")
+        if reply.fault in (Fault.REFUSED, Fault.FAILED):
+            raise StartFailed(f"the server rejects the request (HTTP {reply.status}){said}")
+        raise StartFailed(f"the server's answer is not a chat completion{said}")
 
+    def _counters(self) -> Counters:
+        if not self.server.speculates:
+            return Counters()
+        return read_counters(self.server, timeout_s=self.ends - time.monotonic(), api_key=self.key)
 
-def _answer(completion: dict[str, Any], seconds: float, added: SpecCounters) -> Answer:
-    choice, usage = _first(completion.get("choices")), _mapping(completion.get("usage"))
-    message = _mapping(choice.get("message"))
-    tokens = _count(usage.get("completion_tokens"))
-    return Answer(
-        text=_text(message.get("content")),
-        # vLLM has called it both: entrypoints/openai/chat_completion/protocol.py
-        reasoning=_text(message.get("reasoning")) or _text(message.get("reasoning_content")),
-        finish_reason=_text(choice.get("finish_reason"))[:40],
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=tokens,
-        seconds=seconds,
-        drafts=added.drafts,
-        draft_tokens=added.draft_tokens,
-        accepted_tokens=added.accepted_tokens,
-        acceptance_length=added.acceptance_length,
-        tokens_per_second=tokens / seconds if seconds > 0 else 0.0,
-    )
-
-
-def _first(choices: object) -> dict[str, Any]:
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0]
-    raise StartFailed("the server's answer has no choices")
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    def _settled(self, before: Counters) -> Counters:
+        """Return the increase of the counters by one request, once they have stopped growing."""
+        last = Counters()
+        for _ in range(SETTLE_TRIES if self.server.speculates else 0):
+            added = self._counters().since(before) or Counters()
+            if added.drafted and added == last:
+                return added
+            last = added
+            time.sleep(SETTLE_S)
+        return last

@@ -90,6 +90,7 @@ class ChatAnswer:
     finish: str = ""
     model: str = ""
     tokens: tuple[Token, ...] = ()
+    prompt_tokens: int = 0
     completion_tokens: int = 0
     drafts: int | None = None
     """Drafts that the server counted for this request; None if nobody looked, or other requests ran."""
@@ -120,6 +121,7 @@ class Collector:
     reasoning: str = ""
     finish: str = ""
     model: str = ""
+    prompt_tokens: int = 0
     completion_tokens: int = 0
     ended: bool = False
     """Whether the stream said that it is complete."""
@@ -158,7 +160,8 @@ class Collector:
             Call(name=one.name, arguments=one.arguments, named_first=one.named)
             for _, one in sorted(self._calls.items())
         )
-        own = {name: getattr(self, name) for name in ("content", "reasoning", "finish", "model", "completion_tokens")}
+        same = ("content", "reasoning", "finish", "model", "prompt_tokens", "completion_tokens")
+        own = {name: getattr(self, name) for name in same}
         return ChatAnswer(**{**own, "calls": tuple(calls), "tokens": tuple(self._tokens), **more})
 
     def _take(self, found: Mapping[str, Any], choice: Mapping[str, Any], message: object) -> None:
@@ -169,9 +172,9 @@ class Collector:
         self.finish = _text(choice.get("finish_reason"))[:40] or self.finish
         self.model = _text(found.get("model"))[:200] or self.model
         usage = found.get("usage")
-        count = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 10**9:
-            self.completion_tokens = count
+        usage = usage if isinstance(usage, dict) else {}
+        self.prompt_tokens = _count(usage.get("prompt_tokens")) or self.prompt_tokens
+        self.completion_tokens = _count(usage.get("completion_tokens")) or self.completion_tokens
         calls = message.get("tool_calls")
         for place, call in enumerate(calls if isinstance(calls, list) else ()):
             self._take_call(place, call)
@@ -236,6 +239,10 @@ def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
 
 
 def _number(value: object) -> float | None:

@@ -115,7 +115,7 @@ def _node(node: NodeStatus) -> str:
 def _drafting(status: Status) -> None:
     counters = status.counters
     if counters and counters.drafts:
-        accepted = f"{counters.accepted_tokens} of {counters.draft_tokens} draft tokens accepted"
+        accepted = f"{counters.accepted} of {counters.drafted} draft tokens accepted"
         output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
     elif counters is None:
         output.told("  drafted   unknown, because the server does not answer yet")

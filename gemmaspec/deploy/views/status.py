@@ -21,10 +21,11 @@ from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, other_owner
 from gemmaspec.fleet.agree import same_as
+from gemmaspec.live.counters import Counters
 from gemmaspec.profile.engines import uses_image
-from gemmaspec.ready.counters import SpecCounters
 from gemmaspec.ready.death import Death
-from gemmaspec.ready.first_request import api_key_for, healthy, read_counters
+from gemmaspec.ready.first_request import api_key_for, healthy
+from gemmaspec.ready.metrics import read_counters
 from gemmaspec.ready.phases import PhaseTracker
 from gemmaspec.trees.provenance import ChangedFile, compare
 
@@ -69,7 +70,7 @@ class Status:
     next: str | None = None
     """The next command; None for a server that is ready."""
     report: dict[str, Any] | None = None
-    counters: SpecCounters | None = None
+    counters: Counters | None = None
     """What the server has drafted since its start; None when it does not answer."""
     changed: tuple[ChangedFile, ...] = ()
     """Files that have changed since it started."""
@@ -307,7 +308,7 @@ def _changes(engine: Engine, started: Started) -> tuple[ChangedFile, ...]:
     return tuple(found)
 
 
-def _counters(started: Started) -> SpecCounters | None:
+def _counters(started: Started) -> Counters | None:
     try:
         return read_counters(started.server, timeout_s=3, api_key=api_key_for(started.server))
     except GemmaspecError:

@@ -22,8 +22,7 @@ from gemmaspec.deploy.kept.stacks import Started, stack_folder
 from gemmaspec.deploy.kept.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.deploy.views import hooks, suspects
 from gemmaspec.engine.choose import seats
-from gemmaspec.engine.http import exchange
-from gemmaspec.engine.server import Engine, Server, State
+from gemmaspec.engine.server import Engine, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
 from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
@@ -35,7 +34,8 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
 from gemmaspec.rows import NONE, Row
-from gemmaspec.sidecar.known import LONGEST_S, Known, Question, body
+from gemmaspec.sidecar.asking import ask
+from gemmaspec.sidecar.known import Known, Question
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
@@ -187,7 +187,8 @@ def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterato
         power_w = None
     yield from _told(stack, stack.taken(sample, power_w=power_w), restart)
     yield from _told(stack, _attested(stack), restart)
-    stack.ask_if_silent(partial(_ask, stack.started.server), power_w=power_w)
+    server = stack.started.server
+    stack.ask_if_silent(partial(ask, server.base_url, server.model, key=api_key_for(server)), power_w=power_w)
 
 
 def _attested(stack: Watched) -> Sequence[Event]:
@@ -205,13 +206,6 @@ def _attested(stack: Watched) -> Sequence[Event]:
         return ()
     stack.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
     return stack.faults.attested("; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested"))
-
-
-def _ask(server: Server) -> None:
-    """Ask for one token; whatever comes back is an answer."""
-    key = api_key_for(server)
-    with contextlib.suppress(GemmaspecError):
-        exchange(server.base_url, "/v1/chat/completions", body=body(server.model), timeout_s=LONGEST_S, api_key=key)
 
 
 def _read(stack: Watched) -> Sample:
