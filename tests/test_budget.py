@@ -21,9 +21,9 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "options in the reference": (133, 100),
     "lint codes": (109, 85),
     "environment variables of its own": (12, 12),
-    "modules": (532, 320),
-    "package lines": (65_300, 48_000),
-    "words of the docs": (42_600, 39_000),
+    "modules": (522, 320),
+    "package lines": (63_584, 48_000),
+    "words of the docs": (42_413, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

@@ -1,4 +1,4 @@
-"""`patch release-day`: what a new vLLM breaks."""
+"""tools/release_patches.py: what a new vLLM breaks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import release_names as releasenames
+import release_patches as releaseday
+from release_patches import main
 
 from gemmaspec import data
-from gemmaspec.carry import releaseday, releasenames
 from gemmaspec.carry.shipped import shipped
-from gemmaspec.cli.app import run
 from gemmaspec.profile.load import Loaded
-from gemmaspec.releases.facts import extracted_for, newest
+from gemmaspec.releases.facts import newest, rows_of
 from gemmaspec.trees.reader import FolderReader
 from tests import vllm_trees as fake
 from tests.launching import CORE
@@ -52,7 +53,7 @@ def day(
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, fake.write_index(tmp_path, {"0.20.0": CORE, "0.21.0": CORE, "0.22.0": core}))
     capsys.readouterr()
-    code = run(["patch", "release-day", *more, "--patches", str(tmp_path / "patches"), "--json"])
+    code = main([*more, "--patches", str(tmp_path / "patches"), "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -102,7 +103,7 @@ def test_what_a_merge_would_carry_over_is_said(
     diff.write_text(diff.read_text().replace("@@ -14,3 +14,3 @@\n \n", "@@ -15,2 +15,2 @@\n"))
     core = above.replace('    return "stock"', '    check()\n    more()\n    then()\n    return "stock"')
     fake.use_index(monkeypatch, fake.write_index(tmp_path, {"0.21.0": CORE, "0.22.0": core}))
-    assert run(["patch", "release-day", "--patches", str(tmp_path / "patches")]) == 5
+    assert main(["--patches", str(tmp_path / "patches")]) == 5
     out = capsys.readouterr().out
     assert "right-value: conflict" in out
     assert "a merge from 0.21.0" in out
@@ -135,7 +136,7 @@ def test_code_that_moved_is_found_and_code_that_is_gone_is_by_hand(
     for name in gone:
         (tree / "vllm/v1" / name).unlink()
     options = ["--tree", str(tree), "--patches", str(tmp_path / "patches"), "--json"]
-    assert run(["patch", "release-day", *options]) == 5
+    assert main([*options]) == 5
     found = json.loads(capsys.readouterr().out)
     assert found["tree"] == {"kind": "tree", "ref": str(tree), "vllm": "0.22.0.dev7+gabc"}
     assert found["patches"][0]["state"] == "missing"
@@ -160,7 +161,7 @@ def test_a_folder_can_be_looked_at_offline_and_the_merge_is_then_unknown(
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, tmp_path)
     tree = fake.write_tree(tmp_path / "tree", version="0.22.0", core=REWRITTEN)
-    assert run(["patch", "release-day", "--tree", str(tree), "--patches", str(tmp_path / "patches"), "--json"]) == 5
+    assert main(["--tree", str(tree), "--patches", str(tmp_path / "patches"), "--json"]) == 5
     assert json.loads(capsys.readouterr().out)["patches"][0]["rebase"]["outcome"] == "unknown"
 
 
@@ -170,7 +171,7 @@ def test_one_vllm_at_a_time(
 ) -> None:
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, fake.write_index(tmp_path, ["0.21.0", "0.22.0"]))
-    assert run(["patch", "release-day", *arguments, "--patches", str(tmp_path / "patches")]) == 2
+    assert main([*arguments, "--patches", str(tmp_path / "patches")]) == 2
 
 
 @pytest.mark.network
@@ -186,7 +187,7 @@ def test_the_first_release_after_a_file_moved_would_have_been_caught(
     head, _, rest = text.partition("  - diff: 0.33.diff")
     text = head.replace('">=0.19.0,<0.33"', '">=0.19.0"') + rest[rest.index("superseded:") :]
     (folder / "patch.yaml").write_text(text)
-    assert run(["patch", "release-day", "0.33.0", "--patches", str(tmp_path / "patches"), "--json"]) == 5
+    assert main(["0.33.0", "--patches", str(tmp_path / "patches"), "--json"]) == 5
     found = json.loads(capsys.readouterr().out)
     states = {row["patch"]: row["state"] for row in found["patches"]}
     assert states["kv-spec-uniform-valueerror"] == "conflict"
@@ -201,12 +202,12 @@ def test_a_vllm_whose_names_cannot_be_read_is_still_judged_by_its_patches(
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, tmp_path)
     tree = fake.write_tree(tmp_path / "tree", version="99.0")
-    arguments = ["patch", "release-day", "--tree", str(tree), "--patches", str(tmp_path / "patches")]
-    assert run([*arguments, "--json"]) == 0
+    arguments = ["--tree", str(tree), "--patches", str(tmp_path / "patches")]
+    assert main([*arguments, "--json"]) == 0
     names = json.loads(capsys.readouterr().out)["names"]
     assert not names["read"]
     assert "vllm/entrypoints/cli/serve.py: make_arg_parser is missing" in names["why"]
-    assert run(arguments) == 0
+    assert main(arguments) == 0
     assert "flags, variables and keys were not compared" in capsys.readouterr().err
 
 
@@ -218,7 +219,8 @@ def test_a_build_is_compared_with_the_release_before_it(
     fake.write_tree(tmp_path, version=version or "0")
     if not version:
         (tmp_path / "vllm/_version.py").unlink()
-    monkeypatch.setattr(releasenames, "extract_from", lambda _: extracted_for("0.33.0"))
+    monkeypatch.setattr(releasenames, "extract_from", lambda _: None)
+    monkeypatch.setattr(releasenames, "facts_in", lambda _: rows_of("0.33.0"))
     names = releasenames.compare(FolderReader(tmp_path), [profile], {})
     assert names.before == before
     assert bool(names.gone) == (before != "0.33.0")
@@ -252,7 +254,7 @@ def _not_python(folder: str, names: list[str]) -> list[str]:
 def test_names_that_a_build_dropped_are_named_with_the_profiles_that_use_them(
     next_release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["patch", "release-day", "--tree", str(next_release), "--json"]) == 5
+    assert main(["--tree", str(next_release), "--json"]) == 5
     found = json.loads(capsys.readouterr().out)
     gone = {(one["kind"], one["name"]) for one in found["names"]["gone"]}
     assert {
@@ -275,7 +277,7 @@ def test_names_that_a_build_dropped_are_named_with_the_profiles_that_use_them(
     assert not days["spark-31b-e2b"]["starts"]
     assert days["spark-e2b"]["starts"]
     assert not days["spark-e2b"]["findings"]
-    assert run(["patch", "release-day", "--tree", str(next_release)]) == 5
+    assert main(["--tree", str(next_release)]) == 5
     out = capsys.readouterr().out
     assert "spark-31b-e2b: would NOT start: GS101, GS103" in out
     assert "  - flags --disable-hybrid-kv-cache-manager" in out
@@ -285,7 +287,7 @@ def test_names_that_a_build_dropped_are_named_with_the_profiles_that_use_them(
 def test_a_variable_that_a_release_dropped_is_told_for_the_profile_that_sets_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["patch", "release-day", "0.29.0", "--json"]) == 0
+    assert main(["0.29.0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"kind": "environment", "name": "VLLM_TEST_FORCE_FP8_MARLIN"} in found["names"]["gone"]
     findings = [one for profile in found["profiles"] for one in profile["findings"]]

@@ -368,3 +368,15 @@ def test_the_shipped_patches_fit_every_release_they_claim_and_little_is_read(
     assert "GB of wheels" in said
     again, same, silent = verify_json(capsys, "--all-releases")
     assert (again, same, silent) == (0, document, "")
+
+
+def test_a_conflict_with_a_release_names_the_rebase() -> None:
+    tree = TreeSource(kind="tree", ref="/somewhere")
+    cells = [
+        cell("right-value", place, state) for place, state in ((release("0.21.0"), "conflict"), (tree, "conflict"))
+    ]
+    cells.append(cell("right-value", release("0.20.0"), "invalid"))
+    text = [line.plain.strip() for line in matrix.misfits(cells)]
+    assert [line for line in text if line.startswith("next:")] == [
+        "next: gemmaspec patch rebase right-value --release 0.21.0"
+    ]

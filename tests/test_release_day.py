@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import release_checks as checks
+import release_day as day
 
 TOOLS = Path(__file__).parent.parent / "tools"
-sys.path.insert(0, str(TOOLS))
-
-import release_checks as checks  # noqa: E402
-import release_day as day  # noqa: E402
 
 ORDER = ["facts", "transformers", "oracle", "patches", "known", "proof", "lint", "engine"]
 ORDER += ["layers", "failures", "template", "fit", "docs"]
 FINDING = {"severity": "error", "file": "profiles/one.yaml", "line": 7, "code": "GS101", "why": "the flag is gone"}
 ANSWERS: dict[str, object] = {
-    "release-day": {
+    "release_patches.py": {
         "patches": [
             {"patch": "good", "state": "applies", "rebase": None},
             {"patch": "bad", "state": "conflict", "rebase": {"outcome": "clean"}},
@@ -46,7 +43,12 @@ class Fake:
     def run(self, command: Sequence[str]) -> day.Ran:
         self.ran.append(command)
         name = next(
-            (word for word in ("release-day", "prove", "fit", "facts.py", "oracle.py") if word in " ".join(command)), ""
+            (
+                word
+                for word in ("release_patches.py", "prove", "fit", "facts.py", "oracle.py")
+                if word in " ".join(command)
+            ),
+            "",
         )
         if "profile" in command:
             name = "lint"
@@ -92,7 +94,7 @@ def test_a_step_that_fails_is_a_result_and_what_needs_it_is_said_not_to_have_run
     [
         ({"oracle": 3}, "look", 3),
         ({"oracle": 4}, "missing", 4),
-        ({"release_day": 5}, "look", 3),
+        ({"release_patches": 5}, "look", 3),
         ({"prove": 9}, "failed", 1),
     ],
 )
@@ -115,7 +117,7 @@ def test_a_command_that_is_not_there_is_missing_and_an_answer_that_is_none_has_f
 
 
 def test_the_report_says_what_changes_for_each_profile(tmp_path: Path) -> None:
-    found = results(Fake(release_day=5, lint=2))
+    found = results(Fake(release_patches=5, lint=2))
     file = day.write("9.9.9", found, tmp_path / "new")
     text, whole = file.read_text(), json.loads((file.parent / "report.json").read_text())
     assert "would not start: bad" in text

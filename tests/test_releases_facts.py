@@ -6,9 +6,11 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from extraction.rows import _flag, write
 from packaging.specifiers import SpecifierSet
 
 from gemmaspec import data
@@ -18,8 +20,9 @@ from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile import graphs
 from gemmaspec.releases import table
 from gemmaspec.releases.backends import backend_for
-from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases, spans, whole_table
+from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases, rows_of, spans
 from gemmaspec.releases.gemma4 import METHODS
+from gemmaspec.releases.table import Fact
 from gemmaspec.releases.transformers import transformers_for
 
 SHELF = Shelf((data.PATCHES,))
@@ -135,14 +138,16 @@ def test_the_method_of_the_profiles_works_with_the_hybrid_manager_off_everywhere
 def test_the_rule_for_the_runner_is_what_vllm_lists(release: str) -> None:
     """_get_v2_model_runner_unsupported_features and _is_default_v2_model_runner_model, as they were extracted."""
     one = facts(release)
-    runner = table.extracted(table.facts_of(whole_table(), release, releases())).runner
-    dense = runner.chooses and (not runner.default or runner.default.endswith("or not model_config.is_moe"))
+    rows = rows_of(release)
+    chooses, default = ("runner", "chooses") in rows, next(iter(named(rows, "runner", "default")), "")
+    dense = chooses and (not default or default.endswith("or not model_config.is_moe"))
     assert one.runner.dense == ("v2" if dense else "v1")
-    assert one.runner.mixture == ("v2" if runner.chooses and not runner.default else "v1")
+    assert one.runner.mixture == ("v2" if chooses and not default else "v1")
     if one.runner.dense == "v1":
         return
     methods = {name for name in one.speculative_values["method"] if not name.endswith(ALIASES)}
-    refused = runner.methods_refused if runner.methods_supported is None else methods - runner.methods_supported
+    supported = named(rows, "runner", "methods_supported")
+    refused = methods - supported if supported else named(rows, "runner", "methods_refused")
     assert one.runner.v1_methods & methods == refused
     assert {WORDS[word] for word in one.runner.v1_when if word in WORDS} == one.runner_unsupported & set(WORDS.values())
     assert "parallel drafting for EAGLE speculative decoding" in one.runner_unsupported
@@ -151,11 +156,17 @@ def test_the_rule_for_the_runner_is_what_vllm_lists(release: str) -> None:
 
 @pytest.mark.parametrize("release", releases())
 def test_the_rule_for_attention_is_what_vllm_asks_for(release: str) -> None:
-    attention = table.extracted(table.facts_of(whole_table(), release, releases())).attention
-    assert attention.falls_to == {"TRITON_ATTN"}
-    families = {int(family) // 10 for family in attention.families} if "4" in attention.flash_attention else set()
+    rows = rows_of(release)
+    assert named(rows, "attention", "falls_to") == {"TRITON_ATTN"}
+    has_4 = "4" in named(rows, "attention", "flash_attention")
+    families = {int(family) // 10 for family in named(rows, "attention", "families")} if has_4 else set()
     on_hopper = backend_for(release, "9.0", masks=False, fp8=False)
     assert on_hopper == ("FLASH_ATTN" if 9 in families else "TRITON_ATTN")
+
+
+def named(rows: Iterable[Fact], *above: str) -> set[str]:
+    """Return the names below a fact."""
+    return {row[len(above)] for row in rows if row[: len(above)] == above}
 
 
 def test_some_transformers_that_works_is_one_that_the_wheel_asks_for() -> None:
@@ -175,10 +186,11 @@ def test_packages_and_cuda_are_known_for_every_release() -> None:
 
 
 def test_a_release_is_written_and_read_the_same() -> None:
-    by_release = {release: table.facts_of(whole_table(), release, releases()) for release in releases()}
-    for known in by_release.values():
-        assert table.facts_in(table.extracted(known)) == known
-    for name, content in table.write(by_release).items():
+    by_release = {release: rows_of(release) for release in releases()}
+    for release, rows in by_release.items():
+        flags = {("flags", flag.name, *rest) for flag in facts(release).flags.values() for rest in _flag(flag)}
+        assert flags == {row for row in rows if row[0] == "flags"}
+    for name, content in write(by_release).items():
         shipped = Path(table.__file__).parent / "data" / f"{name}.json"
         assert json.loads(shipped.read_text(encoding="utf-8")) == content
 

@@ -77,7 +77,7 @@ def files(room: str) -> list[Path]:
     """Return the Python files of a room; of the modules outside of every room for "root"; of tools/."""
     if room == "root":
         return sorted((ROOT / "gemmaspec").glob("*.py"))
-    return sorted((ROOT / "tools").glob("*.py") if room == "tools" else (ROOT / "gemmaspec" / room).rglob("*.py"))
+    return sorted((ROOT / "tools" if room == "tools" else ROOT / "gemmaspec" / room).rglob("*.py"))
 
 
 @functools.cache

@@ -16,6 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from extraction.extract import cuda_of
+from extraction.reading import extract_from
+from extraction.rows import changes, facts_in
+from extraction.rows import write as files_of
 from packaging.version import Version
 
 from gemmaspec import launcher
@@ -23,11 +27,9 @@ from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import write_whole
 from gemmaspec.index import wheels
 from gemmaspec.index.cache_folder import keep, kept
-from gemmaspec.releases import facts, table
-from gemmaspec.releases.extract import cuda_of
-from gemmaspec.releases.table import Fact, changes
+from gemmaspec.releases import facts
+from gemmaspec.releases.table import Fact
 from gemmaspec.trees import listing as listing_of
-from gemmaspec.trees.extracting import extract_from
 from gemmaspec.trees.listing import PROJECT, Listing
 from gemmaspec.trees.reader import ReleaseReader
 
@@ -40,7 +42,7 @@ def main(arguments: list[str]) -> int:
     """Read the releases, write the table, and return the exit code."""
     try:
         listing = listing_of.published(refresh=True)
-        there = {release: known(release) for release in facts.releases()}
+        there = {release: facts.rows_of(release) for release in facts.releases()}
         again = "--all" in arguments
         named = [argument for argument in arguments if argument != "--all"]
         listing, named = listing_of.choose(named, listing)
@@ -56,11 +58,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def known(release: str) -> frozenset[Fact]:
-    """Return what the table has of a release."""
-    return table.facts_of(facts.whole_table(), release, facts.releases())
-
-
 def _final(listing: Listing) -> list[str]:
     final = (release for release in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(release))
     return [release for release in final if Version(release) >= FIRST]
@@ -69,7 +66,7 @@ def _final(listing: Listing) -> list[str]:
 def _read(release: str, listing: Listing) -> frozenset[Fact]:
     sys.stderr.write(f"facts: reading vllm {release}\n")
     found = extract_from(ReleaseReader(release, listing))
-    return table.facts_in(replace(found, cuda=cuda_of(sdist_member(release, "docker/Dockerfile")) or ""))
+    return facts_in(replace(found, cuda=cuda_of(sdist_member(release, "docker/Dockerfile")) or ""))
 
 
 def sdist_member(release: str, name: str) -> str:
@@ -97,7 +94,7 @@ def sdist_member(release: str, name: str) -> str:
 
 def write(by_release: Mapping[str, frozenset[Fact]]) -> None:
     """Write the tables of these releases."""
-    files = {**table.write(by_release), "releases": {"releases": list(by_release)}}
+    files = {**files_of(by_release), "releases": {"releases": list(by_release)}}
     for name, content in files.items():
         write_whole(DATA / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

@@ -195,7 +195,7 @@ def forget(release: str) -> Found:
     from gemmaspec.files import write_whole
     from gemmaspec.releases import facts
 
-    there = {one: tool.known(one) for one in facts.releases() if one != release}
+    there = {one: facts.rows_of(one) for one in facts.releases() if one != release}
     tool.write(there)
     rows = json.loads(oracle.DATA.read_text())
     kept = {machine: {one: row for one, row in by.items() if one != release} for machine, by in rows.items()}

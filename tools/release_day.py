@@ -91,7 +91,7 @@ def steps(release: str, *, profiles: int, python: str, as_new: bool = False) -> 
         _step(
             "patches",
             "judge every patch and profile",
-            (*command, "patch", "release-day", release, "--json"),
+            (python, "tools/release_patches.py", release, "--json"),
             needs=after,
             says=_patches,
         ),

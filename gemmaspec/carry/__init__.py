@@ -1,1 +1,1 @@
-"""Use cases of patches: verify, apply, rebase, import, release-day."""
+"""Use cases of patches: verify, apply, rebase, import."""

@@ -27,7 +27,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 PATCH_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Look and check": ("list", "show", "explain", "verify"),
     "For maintainers of patches": (
-        "release-day", "rebase", "continue", "new", "commit", "import", "export", "apply", "known", "prove",
+        "rebase", "continue", "new", "commit", "import", "export", "apply", "known", "prove",
     ),
 }  # fmt: skip
 OTHER: Final = "More"
@@ -108,7 +108,6 @@ ABOUT: Final[Mapping[str, About]] = {
     ),
     "profile schema": About("Print the JSON Schema of profiles", ("profile schema -o schema.json",)),
     "patch list": About("List patches, their releases and users", ("patch list",)),
-    "patch release-day": About("Check patches against a new vLLM release", ("patch release-day 0.33.0",)),
     "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
     "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),
     "patch verify": About(

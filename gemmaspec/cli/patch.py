@@ -1,4 +1,4 @@
-"""`gemmaspec patch list|show|explain|verify|apply|release-day|known`."""
+"""`gemmaspec patch list|show|explain|verify|apply|known`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def add_to(app: typer.Typer) -> None:
 
     group = help_.group("patch")
     group.command("list")(list_)
-    group.command("release-day")(release_day)
     for command in (show, explain, verify, apply, known):
         group.command(command.__name__)(command)
     patch_carry.add_to(group)
@@ -140,30 +139,6 @@ def apply(
 
     built = use_case.apply(tree, out, patches=patches or (), folders=folders or (), profile=profile)
     text.applied(built, as_json=json)
-
-
-def release_day(
-    release: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RELEASE]", help="vLLM release such as 0.34.0. [default: the newest]", show_default=False
-        ),
-    ] = None,
-    tree: Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")] = None,
-    folders: options.PatchFolders = None,
-    json: options.Json = False,
-) -> None:
-    """Check the patches and the shipped profiles against a new vLLM release.
-
-    Shows which patches break and can be rebased, and which are superseded; which flags, variables and keys were
-    removed, and which of them the profiles use; and which profiles would still start.
-    Exit code 5 if a shipped profile would not start.
-    """
-    from gemmaspec.carry import releaseday as use_case
-    from gemmaspec.cli.text import patch as text
-
-    day = use_case.release_day(release, tree=tree, folders=folders or ())
-    raise typer.Exit(text.release_day(day, as_json=json))
 
 
 def known(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,11 +14,10 @@ from packaging.version import InvalidVersion, Version
 from gemmaspec.errors import UsageError
 from gemmaspec.releases import gemma4, table
 from gemmaspec.releases import spans as runs
-from gemmaspec.releases.extract import Extracted
-from gemmaspec.releases.flags import Flag
+from gemmaspec.releases.flags import Flag, flag_of
 from gemmaspec.releases.gemma4 import Method
 from gemmaspec.releases.model_runner import RunnerRule, runner_for
-from gemmaspec.releases.table import FILES, Fact, Nested
+from gemmaspec.releases.table import FILES, Fact, Nested, last
 from gemmaspec.releases.transformers import transformers_for
 
 _DATA: Final = Path(__file__).parent / "data"
@@ -114,46 +113,44 @@ def asked_release(text: str) -> str:
 @functools.cache
 def facts_for(vllm: str) -> Facts | None:
     """Return the facts of a release; None for one that the table does not have."""
-    found = extracted_for(vllm)
-    return facts_from(vllm, found) if found else None
+    return facts_from(vllm, rows_of(vllm)) if vllm in _releases() else None
 
 
-def extracted_for(vllm: str) -> Extracted | None:
-    """Return what was extracted from a release of the table; None for another."""
-    if vllm not in _releases():
-        return None
-    return table.extracted(table.facts_of(whole_table(), vllm, _releases()))
+def rows_of(release: str) -> frozenset[Fact]:
+    """Return the rows of a release of the table."""
+    return table.facts_of(whole_table(), release, _releases())
 
 
-def facts_from(vllm: str, found: Extracted) -> Facts:
-    """Return the facts of a release from what was extracted from it."""
-    with_values = {key: values for key, values in found.speculative.items() if values}
+def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
+    """Return the facts of a release from its rows of the table."""
+    below: dict[str, dict[str, list[Fact]]] = {kind: {} for kinds in FILES.values() for kind in kinds}
+    for kind, name, *rest in facts:
+        below[kind].setdefault(name, []).append(tuple(rest))
+    words = {kind: next(iter(below[kind]), "") for kind in FILES["packages"]}
     return Facts(
         vllm=vllm,
-        speculative_keys=frozenset(found.speculative),
-        speculative_values=with_values,
-        flags=found.flags,
-        environment=frozenset(found.environment),
-        environment_values={name: values for name, values in found.environment.items() if values},
-        environment_forms=found.environment_forms,
-        configs=found.configs,
-        reasoning_parsers=found.reasoning_parsers,
-        tool_call_parsers=found.tool_call_parsers,
-        quantizations=found.quantizations,
-        deprecated_quantizations=found.deprecated_quantizations,
-        attention_backends=found.attention_backends,
-        architectures=found.architectures,
-        metrics=found.metrics,
-        kv_cache_dtypes=found.kv_cache_dtypes,
-        torch=found.torch,
-        transformers_declared=found.transformers,
-        transformers_working=transformers_for(vllm) or found.transformers,
-        python_requires=found.python,
-        cuda=found.cuda,
+        speculative_keys=frozenset(below["speculative"]),
+        speculative_values=_values(below["speculative"]),
+        flags={name: flag_of(name, rest) for name, rest in below["flags"].items()},
+        environment=frozenset(below["environment"]),
+        environment_values=_values(below["environment"]),
+        environment_forms={name: rest[0][0] for name, rest in below["environment_forms"].items()},
+        configs={name: {one[0]: one[1] for one in rest} for name, rest in below["configs"].items()},
+        **{kind: frozenset(below[kind]) for kind in FILES["names"]},
+        torch=words["torch"],
+        transformers_declared=words["transformers"],
+        transformers_working=transformers_for(vllm) or words["transformers"],
+        python_requires=words["python"],
+        cuda=words["cuda"],
         methods=gemma4.methods_for(vllm),
         runner=runner_for(vllm),
-        runner_unsupported=found.runner.unsupported,
+        runner_unsupported=frozenset(text for (text,) in below["runner"].get("unsupported", ())),
     )
+
+
+def _values(below: Mapping[str, Sequence[Fact]]) -> dict[str, frozenset[str]]:
+    """Return the values of the keys that have a list."""
+    return {name: values for name, rest in below.items() if (values := last(rest, "values"))}
 
 
 def nearest(vllm: str) -> str:

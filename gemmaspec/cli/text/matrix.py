@@ -168,6 +168,8 @@ def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
             yield from (_plain(f"    expected | {line}") for line in file.expected)
             yield from (_plain(f"       found | {line}") for line in file.found)
         yield from [_plain(f"  {verdict.detail}")] if verdict.detail else []
+        if verdict.state == "conflict" and cell.place.kind == "release":
+            yield _plain(f"  next: gemmaspec patch rebase {verdict.patch} --release {cell.place.ref}")
 
 
 def _plain(line: str) -> Text:

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gemmaspec.cli import output
 from gemmaspec.cli.text import evidence, table
 from gemmaspec.engine.lines import clean
-from gemmaspec.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
     from gemmaspec.carry.apply import Applied
     from gemmaspec.carry.patchset import PatchOnTree, PatchSet
-    from gemmaspec.carry.releaseday import Day
-    from gemmaspec.carry.releasenames import Names
     from gemmaspec.carry.verify import Outcome
     from gemmaspec.patching.decide import FileVerdict
     from gemmaspec.patching.patch import Patch
@@ -265,78 +262,3 @@ def applied(built: Applied, *, as_json: bool) -> None:
         output.progress(f"vllm {built.vllm} needs no patched file, so no overlay was written")
     for path in built.changed:
         output.data(f"  {built.out / path}")
-
-
-def release_day(day: Day, *, as_json: bool) -> int:
-    """Print the effects of a new vLLM release and return the exit code."""
-    if as_json:
-        output.json_data(_day_json(day))
-        return 0 if day.all_start else 5
-    output.data(f"{day.place}" + (f": vllm {day.vllm}" if day.place.kind != "release" else ""))
-    for cell in day.cells:
-        verdict = cell.verdict
-        output.data(f"  {verdict.patch}: {verdict.state}{f' ({verdict.variant})' if verdict.variant else ''}")
-        for file in verdict.files if not verdict.fits else ():
-            output.data(clean(f"    {file.path}{f':{file.line}' if file.line else ''}: {file.detail}"))
-        if verdict.patch in day.rebases:
-            output.data(f"    {_rebase_line(day, verdict.patch)}")
-    _show_names(day.names)
-    output.data("profiles")
-    for profile in day.profiles:
-        refused = sorted({finding.code for finding in profile.findings if finding.severity == "error"})
-        reasons = ", ".join([*profile.blocked_by, *refused])
-        verdict_of = "would start" if profile.starts else f"would NOT start: {reasons}"
-        left_out = f", without {', '.join(profile.left_out)}" if profile.left_out else ""
-        output.data(f"  {profile.name}: {verdict_of}{left_out}")
-        for finding in profile.findings:
-            output.data(
-                clean(f"    {finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.message}")
-            )
-    return 0 if day.all_start else 5
-
-
-def _show_names(names: Names | EnvironmentMissing) -> None:
-    if isinstance(names, EnvironmentMissing):
-        output.progress(clean(f"note: {names.message}; flags, variables and keys were not compared"))
-        return
-    output.data(f"names, compared with {names.before}: {names.came} added, {len(names.gone)} removed")
-    for change in names.gone:
-        output.data(clean(f"  {change}"))
-
-
-def _rebase_line(day: Day, patch: str) -> str:
-    rebase = day.rebases[patch]
-    if rebase.outcome == "clean":
-        detail = f" ({rebase.detail})" if rebase.detail else ""
-        return f"a merge from {rebase.base} is clean{detail}: gemmaspec patch rebase {patch}"
-    base = f" from {rebase.base}" if rebase.base else ""
-    how = "has conflicts" if rebase.outcome == "by hand" else "could not be tried"
-    return f"a merge{base} {how}: {rebase.detail}"
-
-
-def _day_json(day: Day) -> dict[str, Any]:
-    rows = [
-        {
-            "patch": cell.verdict.patch,
-            "state": cell.verdict.state,
-            "required": cell.required,
-            "variant": cell.verdict.variant,
-            "rebase": day.rebases.get(cell.verdict.patch),
-        }
-        for cell in day.cells
-    ]
-    tree = {"kind": day.place.kind, "ref": day.place.ref, "vllm": day.vllm}
-    return {
-        "ok": day.all_start,
-        "tree": tree,
-        "patches": rows,
-        "names": _names_json(day.names),
-        "profiles": day.profiles,
-    }
-
-
-def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:
-    if isinstance(names, EnvironmentMissing):
-        return {"read": False, "why": names.message}
-    gone = [{"kind": change.kind, "name": change.name} for change in names.gone]
-    return {"read": True, "before": names.before, "came": names.came, "gone": gone}

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.releases.hints import hints_of
-from gemmaspec.releases.sources import Hint, Sources, Unexpected, constant
+from extraction.hints import hints_of
+from extraction.sources import Hint, Sources, Unexpected, constant
 from gemmaspec.releases.values import ANY
 
 _BOUNDS: Final = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}

@@ -9,7 +9,7 @@ import ast
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.releases.sources import Sources
+from extraction.sources import Sources
 
 MODELS: Final = "vllm/model_executor/models/config.py"
 FLASH: Final = "vllm/vllm_flash_attn/flash_attn_interface.py"

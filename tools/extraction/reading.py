@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from extraction import names
+from extraction.attention import FLASH, MODELS
+from extraction.extract import METADATA, Extracted, extract
+from extraction.flags import ENGINE, SERVE
+from extraction.sources import Unexpected
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.releases import names
-from gemmaspec.releases.attention import FLASH, MODELS
-from gemmaspec.releases.extract import METADATA, Extracted, extract
-from gemmaspec.releases.facts import Facts, facts_from
-from gemmaspec.releases.flags import ENGINE, SERVE
-from gemmaspec.releases.sources import Unexpected
 from gemmaspec.trees.reader import Reader
 
 _AT_ONCE: Final = (
@@ -49,8 +48,3 @@ def extract_from(reader: Reader) -> Extracted:
         return extract(CachedFiles(reader))
     except Unexpected as error:
         raise EnvironmentMissing(f"cannot read the flags and names of {reader.place}: {error}") from None
-
-
-def facts_of(reader: Reader) -> Facts:
-    """Return the facts of one vLLM as `extract_from` does."""
-    return facts_from(reader.vllm, extract_from(reader))

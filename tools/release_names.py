@@ -1,4 +1,4 @@
-"""Names that a new vLLM removed, and which of them the shipped profiles use."""
+"""Names that a new vLLM removed, and which of them the shipped profiles use. Used by release_patches.py."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from extraction.reading import extract_from
+from extraction.rows import Change, changes, facts_in
 from packaging.version import InvalidVersion, Version
 
 from gemmaspec.finding import Finding
 from gemmaspec.lint.check import check
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
-from gemmaspec.releases import table
-from gemmaspec.releases.extract import Extracted
-from gemmaspec.releases.facts import Facts, extracted_for, facts_from, nearest, newest, releases
-from gemmaspec.trees.extracting import extract_from
+from gemmaspec.releases.facts import Facts, facts_from, nearest, newest, releases, rows_of
+from gemmaspec.releases.table import Fact
 from gemmaspec.trees.reader import Reader
 
 NAMES: Final = ("flags", "environment", "speculative", "reasoning_parsers", "tool_call_parsers", "quantizations")
@@ -26,7 +26,7 @@ class Names:
     """One vLLM, compared with the release before it."""
 
     before: str
-    gone: tuple[table.Change, ...]
+    gone: tuple[Change, ...]
     """Names of the release before, without single values of a flag or key."""
     came: int
     findings: Mapping[str, tuple[Finding, ...]]
@@ -36,9 +36,9 @@ class Names:
 def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Patch]) -> Names:
     """Compare the names. A release of the table is not read again. Raise EnvironmentMissing for an unreadable vLLM."""
     before = _before(reader.vllm)
-    old, new = _known(before), _found(reader)
+    old, new = rows_of(before), _found(reader)
     facts = facts_from(before, old), facts_from(_version(reader.vllm), new)
-    found = [one for one in table.changes(table.facts_in(old), table.facts_in(new)) if one.kind in NAMES]
+    found = [one for one in changes(old, new) if one.kind in NAMES]
     return Names(
         before=before,
         gone=tuple(one for one in found if not one.came and " " not in one.name),
@@ -47,16 +47,10 @@ def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Pa
     )
 
 
-def _found(reader: Reader) -> Extracted:
+def _found(reader: Reader) -> frozenset[Fact]:
     if reader.place.kind == "release" and reader.vllm in releases():
-        return _known(reader.vllm)
-    return extract_from(reader)
-
-
-def _known(release: str) -> Extracted:
-    found = extracted_for(release)
-    assert found, f"{release} is in the table"
-    return found
+        return rows_of(reader.vllm)
+    return facts_in(extract_from(reader))
 
 
 def _version(vllm: str) -> str:

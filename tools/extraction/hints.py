@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from gemmaspec.releases.sources import Hint, Sources, Unexpected, assigned
+from extraction.sources import Hint, Sources, Unexpected, assigned
 
 _COLLECTIONS: Final = ("list", "tuple", "set", "List", "Tuple", "Set")
 _WRAPPERS: Final = ("Annotated", "SkipValidation", "Optional", "ClassVar", "Final")

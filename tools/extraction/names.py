@@ -6,9 +6,9 @@ import ast
 import re
 from typing import Final, TypeGuard
 
-from gemmaspec.releases.flags import ENGINE
-from gemmaspec.releases.hints import hints_of
-from gemmaspec.releases.sources import Sources, Unexpected, assigned, constant
+from extraction.flags import ENGINE
+from extraction.hints import hints_of
+from extraction.sources import Sources, Unexpected, assigned, constant
 
 SPECULATIVE: Final = "vllm/config/speculative.py"
 ENVIRONMENT: Final = "vllm/envs.py"

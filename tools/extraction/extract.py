@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.releases import names
-from gemmaspec.releases.attention import Attention, attention_of
-from gemmaspec.releases.flags import Flag, configs_in, flags_of
-from gemmaspec.releases.read_runner import RunnerChoice, runner_of
-from gemmaspec.releases.read_values import Configs
-from gemmaspec.releases.sources import Read, Sources, Unexpected
+from extraction import names
+from extraction.attention import Attention, attention_of
+from extraction.flags import configs_in, flags_of
+from extraction.runner import RunnerChoice, runner_of
+from extraction.sources import Read, Sources, Unexpected
+from extraction.values import Configs
+from gemmaspec.releases.flags import Flag
 
 METADATA: Final = "METADATA"
 """The path that makes `read` return the METADATA of vLLM's dist-info, or None if it is missing."""

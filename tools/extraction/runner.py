@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.releases.sources import Sources, constant, method_of
+from extraction.sources import Sources, constant, method_of
 
 CONFIG: Final = "vllm/config/vllm.py"
 

@@ -1,19 +1,29 @@
-"""`patch release-day`: check a new vLLM against the patches and the shipped profiles."""
+"""Check a new vLLM against the patches and the shipped profiles, without writing or starting anything.
+
+    .venv/bin/python tools/release_patches.py [RELEASE | --tree DIR] [--patches DIR …] [--json]
+
+Exit code 5 if a shipped profile would not start.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from release_names import Names, compare
 
 from gemmaspec import launcher
 from gemmaspec.carry.merging import find_base, merges
 from gemmaspec.carry.newvariant import diffs_of
 from gemmaspec.carry.patchset import PatchOnTree, PatchSet, load_set
-from gemmaspec.carry.releasenames import Names, compare
 from gemmaspec.carry.shipped import shipped
 from gemmaspec.carry.verify import decide_tree
+from gemmaspec.cli import output
+from gemmaspec.engine.lines import clean
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.finding import Finding
 from gemmaspec.patching.patch import Patch
@@ -172,3 +182,97 @@ def _try_rebase(judge: Judge, patch: Patch, new: Reader, listing: Listing) -> Re
         f"{merge.file.path}: {merge.file.conflicts} conflict{'s' if merge.file.conflicts > 1 else ''}" for merge in torn
     ]
     return Rebase(base=base, outcome="by hand" if torn else "clean", detail="; ".join(detail or moved))
+
+
+def show(day: Day, *, as_json: bool) -> int:
+    """Print the effects of a new vLLM release and return the exit code."""
+    if as_json:
+        output.json_data(_day_json(day))
+        return 0 if day.all_start else 5
+    output.data(f"{day.place}" + (f": vllm {day.vllm}" if day.place.kind != "release" else ""))
+    for cell in day.cells:
+        verdict = cell.verdict
+        output.data(f"  {verdict.patch}: {verdict.state}{f' ({verdict.variant})' if verdict.variant else ''}")
+        for file in verdict.files if not verdict.fits else ():
+            output.data(clean(f"    {file.path}{f':{file.line}' if file.line else ''}: {file.detail}"))
+        if verdict.patch in day.rebases:
+            output.data(f"    {_rebase_line(day, verdict.patch)}")
+    _show_names(day.names)
+    output.data("profiles")
+    for profile in day.profiles:
+        refused = sorted({finding.code for finding in profile.findings if finding.severity == "error"})
+        reasons = ", ".join([*profile.blocked_by, *refused])
+        verdict_of = "would start" if profile.starts else f"would NOT start: {reasons}"
+        left_out = f", without {', '.join(profile.left_out)}" if profile.left_out else ""
+        output.data(f"  {profile.name}: {verdict_of}{left_out}")
+        for finding in profile.findings:
+            output.data(
+                clean(f"    {finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.message}")
+            )
+    return 0 if day.all_start else 5
+
+
+def _show_names(names: Names | EnvironmentMissing) -> None:
+    if isinstance(names, EnvironmentMissing):
+        output.progress(clean(f"note: {names.message}; flags, variables and keys were not compared"))
+        return
+    output.data(f"names, compared with {names.before}: {names.came} added, {len(names.gone)} removed")
+    for change in names.gone:
+        output.data(clean(f"  {change}"))
+
+
+def _rebase_line(day: Day, patch: str) -> str:
+    rebase = day.rebases[patch]
+    if rebase.outcome == "clean":
+        detail = f" ({rebase.detail})" if rebase.detail else ""
+        return f"a merge from {rebase.base} is clean{detail}: gemmaspec patch rebase {patch}"
+    base = f" from {rebase.base}" if rebase.base else ""
+    how = "has conflicts" if rebase.outcome == "by hand" else "could not be tried"
+    return f"a merge{base} {how}: {rebase.detail}"
+
+
+def _day_json(day: Day) -> dict[str, Any]:
+    rows = [
+        {
+            "patch": cell.verdict.patch,
+            "state": cell.verdict.state,
+            "required": cell.required,
+            "variant": cell.verdict.variant,
+            "rebase": day.rebases.get(cell.verdict.patch),
+        }
+        for cell in day.cells
+    ]
+    tree = {"kind": day.place.kind, "ref": day.place.ref, "vllm": day.vllm}
+    return {
+        "ok": day.all_start,
+        "tree": tree,
+        "patches": rows,
+        "names": _names_json(day.names),
+        "profiles": day.profiles,
+    }
+
+
+def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:
+    if isinstance(names, EnvironmentMissing):
+        return {"read": False, "why": names.message}
+    gone = [{"kind": change.kind, "name": change.name} for change in names.gone]
+    return {"read": True, "before": names.before, "came": names.came, "gone": gone}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check one vLLM, print the result and return the exit code."""
+    parser = argparse.ArgumentParser(prog="release_patches.py")
+    parser.add_argument("release", nargs="?", help="vLLM release such as 0.34.0 (default: the newest)")
+    parser.add_argument("--tree", type=Path, metavar="DIR", help="folder that contains vllm/")
+    parser.add_argument("--patches", type=Path, metavar="DIR", action="append", default=[], dest="folders")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    try:
+        day = release_day(given.release, tree=given.tree, folders=given.folders)
+    except GemmaspecError as error:
+        return output.failure(error, as_json=given.json)
+    return show(day, as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
