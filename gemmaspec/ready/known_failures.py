@@ -51,7 +51,7 @@ def _row(row: Mapping[str, Any]) -> KnownFailure:
         finding=finding,
         exit_code=row.get("exit", START),
         general=row.get("general", False),
-        said=tuple(row.get("said", ())),
+        said=(*row.get("said", ()), *row.get("like", ())),
     )
 
 
