@@ -47,14 +47,14 @@ def locked() -> dict[str, Any]:
 
 def is_the_known_good_one_and_locked() -> None:
     assert goods()[0]
-    assert gemmaspec("diff", PROFILE).code == 0
+    assert gemmaspec("restart", PROFILE, "--dry-run").code == 0
     assert locked()["versions"]["vllm"] == "0.32.0"
 
 
 def runs_locked_with_another_flag(profile: Path) -> None:
     """Flags are the profile's; image, models and plan are the lock's."""
     profile.write_text(profile.read_text() + "serve: {max_num_seqs: 2}\n")
-    drift = gemmaspec("diff", PROFILE)
+    drift = gemmaspec("restart", PROFILE, "--dry-run")
     assert drift.code == 3
     assert '-      - "4"\n+      - "2"' in drift.out
     assert "-4\n+2" in drift.out

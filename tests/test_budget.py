@@ -17,13 +17,13 @@ ROOT: Final = Path(__file__).parent.parent
 _NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
 """Failures are rows of data, of which there can be as many as vLLM has."""
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
-    "top-level commands": (28, 24),
-    "options in the reference": (133, 100),
+    "top-level commands": (25, 24),
+    "options in the reference": (128, 100),
     "lint codes": (109, 85),
     "environment variables of its own": (12, 12),
-    "modules": (522, 320),
-    "package lines": (63_584, 48_000),
-    "words of the docs": (42_413, 39_000),
+    "modules": (517, 320),
+    "package lines": (63_277, 48_000),
+    "words of the docs": (42_206, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

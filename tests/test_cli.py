@@ -29,7 +29,6 @@ COMMANDS = (
     "fit",
     "doctor",
     "lock",
-    "diff",
     "rollback",
     "pull",
     "predict",

@@ -6,6 +6,7 @@ import ast
 import json
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -66,6 +67,33 @@ def test_connect_knows_the_only_started_profile(
     assert 'base_url="http://127.0.0.1:8321/v1"' in capsys.readouterr().out
     assert run(["connect", "claude-code", "tiny-cpu", "--json"]) == 0
     assert "has no tool parser" in json.loads(capsys.readouterr().out)["warnings"][0]
+    assert run(["connect", "claude-code", "tiny-cpu", "other"]) == 2
+    assert run(["connect", "grafana", "tiny-cpu"]) == 2
     assert run(["connect", "emacs"]) == 2
     assert run(["connect"]) == 0
     assert "gemmaspec connect opencode" in capsys.readouterr().out
+
+
+def test_llama_swap_gets_a_command_that_lives_as_long_as_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """llama-swap of 2026-08-22 ran this: it started, swapped and stopped servers, and its schema takes the keys."""
+    assert run(["connect", "llama-swap", "spark-31b-mtp", "tiny-cpu"]) == 0
+    models = yaml.safe_load(capsys.readouterr().out)["models"]
+    assert list(models) == ["spark-31b-mtp", "tiny-cpu"]
+    assert shlex.split(models["tiny-cpu"]["cmd"]) == [
+        "sh", "-c", "gemmaspec up tiny-cpu && exec gemmaspec logs -f tiny-cpu",
+    ]  # fmt: skip
+    assert models["tiny-cpu"]["proxy"] == "http://127.0.0.1:8321"
+    assert models["spark-31b-mtp"]["useModelName"] == "LilaRest/gemma-4-31B-it-NVFP4-turbo"
+    known = {"cmd", "cmdStop", "proxy", "checkEndpoint", "useModelName", "ttl", "unloadTimeout", "concurrencyLimit"}
+    assert set(models["tiny-cpu"]) == known
+
+
+def test_a_profile_in_a_folder_with_a_blank_is_still_one_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "it's mine" / "own.yaml"
+    file.parent.mkdir()
+    file.write_text("extends: tiny-cpu\nname: own\n")
+    assert run(["connect", "llama-swap", str(file)]) == 0
+    command = shlex.split(yaml.safe_load(capsys.readouterr().out)["models"]["own"]["cmd"])
+    assert shlex.split(command[2])[:3] == ["gemmaspec", "up", str(file)]

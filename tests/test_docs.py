@@ -106,7 +106,7 @@ NOT_HERE = (
     "PATCH",
     "…",
 )
-CODES = {"status": {0, 2}, "export": {0, 2}}
+CODES = {"status": {0, 2}, "connect": {0, 2}}
 """Exit codes of what asks for a server that does not run; all others end with 0."""
 
 

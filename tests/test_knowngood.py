@@ -272,10 +272,10 @@ def test_what_cannot_be_stopped_keeps_its_files(
 
 
 def test_diff_of_what_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["diff", "tiny-cpu"]) == 2
+    assert run(["restart", "tiny-cpu", "--dry-run"]) == 2
     assert "no stack named 'tiny-cpu' was started" in capsys.readouterr().err
     stacks.save(started(1))
-    assert run(["diff", "mine"]) == 1
+    assert run(["restart", "mine", "--dry-run"]) == 1
     assert "mine is not running" in capsys.readouterr().err
 
 
@@ -284,7 +284,7 @@ def test_a_record_that_is_none_is_not_read(record: str, capsys: pytest.CaptureFi
     stacks.save(started(1))
     (stacks.stack_folder("mine") / "record.json").write_text(record)
     assert stacks.started_stacks() == []
-    assert run(["diff", "mine"]) == 2
+    assert run(["restart", "mine", "--dry-run"]) == 2
 
 
 def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.deploy.views.export import write_new
-from gemmaspec.errors import UsageError
+from gemmaspec.deploy.views.monitors import grafana, prometheus, prometheus_rules
 from gemmaspec.live.board import Board, GpuLoad, View, bars, document, gpu_line, rows
-from gemmaspec.live.grafana import dashboard
 from gemmaspec.live.history import History
-from gemmaspec.live.prometheus import ScrapeTarget, configuration, rules
 from gemmaspec.live.sample import TTFT, Histogram, Sample, read_sample
 from gemmaspec.live.window import quantile, restarted, window
 
@@ -205,11 +202,11 @@ def test_bars_stay_within_their_characters() -> None:
 
 def test_the_dashboard_reads_only_counters_that_vllm_has() -> None:
     names = set(RECORDED.read_text().split())
-    text = json.dumps(dashboard())
+    text = grafana(())
     known = {name.partition("{")[0] for name in names if name.startswith("vllm:")}
     used = {f"vllm:{part}" for part in _names(text)}
     assert used <= known, used - known
-    assert len({tuple(sorted(panel["gridPos"].items())) for panel in dashboard()["panels"]}) == 12
+    assert len({tuple(sorted(panel["gridPos"].items())) for panel in json.loads(text)["panels"]}) == 12
 
 
 def _names(text: str) -> set[str]:
@@ -222,24 +219,10 @@ def _until_other(piece: str) -> str:
     return piece[:end]
 
 
-def test_prometheus_files_are_never_replaced_unasked(tmp_path: Path) -> None:
-    files = {"prometheus.yml": "a: 1\n"}
-    assert write_new(files, tmp_path / "new", force=False) == [tmp_path / "new" / "prometheus.yml"]
-    (tmp_path / "new" / "prometheus.yml").write_text("mine")
-    with pytest.raises(UsageError, match="already exists"):
-        write_new(files, tmp_path / "new", force=False)
-    assert (tmp_path / "new" / "prometheus.yml").read_text() == "mine"
-    write_new(files, tmp_path / "new", force=True)
-    assert (tmp_path / "new" / "prometheus.yml").read_text() == "a: 1\n"
-
-
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_accepts_the_configuration_and_the_rules(tmp_path: Path) -> None:
-    write(tmp_path / "gemmaspec-rules.yml", rules())
-    write(
-        tmp_path / "prometheus.yml",
-        configuration([ScrapeTarget(name="tiny", address="127.0.0.1:8321")], rule_file="gemmaspec-rules.yml"),
-    )
+    (tmp_path / "gemmaspec-rules.yml").write_text(prometheus_rules(()))
+    (tmp_path / "prometheus.yml").write_text(prometheus(()))
     promtool("check", "config", tmp_path / "prometheus.yml")
     write(tmp_path / "unit.yml", UNIT)
     promtool("test", "rules", tmp_path / "unit.yml")
@@ -259,7 +242,7 @@ def series(name: str, values: str) -> dict[str, str]:
 
 
 def expected(alert: str, at: str, *, severity: str, fires: bool) -> dict[str, object]:
-    (rule,) = (one for one in rules()["groups"][0]["rules"] if one["alert"] == alert)
+    (rule,) = (one for one in yaml.safe_load(prometheus_rules(()))["groups"][0]["rules"] if one["alert"] == alert)
     said = {key: text.replace("{{ $labels.model_name }}", "tiny") for key, text in rule["annotations"].items()}
     labels = {"instance": "a:1", "model_name": "tiny", "severity": severity}
     return {

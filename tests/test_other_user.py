@@ -83,7 +83,7 @@ def test_what_belongs_to_another_user_is_said_with_the_way_out(as_nobody: Path) 
 
 
 @ROOT
-@pytest.mark.parametrize("words", [["status"], ["status", "mine"], ["down", "mine"], ["wait", "mine"]])
+@pytest.mark.parametrize("words", [["status"], ["status", "mine"], ["down", "mine"], ["status", "mine", "--wait"]])
 @pytest.mark.parametrize("shown", [0o700, 0o755])
 def test_no_command_of_another_user_advises_to_remove_anything(
     as_nobody: Path, words: list[str], shown: int, capsys: pytest.CaptureFixture[str]

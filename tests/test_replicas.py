@@ -132,16 +132,15 @@ def test_nobody_can_add_a_worker_to_haproxy(pair: Fake) -> None:
 
 def _commands_for_the_whole(pair: Fake) -> None:
     """The name of a profile means all of its replicas, or the error says what to type."""
-    waited = json.loads(pair.run("wait", "pair", "--json").out)
+    waited = json.loads(pair.run("status", "pair", "--wait", "--json").out)
     assert waited["unchanged"] == ["pair-1", "pair-2"]
     lines = pair.run("logs", "pair").out.splitlines()
     assert {line.partition(" | ")[0] for line in lines} == {"pair-1", "pair-2"}
-    folder = pair.profiles / "prometheus"
-    assert pair.run("export", "prometheus", "pair", "--out", str(folder), "--force").code == 0
-    assert [name in (folder / "prometheus.yml").read_text() for name in ("pair-1", "pair-2")] == [True, True]
+    scraped = pair.run("connect", "prometheus", "pair").out
+    assert [name in scraped for name in ("pair-1", "pair-2")] == [True, True]
     top = json.loads(pair.run("top", "pair", "--once", "--json").out)
     assert [one["name"] for one in top["stacks"]] == ["pair-1", "pair-2"]
-    one = json.loads(pair.run("wait", "pair-1", "--json").out)["address"]
+    one = json.loads(pair.run("status", "pair-1", "--wait", "--json").out)["address"]
     for words, said in (
         (("bench", "pair"), "bench works on one server"),
         (("bench", "pair", "--running"), f"bench pair --url {one}"),

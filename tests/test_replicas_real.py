@@ -67,7 +67,7 @@ class Owner:
 
     def patches(self, replica: int) -> set[str]:
         """The patches that a replica put over the files of its image."""
-        done = self.run("wait", f"{NAME}-{replica}", "--json")
+        done = self.run("status", f"{NAME}-{replica}", "--wait", "--json")
         return {one["patch"] for one in json.loads(done.out)["report"]["patches"] if one["state"] == "applies"}
 
 
@@ -122,7 +122,7 @@ def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owne
     assert [PATCH in owner.patches(replica) for replica in (1, 2)] == [True, True]
     assert set(found.fates) == {"whole"}, f"{found} {found.reasons}"
     said("status", time.monotonic(), owner.run("status", NAME).out)
-    assert json.loads(owner.run("wait", NAME, "--json").out)["unchanged"] == [f"{NAME}-1", f"{NAME}-2"]
+    assert json.loads(owner.run("status", NAME, "--wait", "--json").out)["unchanged"] == [f"{NAME}-1", f"{NAME}-2"]
 
 
 def test_a_killed_replica_cuts_only_its_own_streams_and_docker_starts_it_again(owner: Owner) -> None:
@@ -133,7 +133,7 @@ def test_a_killed_replica_cuts_only_its_own_streams_and_docker_starts_it_again(o
         killed = found.fates.total()
         wait_for(lambda: found.fates.total() >= killed + 4 * CLIENTS, seconds=600)
         said(f"kill -9 of {victim}", began, f"{owner.run('status', NAME).out}{found}\n{dict(found.reasons)}")
-        back = owner.run("wait", victim, "--timeout", "900")
+        back = owner.run("status", victim, "--wait", "--timeout", "900")
     said("docker has started it again", began, f"{back.err}{back.out}{found}\n{dict(found.reasons)}")
     assert back.code == 0, back.err
     said("status", time.monotonic(), owner.run("status", NAME).out)

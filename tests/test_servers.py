@@ -276,7 +276,7 @@ def test_down_leaves_nothing_running(engine: str) -> None:
     assert gemmaspec("down", PROFILE).code == 0
     assert gemmaspec("status", PROFILE).code == 1
     assert "was not running" in gemmaspec("down", PROFILE).err
-    stopped = gemmaspec("diff", PROFILE)
+    stopped = gemmaspec("restart", PROFILE, "--dry-run")
     assert (stopped.code, f"{PROFILE} is not running" in stopped.err) == (1, True)
     assert not left_running(engine)
 

@@ -15,7 +15,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import stacks, verdicts
 from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
 from gemmaspec.deploy.kept.owner import owned
-from gemmaspec.deploy.views.export import prometheus_files
+from gemmaspec.deploy.views.monitors import prometheus
 from gemmaspec.deploy.views.top import Top
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, StartFailed
@@ -73,7 +73,7 @@ def test_a_start_in_progress_says_its_phase_and_who_does_it(
         assert run(["status", "mine"]) == 0
     assert found["state"] == "starting"
     assert found["why"].startswith("loading target, by gemmaspec up (pid ")
-    assert found["next"] == "gemmaspec wait mine"
+    assert found["next"] == "gemmaspec status mine --wait"
 
 
 def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
@@ -81,14 +81,14 @@ def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
 ) -> None:
     assert up("--detach") == 0
     assert "process wait mine:8601" not in machine.calls
-    assert "gemmaspec wait mine" in capsys.readouterr().err
+    assert "gemmaspec status mine --wait" in capsys.readouterr().err
     monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: False)
     machine.log = ["Starting to load model /models/tiny-target..."]
     found = row(capsys)
     assert (found["state"], found["why"]) == ("starting", "loading target")
     monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: True)
     assert row(capsys)["state"] == "starting", "it answers, but has not been probed"
-    assert run(["wait", "mine"]) == 0
+    assert run(["status", "mine", "--wait"]) == 0
     assert machine.calls[-1] == "process wait mine:8601"
     assert row(capsys)["state"] == "ready"
 
@@ -106,7 +106,7 @@ def test_a_server_that_ended_says_how_and_since_when_and_what_to_look_at(
     printed = capsys.readouterr().out
     assert "mine is exited: exit code 137" in printed
     assert "10 min" in printed
-    assert run(["wait", "mine"]) == 6
+    assert run(["status", "mine", "--wait"]) == 6
 
 
 def test_the_cause_of_a_death_is_the_same_everywhere_and_leftovers_are_ended_first(
@@ -122,8 +122,8 @@ def test_the_cause_of_a_death_is_the_same_everywhere_and_leftovers_are_ended_fir
     )  # fmt: skip
     assert "CUDA out of memory" in found["cause"]
     assert "gpu_memory_utilization" in found["fix"]
-    for command in ("status", "wait"):
-        run([command, "mine"])
+    for command in ((), ("--wait",)):
+        run(["status", "mine", *command])
         said = capsys.readouterr()
         assert found["cause"] in said.out + said.err, command
         assert " ".join(found["next"].split()) in " ".join((said.out + said.err).split()), command
@@ -172,7 +172,7 @@ def test_a_start_that_was_interrupted_ends_soon_and_a_second_ctrl_c_kills(
     assert (found["state"], found["why"], found["next"]) == (
         "stopped", "its start was interrupted", "gemmaspec up mine",
     )  # fmt: skip
-    assert run(["wait", "mine"]) == 6
+    assert run(["status", "mine", "--wait"]) == 6
     assert "its start was interrupted" in capsys.readouterr().err
 
 
@@ -194,7 +194,7 @@ def test_a_start_that_failed_leads_to_its_log(machine: FakeMachine, capsys: pyte
     assert found["cause"] == "RuntimeError: the moon is full"
     assert run(["logs", "--previous", "mine"]) == 0
     assert capsys.readouterr().out == "RuntimeError: the moon is full\n"
-    assert run(["wait", "mine"]) == 6
+    assert run(["status", "mine", "--wait"]) == 6
 
 
 def test_what_nobody_can_tell_is_unknown_with_the_reason_and_exit_4(
@@ -206,7 +206,7 @@ def test_what_nobody_can_tell_is_unknown_with_the_reason_and_exit_4(
     found = row(capsys)
     assert (found["state"], found["why"], found["next"]) == ("unknown", "docker is not answering", "docker info")
     assert run(["status"]) == 4
-    assert run(["wait", "mine"]) == 4
+    assert run(["status", "mine", "--wait"]) == 4
 
 
 def test_up_detach_wait_and_status_show_the_last_verdicts(
@@ -217,7 +217,7 @@ def test_up_detach_wait_and_status_show_the_last_verdicts(
     run(["down", "mine"])
     capsys.readouterr()
     detached = ["up", "mine", "--engine", "process", *PYTHON, "--detach"]
-    for command in (detached, ["wait", "mine"], ["status", "mine"]):
+    for command in (detached, ["status", "mine", "--wait"], ["status", "mine"]):
         run(command)
         assert re.search(r"  watch     hangs since \d+ s ago, looked \d+ s ago", capsys.readouterr().out), command
         run([*command, "--json"])
@@ -316,7 +316,7 @@ def test_ctrl_c_while_waiting_leaves_the_server_and_says_so(
 ) -> None:
     up("--detach")
     machine.fails["wait"] = KeyboardInterrupt()
-    assert run(["wait", "mine"]) == 130
+    assert run(["status", "mine", "--wait"]) == 130
     printed = capsys.readouterr().err
     assert "interrupted; mine keeps running" in printed
     assert "gemmaspec down mine" in printed
@@ -335,7 +335,7 @@ def test_a_server_that_runs_is_said_to_run_and_shows_no_phases_of_a_start(
     for module in ("start.starting", "start.wait"):
         monkeypatch.setattr(f"gemmaspec.deploy.{module}.healthy", lambda _: True)
     assert up() == 0
-    for again in (["wait", "mine"], ["up", "mine", "--engine", "process", *PYTHON]):
+    for again in (["status", "mine", "--wait"], ["up", "mine", "--engine", "process", *PYTHON]):
         capsys.readouterr()
         assert run(again) == 0
         said = capsys.readouterr().err
@@ -358,7 +358,7 @@ def test_prometheus_scrapes_what_nobody_stopped_or_what_is_named(machine: FakeMa
     for name in ("mine", "other"):
         assert up(name=name) == 0
     assert run(["down", "mine"]) == 0
-    found = {name: prometheus_files(names)["prometheus.yml"] for name, names in (("all", ()), ("named", ("mine",)))}
+    found = {name: prometheus(names) for name, names in (("all", ()), ("named", ("mine",)))}
     assert "127.0.0.1:8602" in found["all"]
     assert "127.0.0.1:8601" not in found["all"]
     assert "127.0.0.1:8601" in found["named"]

@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.errors import UsageError
 
 
 def complete_client(incomplete: str) -> list[str]:
     """Return the clients that begin with what was typed."""
     from gemmaspec.deploy.views.connect import CLIENTS
+    from gemmaspec.deploy.views.monitors import MONITORS
 
-    return [name for name in CLIENTS if name.startswith(incomplete)]
+    return [name for name in (*CLIENTS, *MONITORS) if name.startswith(incomplete)]
 
 
 def connect(
@@ -26,23 +28,44 @@ def connect(
             show_default=False,
         ),
     ] = None,
-    name: options.OptionalStack = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Names of servers; llama-swap takes profiles. [default: what was started here]",
+            autocompletion=options.complete_stack,
+            show_default=False,
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Print the settings by which another program uses a started profile.
+    """Print the settings by which another program uses or watches started profiles.
 
     The settings go to standard output, so that they can be written to a file. A key is named, never printed.
     """
     from gemmaspec.deploy.views import connect as use_case
+    from gemmaspec.deploy.views.monitors import MONITORS
 
     if client is None:
+        titles = {key: one.title for key, one in use_case.CLIENTS.items()}
+        titles |= {key: one.title for key, one in MONITORS.items()}
         if json:
-            output.json_data({"clients": {key: one.title for key, one in use_case.CLIENTS.items()}})
+            output.json_data({"clients": titles})
             return
-        for key, one in use_case.CLIENTS.items():
-            output.data(f"gemmaspec connect {key:<13}{one.title}")
+        for key, title in titles.items():
+            output.data(f"gemmaspec connect {key:<17}{title}")
         return
-    to = use_case.endpoint(name)
+    if client in MONITORS:
+        file = MONITORS[client].text(names or ())
+        if json:
+            output.json_data({"client": client, "settings": file, "warnings": []})
+            return
+        output.progress(f"{MONITORS[client].title}, for {MONITORS[client].where}:")
+        output.data(file)
+        return
+    if names and len(names) > 1:
+        raise UsageError(f"{client} takes one server", hint=f"gemmaspec connect {client} {names[0]}")
+    to = use_case.endpoint(names[0] if names else None)
     text, said = use_case.settings(client, to), use_case.warnings(client, to)
     if json:
         output.json_data({**vars(to), "client": client, "settings": text, "warnings": said})

@@ -17,30 +17,21 @@ if TYPE_CHECKING:
 
 
 def gc(
-    runtimes: Annotated[bool, typer.Option("--runtimes", help="Unused runtimes.")] = False,
-    known_good: Annotated[
-        bool, typer.Option("--known-good", help="Known good stacks, except the latest of each profile.")
+    volumes: Annotated[
+        bool, typer.Option("--volumes", help="Docker volumes of removed stacks too: they hold downloaded models.")
     ] = False,
-    logs: Annotated[bool, typer.Option("--logs", help="Logs of earlier starts and failed starts.")] = False,
-    prompts: Annotated[bool, typer.Option("--data-sets", help="Data sets fetched for --prompts.")] = False,
-    volumes: Annotated[bool, typer.Option("--volumes", help="Docker volumes of removed stacks.")] = False,
-    older_than: Annotated[
-        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Minimum age of all but runtimes and volumes.")
-    ] = 7,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be freed; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: options.Json = False,
 ) -> None:
     """Free disk space. Lists what it would remove and asks first.
 
-    Without options it covers runtimes, known good stacks, logs and prompts. Volumes hold downloaded models and are
-    removed only with --volumes, on the machines of fleet.yaml too. Nothing that runs is touched.
+    Unused runtimes, and what is older than a week: known good stacks except the latest of each profile, logs of earlier
+    starts, fetched prompts. With --volumes also on the machines of fleet.yaml. Nothing that runs is touched.
     """
     from gemmaspec.deploy.views import gc as use_case
 
-    named = {"runtime": runtimes, "known-good": known_good, "log": logs, "prompts": prompts, "volume": volumes}
-    kinds = [kind for kind in use_case.KINDS if named[kind]] or use_case.BY_DEFAULT
-    found = list(use_case.garbage(kinds, days=older_than, note=output.progress))
+    found = list(use_case.garbage(volumes=volumes, note=output.progress))
     if not json:
         _show(found)
     if found and not dry_run and (yes or _agreed(json)):

@@ -14,10 +14,10 @@ from gemmaspec.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
-    "Run": ("restart", "wait", "logs", "connect", "top", "watch", "export"),
+    "Run": ("restart", "logs", "connect", "top", "watch"),
     "Measure": ("compare", "tune-kernels"),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
-    "Pin and go back": ("pull", "lock", "diff", "rollback"),
+    "Pin and go back": ("pull", "lock", "rollback"),
     "Profiles": ("profile", "render"),
     "Patches of vLLM": ("patch",),
     "Help": ("explain",),
@@ -50,12 +50,13 @@ ABOUT: Final[Mapping[str, About]] = {
     ),
     "down": About("Stop a server", ("down spark-31b-e2b", "down --all")),
     "restart": About(
-        "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1")
+        "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1 --dry-run")
     ),
-    "status": About("Show what runs and since when", ("status", "status spark-31b-e2b --json", "status --kubernetes")),
-    "wait": About("Wait until a server answers", ("up tiny-cpu --detach && gemmaspec wait tiny-cpu",)),
+    "status": About("Show what runs and since when", ("status", "status tiny-cpu --wait", "status --kubernetes")),
     "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
-    "connect": About("Print the settings for a client", ("connect", "connect openai", "connect opencode tiny-cpu")),
+    "connect": About(
+        "Print the settings for a client", ("connect opencode tiny-cpu", "connect grafana > gemmaspec.json")
+    ),
     "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
@@ -70,7 +71,6 @@ ABOUT: Final[Mapping[str, About]] = {
     ),
     "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
     "lock": About("Pin exactly what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
-    "diff": About("Show what a restart would change", ("diff tiny-cpu", "diff tiny-cpu --set serve.port=8001")),
     "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
     "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --release 0.33.0")),
     "render": About(
@@ -85,18 +85,9 @@ ABOUT: Final[Mapping[str, About]] = {
         "Check what a server answers",
         ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
     ),
-    "export": About("Write files for other programs", ("export grafana > gemmaspec.json",)),
-    "export grafana": About("Print a Grafana dashboard", ("export grafana > gemmaspec.json",)),
-    "export prometheus": About(
-        "Write a Prometheus configuration", ("export prometheus spark-31b-mtp --out monitoring",)
-    ),
-    "export llama-swap": About(
-        "Print a llama-swap configuration", ("export llama-swap spark-31b-mtp spark-26b-a4b-mtp > config.yaml",)
-    ),
-    "export open-webui": About("Print a Compose file with Open WebUI", ("export open-webui > open-webui.yaml",)),
     "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
     "explain": About("Explain a code or a word", ("explain", "explain GS505", "explain exit 5")),
-    "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --runtimes --logs")),
+    "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --volumes")),
     "profile list": About("List profiles and which of them run", ("profile list",)),
     "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),
     "profile new": About(

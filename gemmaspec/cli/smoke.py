@@ -41,7 +41,7 @@ def smoke(
 
     Asks streamed and not, with thinking on and off, alone and up to eight at once. A check is left out by name where
     the profile does not offer what it needs. Exit code 1 if a check failed, 4 if one could not be judged. A warning
-    fails nothing. The verdict of a whole run is kept; status and wait show it.
+    fails nothing. The verdict of a whole run is kept; status shows it.
     """
     from gemmaspec.cli.text import smoke as text
     from gemmaspec.deploy.views import smoke as use_case

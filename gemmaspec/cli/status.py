@@ -19,6 +19,10 @@ def status(
         str | None,
         typer.Option("--namespace", metavar="NAME", help="Namespace of the pods. [default: kubectl's own]"),
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until NAME has drafted, verified and answered, whoever started it.")
+    ] = False,
+    timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:
     """Show what runs: starting (with its phase), ready, exited, stopped or unknown, and since when.
@@ -29,6 +33,9 @@ def status(
 
     With the NAME of a profile that has replicas, shows each of them, the router, and the end of the audit.
 
+    With --wait: exit code 0 once it is ready, 6 if it does not run or its start failed, 7 if it takes too long. Stops
+    nothing, and waits for each replica of NAME and its router.
+
     With --kubernetes, reads the report of each pod. Exit code 5 if a pod does not run the plan that it was given, or
     patched another file than the other pods of that plan.
     """
@@ -37,6 +44,9 @@ def status(
     from gemmaspec.deploy.views.group_status import replicas_status, router_status, routers_status
     from gemmaspec.deploy.views.status import status as use_case
 
+    if wait:
+        _wait(name, timeout, as_json=json)
+        return
     if kubernetes:
         _pods(name, namespace, as_json=json)
         return
@@ -54,6 +64,21 @@ def status(
         raise typer.Exit(4)
     if name and {"exited", "stopped"} & set(words):
         raise typer.Exit(1)
+
+
+def _wait(name: str | None, timeout: float, *, as_json: bool) -> None:
+    from functools import partial
+
+    from gemmaspec.cli.target import carry_out
+    from gemmaspec.deploy.kept.groups import is_group
+    from gemmaspec.deploy.start import replicas
+    from gemmaspec.deploy.start.wait import wait as wait_for_one
+
+    if name is None:
+        raise UsageError("--wait needs the name of a server", hint="gemmaspec status")
+    grouped = is_group(name)
+    verb = partial(replicas.wait_for_all if grouped else wait_for_one, name, timeout_s=timeout)
+    carry_out(name, verb, replicas=grouped, as_json=as_json, verdicts=True)
 
 
 def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -15,6 +15,8 @@ from gemmaspec.errors import UsageError
 from gemmaspec.profile.find import is_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gemmaspec.deploy.start.decide import UpRequest
 
 
@@ -64,7 +66,7 @@ def up(
     ] = True,
     detach: Annotated[
         bool,
-        typer.Option("--detach", "-d", help="Return once it is started; use gemmaspec wait to wait until it is ready."),
+        typer.Option("--detach", "-d", help="Return once it is started; status NAME --wait waits until it is ready."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the offered profile without a question.")] = False,
     json: options.Json = False,
@@ -146,12 +148,18 @@ def restart(
     name: options.Stack,
     set_: options.Set = None,
     timeout: options.Timeout = 1800,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print what would change; exit code 3 if something would."),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Render a profile again and restart its server, with the options that it was started with.
 
     Options given here are added to those, and kept for the next restart. Replicas are restarted one at a time.
     """
+    if dry_run:
+        _drift(name, set_ or (), json=json)
     from gemmaspec.deploy.kept.groups import is_group
     from gemmaspec.deploy.start import replicas
     from gemmaspec.deploy.start import up as single
@@ -160,6 +168,22 @@ def restart(
     of = replicas.restart if grouped else single.restart
     verb = partial(of, name, timeout_s=timeout, overrides=tuple(set_ or ()))
     carry_out(name, verb, replicas=grouped, as_json=json)
+
+
+def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
+    """Print what a restart would change in what runs."""
+    from gemmaspec.deploy.views.diff import drift
+
+    found = drift(name, overrides=overrides)
+    if json:
+        output.json_data({"ok": found.same, **vars(found)})
+    else:
+        for text in (*found.keys, found.files, found.command, str(found.image) if found.image else ""):
+            output.data(text) if text else None
+        output.progress(
+            f"{found.name} is up to date: a restart would change nothing ({found.engine})"
+        ) if found.same else None
+    raise typer.Exit(0 if found.same else 3)
 
 
 def _up_replicas(name: str, request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:

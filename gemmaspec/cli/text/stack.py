@@ -176,7 +176,7 @@ def detached(started: Started, *, as_json: bool, last: Last) -> None:
     output.told(f"{server.name} is starting ({started.engine}, port {server.port})")
     for line in verdicts.lines(last):
         output.told(line)
-    output.progress(f"  next: gemmaspec wait {server.name}    # or: gemmaspec status {server.name}")
+    output.progress(f"  next: gemmaspec status {server.name} --wait    # or: gemmaspec status {server.name}")
 
 
 def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:

@@ -7,7 +7,7 @@ import functools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -26,10 +26,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime.managed import remove_folder, runtime_dir
 
 Kind = Literal["runtime", "known-good", "log", "prompts", "volume"]
-KINDS: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log", "prompts", "volume")
-BY_DEFAULT: Final[tuple[Kind, ...]] = ("runtime", "known-good", "log", "prompts")
-"""Volumes hold downloaded models, and stacks of another state folder have the same names: only on request."""
-_DAY_S: Final = 86_400
+_WEEK_S: Final = 7 * 86_400
 _PREFIX: Final = "gemmaspec-"
 _HOSTS_S: Final = 45.0
 """Seconds in which every machine must name its volumes, over ssh too."""
@@ -51,16 +48,15 @@ class Garbage:
     """How that machine is reached."""
 
 
-def garbage(kinds: Iterable[Kind], *, days: float, note: Callable[[str], None]) -> Iterator[Garbage]:
-    """Yield what could be freed; known good stacks, logs and prompts only when they are older than `days`.
+def garbage(*, volumes: bool, note: Callable[[str], None]) -> Iterator[Garbage]:
+    """Yield what could be freed; known good stacks, logs and prompts only when they are older than a week.
 
-    What gemmaspec is not sure about is kept and noted.
+    What gemmaspec is not sure about is kept and noted. Volumes hold downloaded models, and stacks of another state
+    folder have the same names: only on request.
     """
-    before = time.time() - days * _DAY_S
-    looks = {"runtime": _runtimes, "known-good": _known_good, "log": _logs, "prompts": _prompts, "volume": _volumes}
-    for kind in KINDS:
-        if kind in kinds:
-            yield from looks[kind](before, note)
+    before = time.time() - _WEEK_S
+    for look in (_runtimes, _known_good, _logs, _prompts, *((_volumes,) if volumes else ())):
+        yield from look(before, note)
 
 
 def free(one: Garbage) -> None:

@@ -171,7 +171,7 @@ def _status(name: str) -> Status:
     state = stacks.look(started, engine)
     if holder and holder.command in owner.STARTS:
         why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
-        watch = f"gemmaspec wait {name}"
+        watch = f"gemmaspec status {name} --wait"
         return Status(started=started, state=state, word="starting", why=why, since=holder.since, next=watch)
     if state.status in ("running", "restarting"):
         return _alive(started, state, engine)
@@ -237,11 +237,11 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
         word, why, follow = "unknown", "it runs, but /health does not answer", f"gemmaspec logs -f {name}"
     elif not answers:
-        word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec wait {name}"
+        word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec status {name} --wait"
     elif started.outcome == "ready" and _hangs(started, state):
         word, why, follow = "unknown", _no_token(started, state), f"gemmaspec restart {name}"
     elif started.outcome != "ready":
-        word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec wait {name}"
+        word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec status {name} --wait"
     return Status(
         started=started,
         state=state,
