@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -52,9 +53,65 @@ def test_a_log_tells_of_graphs_that_vllm_gave_up_and_of_memory_that_is_not_there
         "INFO [gpu_model_runner.py:6475] Estimated CUDA graph memory: -20.13 GiB total",
         "INFO [gpu_model_runner.py:6475] Estimated CUDA graph memory: 0.31 GiB total",
     )
+    assert logged(lines).mode == "PIECEWISE"
     assert logged(lines).warnings == (
-        "CUDA graphs are PIECEWISE instead of FULL_AND_PIECEWISE: speculation with this attention backend does not allow "
-        "those, and drafts after the first run without any; slower than no draft, see: gemmaspec explain GS501",
         "vLLM estimated -20.13 GiB for CUDA graphs, so the KV cache took memory that is not there: set serve.extra_args: "
         "[--kv-cache-memory-bytes, BYTES]",
     )
+
+
+@pytest.mark.parametrize(
+    ("log", "mode"),
+    [
+        ("vllm-0.26.0-gpu-pair-ready.log", "FULL_AND_PIECEWISE"),
+        ("vllm-0.26.0-gpu-eager-ready.log", "NONE"),
+    ],
+)
+def test_the_mode_of_a_real_log_is_what_its_configuration_says(log: str, mode: str) -> None:
+    lines = (Path(__file__).parent / "logs" / log).read_text().splitlines()
+    assert logged(lines).mode == mode
+
+
+_BEGUN = "Initializing a V1 LLM engine (v0.32.0) with config: …, 'cudagraph_mode': <CUDAGraphMode.{}: (2, 1)>, …"
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "eager"),
+    [
+        ((_BEGUN.format("FULL_AND_PIECEWISE"),), "FULL_AND_PIECEWISE", False),
+        (
+            (
+                _BEGUN.format("FULL_AND_PIECEWISE"),
+                "Cudagraph mode FULL_AND_PIECEWISE requires piecewise capture, but the loaded model provides neither a "
+                "compiled submodule nor breakable CUDA graphs. Overriding to FULL_DECODE_ONLY.",
+            ),
+            "FULL_DECODE_ONLY",
+            False,
+        ),
+        (
+            (
+                _BEGUN.format("FULL_DECODE_ONLY"),
+                "CUDAGraphMode.FULL_DECODE_ONLY is not supported with X backend (support: AttentionCGSupport.NEVER); "
+                "setting cudagraph_mode=NONE because attention is not compiled piecewise",
+            ),
+            "NONE",
+            False,
+        ),
+        (
+            (
+                _BEGUN.format("FULL_AND_PIECEWISE"),
+                "DFlash draft attention (FlashInferBackend) does not support full CUDA graphs; "
+                "running the draft eagerly.",
+            ),
+            "FULL_AND_PIECEWISE",
+            True,
+        ),
+        ((_BEGUN.format("NONE"), _BEGUN.format("FULL")), "FULL", False),
+        (("nothing of it",), None, False),
+    ],
+)
+def test_the_last_start_of_a_log_counts_with_what_it_lowers(
+    lines: tuple[str, ...], mode: str | None, eager: bool
+) -> None:
+    found = logged(lines)
+    assert (found.mode, found.eager_draft) == (mode, eager)

@@ -297,7 +297,18 @@ def test_more_of_anything_leaves_no_more(length: int, sequences: int, batch: int
 def test_captured_batch_sizes(sequences: int, k: int, number: int) -> None:
     """As 0.26.0 logged them: [1, 2, 4, 8], [5, 10, 20, 25, 35, 40] …"""
     spec = (f"speculative.num_speculative_tokens={k}",) if k else ()
-    assert graph_sizes(flags(f"serve.max_num_seqs={sequences}", *spec, no_spec=not k)) == number
+    assert graph_sizes(flags(f"serve.max_num_seqs={sequences}", *spec, no_spec=not k), SPARK) == number
+
+
+@pytest.mark.parametrize(("vllm", "number"), [("0.28.0", 51), ("0.29.0", 57), ("0.32.0", 57)])
+def test_graphs_in_pieces_are_captured_for_every_size_and_none_for_none(vllm: str, number: int) -> None:
+    """_set_cudagraph_sizes of 0.28.0, 0.29.0 and 0.32.0 for k = 4 and 256 requests; 1, 2, 4, 5, 8, 10 … from 0.29.0."""
+    whole = replace(flags("serve.max_num_seqs=256", "speculative.num_speculative_tokens=4"), vllm=vllm)
+    assert graph_sizes(replace(whole, graphs="PIECEWISE"), SPARK) == number
+    assert graph_sizes(whole, SPARK) < number
+    plan = plan_of(device=SPARK)
+    named = {one.name for one in MemoryPlan(plan.models, replace(plan.flags, graphs="NONE"), SPARK).overheads}
+    assert "CUDA graphs" not in named
 
 
 def test_the_cpu_takes_what_its_variable_says() -> None:

@@ -25,7 +25,12 @@ def decode_only(mode: int, graphs: str | None = None) -> str:
     return f"serve.extra_args={json.dumps(['--compilation-config', json.dumps(keys)])}"
 
 
-@pytest.mark.parametrize("vllm", ["0.32.0", "0.33.0"])
+def transfer(connector: str, **extra: object) -> str:
+    config = {"kv_connector": connector, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return f"serve.extra_args={json.dumps(['--kv-transfer-config', json.dumps(config)])}"
+
+
+@pytest.mark.parametrize("vllm", ["0.31.0", "0.32.0", "0.33.0"])
 @pytest.mark.parametrize(
     ("sets", "target", "draft"),
     [
@@ -41,10 +46,33 @@ def decode_only(mode: int, graphs: str | None = None) -> str:
         ((*B200, OFF), "FULL_AND_PIECEWISE", "FULL"),
         ((*H200, decode_only(0, "FULL_DECODE_ONLY")), "NONE", "NONE"),
         ((*GB10, decode_only(0)), "FULL_DECODE_ONLY", "FULL"),
-        ((*GB10, decode_only(1)), "NONE", "NONE"),
+        ((*GB10, "serve.extra_args=['--compilation-config.cudagraph_mode=PIECEWISE']"), "PIECEWISE", "NONE"),
         ((*GB10, "serve.extra_args=[-O0]"), "NONE", "NONE"),
         ((*GB10, "serve.extra_args=['--compilation-config.cudagraph_mode=NONE']"), "NONE", "NONE"),
         ((*GB10, "serve.extra_args=['--cudagraph-capture-sizes', '1', '2']"), "NONE", "NONE"),
+        ((*GB10, "serve.extra_args=['-cc.cudagraph_capture_sizes=[1, 2]']"), "NONE", "NONE"),
+        ((*GB10, "serve.extra_args=['-cc.max_cudagraph_capture_size', '4']"), "NONE", "NONE"),
+        ((*GB10, transfer("LMCacheConnectorV1", use_layerwise=True)), "PIECEWISE", "NONE"),
+        ((*GB10, transfer("LMCacheConnectorV1")), "FULL_AND_PIECEWISE", "FULL"),
+        (
+            (*GB10, transfer("MultiConnector", connectors=[{"kv_connector": "NixlConnector"}])),
+            "FULL_AND_PIECEWISE",
+            "FULL",
+        ),
+        (
+            (
+                *GB10,
+                transfer(
+                    "MultiConnector",
+                    connectors=[
+                        {"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": {"use_layerwise": True}}
+                    ],
+                ),
+            ),
+            "PIECEWISE",
+            "NONE",
+        ),
+        (("serve.extra_args=[-O0]",), "NONE", "NONE"),
         ((*GB10, "serve.enforce_eager=true"), "NONE", "NONE"),
         ((*GB10, "env.VLLM_USE_V2_MODEL_RUNNER=0"), "FULL_AND_PIECEWISE", "PIECEWISE"),
     ],
@@ -54,6 +82,68 @@ def test_the_modes_are_those_that_vllm_resolves(vllm: str, sets: tuple[str, ...]
     assert modes
     assert (modes.target, modes.draft) == (target, draft)
     assert bool(modes.why and modes.fix) == modes.lost
+
+
+@pytest.mark.parametrize(
+    ("vllm", "mode", "target"),
+    [
+        ("0.26.0", 0, "NONE"),
+        ("0.29.0", 0, "NONE"),
+        ("0.30.0", 0, "FULL_DECODE_ONLY"),
+        ("0.31.0", 1, "FULL_DECODE_ONLY"),
+        ("0.32.0", 1, "NONE"),
+        ("0.33.0", 1, "NONE"),
+    ],
+)
+def test_what_is_left_where_vllm_compiles_nothing_itself(vllm: str, mode: int, target: str) -> None:
+    modes = graph_modes(load_profile("nvidia-31b-mtp", overrides=(*GB10, decode_only(mode))).profile, vllm)
+    assert modes
+    assert modes.target == target
+
+
+FP8 = ("machine=h200", "serve.attention_backend=TRITON_ATTN", "serve.kv_cache_dtype=fp8")
+
+
+@pytest.mark.parametrize(
+    ("sets", "draft"),
+    [
+        (GB10, "FULL"),
+        ((*GB10, "serve.extra_args=[-O0]"), "NONE"),
+        (FP8, "FULL"),
+        ((*FP8, "speculative.attention_backend=FLASHINFER"), "NONE"),
+    ],
+)
+def test_a_head_that_drafts_a_block_has_whole_graphs_or_none(sets: tuple[str, ...], draft: str) -> None:
+    modes = graph_modes(load_profile("spark-31b-dflash2", overrides=sets).profile, "0.29.0", fp8=True)
+    assert modes
+    assert modes.draft == draft
+    assert modes.lost == (draft == "NONE")
+
+
+def test_lint_counts_the_requests_that_capture_sizes_of_ones_own_cover(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["profile", "lint", "nvidia-31b-mtp", "--set", "machine=dgx-spark", "--set", "serve.max_num_seqs=4"]
+    asked += ["--set", "speculative.num_speculative_tokens=4", "--release", "0.32.0", "--json"]
+    said = {}
+    for sizes in ("1, 2, 4, 8", "5, 10, 15, 20"):
+        run([*asked, "--set", f"serve.extra_args=['-cc.cudagraph_capture_sizes=[{sizes}]']"])
+        (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+        said[sizes] = [one["message"] for one in profile["findings"] if one["code"] == "GS501"]
+    assert said["1, 2, 4, 8"] == ["these capture sizes have graphs for 1 requests, and serve.max_num_seqs is 4"]
+    assert said["5, 10, 15, 20"] == []
+
+
+@pytest.mark.parametrize("command", [["fit"], ["predict"], ["inspect"]])
+def test_it_is_said_before_the_start(
+    command: list[str], profiles: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    (profiles / "mine.yaml").write_text(
+        "extends: nvidia-31b-mtp\nname: mine\nmachine: h200\nserve: {attention_backend: null}\n"
+    )
+    run([*command, "mine"])
+    said = "".join(capsys.readouterr())
+    assert "target PIECEWISE, draft NONE" in said
+    assert "53 tokens/s, and no draft 86" in said
 
 
 @pytest.mark.parametrize("method", ["ngram", None])
@@ -98,6 +188,9 @@ def test_tune_runs_no_arm_whose_server_would_have_no_graphs() -> None:
     for sets in (H200, (*H200, "serve.attention_backend=FLASH_ATTN")):
         profile = load_profile("nvidia-31b-mtp", overrides=(*sets, "runtime.vllm=0.32.0")).profile
         knobs[sets] = {one.knob for one in field_of(profile, (), loads=(1,)).knobs}
+    lost = load_profile("nvidia-31b-mtp", overrides=(*H200, "runtime.vllm=0.32.0")).profile
+    left = field_of(profile, (lost.model_copy(update={"name": "lost"}),), loads=(1,)).left_out
+    assert left["lost"].startswith("it drafts without CUDA graphs: TRITON_FLASH_ATTN supports NEVER")
     plain, flash = knobs.values()
     assert "full graphs for decoding, nothing compiled" in flash
     assert "full graphs for decoding, nothing compiled" not in plain

@@ -362,3 +362,61 @@ def test_prometheus_scrapes_what_nobody_stopped_or_what_is_named(machine: FakeMa
     assert "127.0.0.1:8602" in found["all"]
     assert "127.0.0.1:8601" not in found["all"]
     assert "127.0.0.1:8601" in found["named"]
+
+
+_LOWERED = (
+    "Initializing a V1 LLM engine (v0.32.0) with config: 'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>",
+    "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention backend TRITON_FLASH_ATTN "
+    "(support: AttentionCGSupport.NEVER); setting cudagraph_mode=PIECEWISE",
+)
+
+
+@pytest.fixture
+def on_a_gpu(machine: FakeMachine, profiles: Path) -> FakeMachine:
+    """Yield a machine on which the profile `mine` has a GPU of which nothing is known."""
+    text = "extends: tiny-cpu\nname: mine\nmachine: nvidia\nserve: {port: 8601}\n"
+    (profiles / "mine.yaml").write_text(text)
+    return machine
+
+
+def test_a_server_that_drafts_without_graphs_is_degraded_everywhere(
+    on_a_gpu: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_gpu.log = list(_LOWERED)
+    assert up() == 5
+    printed = capsys.readouterr().out
+    assert "mine is degraded: it answers, and drafts without CUDA graphs" in printed
+    assert "an MTP draft of 4 so made 53 tokens/s, and no draft 86" in printed
+    assert "next      gemmaspec restart mine --set serve.attention_backend=TRITON_ATTN" in printed
+    found = row(capsys)
+    assert found["state"] == "degraded"
+    assert (found["graphs"]["target"], found["graphs"]["draft"], found["graphs"]["hurts"]) == (
+        "PIECEWISE",
+        "NONE",
+        True,
+    )
+    assert found["next"] == "gemmaspec restart mine --set serve.attention_backend=TRITON_ATTN"
+    assert run(["status", "mine"]) == 5
+    assert run(["status"]) == 5
+    assert run(["wait", "mine"]) == 5
+
+
+def test_on_memory_as_slow_as_a_spark_lost_graphs_are_a_warning_and_with_graphs_nothing_is_said(
+    on_a_gpu: FakeMachine, capsys: pytest.CaptureFixture[str], profiles: Path
+) -> None:
+    on_a_gpu.log = list(_LOWERED[:1])
+    assert up("--set", "env.VLLM_USE_V2_MODEL_RUNNER=0") == 0
+    assert row(capsys)["graphs"] is None
+    text = "extends: tiny-cpu\nname: mine\nmachine: dgx-spark\nserve: {port: 8601}\n"
+    (profiles / "mine.yaml").write_text(text)
+    on_a_gpu.log = list(_LOWERED)
+    assert up() == 0
+    assert "WARNING   CUDA graphs: target PIECEWISE, draft NONE" in capsys.readouterr().out
+    assert row(capsys)["state"] == "ready"
+    assert run(["status", "mine"]) == 0
+
+
+def test_a_server_without_a_gpu_has_no_graphs_to_lose(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.log = ["Initializing a V1 LLM engine (v0.32.0) with config: 'cudagraph_mode': <CUDAGraphMode.NONE: 0>"]
+    assert up() == 0
+    assert row(capsys)["graphs"] is None

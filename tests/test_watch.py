@@ -21,6 +21,7 @@ import pytest
 
 from gemmaspec.cli.text import verdicts as text
 from gemmaspec.deploy.kept import stacks, verdicts
+from gemmaspec.deploy.kept.attention import Graphs
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.kept.verdicts import Watching
 from gemmaspec.deploy.start import speedless
@@ -31,6 +32,7 @@ from gemmaspec.errors import ProfileError, StartFailed, UsageError
 from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.live.reaction import Policy, reaction
 from gemmaspec.live.sample import Sample
+from gemmaspec.profile.graphs import GraphModes
 from gemmaspec.profile.load import load_profile
 from gemmaspec.sidecar import telling
 from tests.fake_engine import FakeMachine
@@ -470,6 +472,26 @@ def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
     memory.wait_released(notes.append, read=lambda: 10**9, poll_s=0.0)
     assert notes == []
     assert memory.available() > 0
+
+
+def test_a_start_that_drafts_without_graphs_is_an_event_once_and_again_after_a_restart(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = GraphModes(target="PIECEWISE", draft="NONE", why="the backend", fix="another")
+    lost: list[Graphs | None] = [Graphs(modes=modes, hurts=True, next="gemmaspec restart it")]
+    looks = []
+    monkeypatch.setattr("gemmaspec.deploy.views.watch.graphs_lost", lambda _: looks.append(1) or lost[0])
+    begins, *more = read(one, fake, Restarts(), times=3, accepted=3000)
+    assert (begins.what, begins.fault, more, len(looks)) == ("begins", "no graphs", [], 1)
+    assert begins.reason.startswith(
+        "CUDA graphs: target PIECEWISE, draft NONE: the backend; another; slower than no draft"
+    )
+    assert begins.reason.endswith("next: gemmaspec restart it")
+    ends, again = read(one, fake, Restarts(), times=2, accepted=3000)  # its counters begin anew
+    assert (ends.what, ends.fault, ends.reason) == ("ends", "no graphs", "the server was restarted")
+    assert (again.what, again.fault, len(looks)) == ("begins", "no graphs", 2)
+    lost[0] = None
+    assert [line.what for line in read(one, fake, Restarts(), times=2, accepted=3000)] == ["ends"]
 
 
 def test_a_function_that_is_replaced_while_it_serves_is_named_and_its_end_too(

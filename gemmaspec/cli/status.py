@@ -25,10 +25,11 @@ def status(
     timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:
-    """Show what runs: starting (with its phase), ready, exited, stopped or unknown, and since when.
+    """Show what runs: starting (with its phase), ready, degraded, exited, stopped or unknown, and since when.
 
     With NAME, also shows its patches as the server reports them, and how well it drafts. Exit code 5 if a file of the
-    plan, the overlay or the package has changed since the start. Exit code 4 if gemmaspec cannot tell whether
+    plan, the overlay or the package has changed since the start, or if a server is degraded: it drafts without CUDA
+    graphs, more slowly than without a draft. Exit code 4 if gemmaspec cannot tell whether
     something runs, 1 if NAME is given and does not run.
 
     With the NAME of a profile that has replicas, shows each of them, the router, and the end of the audit.
@@ -57,7 +58,7 @@ def status(
     groups = routers_status() if name is None else ([router_status(name)] if is_group(name) else [])
     found = replicas_status(name) if name and groups else use_case(name)
     text.show(found, groups, one=bool(name), as_json=json)
-    if any(one.changed for one in found):
+    if any(one.changed or one.word == "degraded" for one in found):
         raise typer.Exit(5)
     words = [one.word for one in found] + [one.word for one in groups]
     if "unknown" in words:

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import typer
+
 from gemmaspec.cli import output
 from gemmaspec.errors import Interrupted
 
@@ -36,7 +38,10 @@ def carry_out(
     as_json: bool,
     verdicts: bool = False,
 ) -> None:
-    """Do what a command does, with progress, and print what runs then; with `verdicts`, its last verdicts too."""
+    """Do what a command does, with progress, and print what runs then; with `verdicts`, its last verdicts too.
+
+    Exits with 5 for a server that answers and drafts without CUDA graphs, more slowly than without a draft.
+    """
     from gemmaspec.cli.text import replicas as replicas_text
     from gemmaspec.cli.text import stack as text
     from gemmaspec.deploy.kept.stacks import engine_of
@@ -47,6 +52,7 @@ def carry_out(
         result = verb(progress)
     if isinstance(result, Running):
         last = last_verdicts(result.started, engine_of(result.started)) if verdicts else None
-        text.running(result, as_json=as_json, last=last)
+        if not text.running(result, as_json=as_json, last=last):
+            raise typer.Exit(5)
     else:
         replicas_text.rolled(result, as_json=as_json)

@@ -15,6 +15,7 @@ from gemmaspec.fit.kvspec import known_cache_dtypes
 from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.fit.releases import kv_rules
 from gemmaspec.profile.command import Command, command_of
+from gemmaspec.profile.graphs import graph_modes
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runner import asked_of_runner
 from gemmaspec.releases import model_runner
@@ -97,6 +98,8 @@ class Flags:
     """Whether a batch must hold a whole image or video."""
     runner: RunnerName
     """The model runner that will run."""
+    graphs: str = "FULL_AND_PIECEWISE"
+    """The mode of the target's CUDA graphs, as vLLM resolves it."""
     moe_backend: str | None = None
     """Requested kernels of the experts."""
     defaults: tuple[str, ...] = ()
@@ -139,6 +142,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         length = min(length, spec.max_model_len or draft.text.max_position_embeddings)
     return Flags(
         vllm=vllm,
+        graphs=_graphs(profile, target, vllm, device, fp8=cache_dtype.startswith("fp8")),
         block_size=serve.block_size or kv_rules(vllm, cpu=device.cpu).default_block,
         max_model_len=length,
         max_num_seqs=serve.max_num_seqs or min(sequences, batch),
@@ -162,6 +166,11 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         whole_items=_whole_items(command, target, vllm, device),
         defaults=tuple(_defaults(profile)),
     )
+
+
+def _graphs(profile: Profile, target: Checkpoint, vllm: str, device: Device, *, fp8: bool) -> str:
+    modes = graph_modes(profile, nearest(vllm), capability=device.capability, fp8=fp8, masks=target.masks_images)
+    return modes.target if modes else "FULL_AND_PIECEWISE"
 
 
 def _command(profile: Profile, vllm: str) -> Command:

@@ -60,8 +60,8 @@ def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device
     if not flags.eager:
         found.append(compiling(models, flags, found[0].nbytes))
     found.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
-    if not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
-        found.append(graphs(flags))
+    if flags.graphs != "NONE" and not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
+        found.append(graphs(flags, device))
     if marlin_experts(target, flags, device):
         found.append(repacked(target, flags))
     return tuple(found)
@@ -134,18 +134,35 @@ def _table(model: Checkpoint) -> int:
     return max(tables, default=0)
 
 
-def graphs(flags: Flags) -> Overhead:
-    """Return the bytes of CUDA graphs, one per batch size; part of gpu_memory_utilization since 0.21.0."""
-    number, (base, each) = graph_sizes(flags), _GRAPHS
-    return Overhead(name="CUDA graphs", nbytes=base + number * each, formula=f"30 MB + 16 MB x {number} batch sizes")
+def graphs(flags: Flags, device: Device) -> Overhead:
+    """Return the bytes of CUDA graphs, one per batch size; part of gpu_memory_utilization since 0.21.0.
+
+    What was fitted are graphs of whole decoding steps; those in pieces are taken to need as much for a size.
+    """
+    number, (base, each) = graph_sizes(flags, device), _GRAPHS
+    pieces = " in pieces" if flags.graphs == "PIECEWISE" else ""
+    formula = f"30 MB + 16 MB x {number} batch sizes{pieces}"
+    return Overhead(name="CUDA graphs", nbytes=base + number * each, formula=formula)
 
 
-def graph_sizes(flags: Flags) -> int:
-    """Return how many batch sizes are captured (vllm/config/vllm.py, _set_cudagraph_sizes), each for whole requests."""
-    each = flags.draft_tokens + 1
-    largest = min(flags.max_num_seqs * each * 2, _LARGEST_GRAPH, flags.max_num_batched_tokens)
-    plain = {1, 2, 4} | set(range(8, min(largest + 1, 256), 8)) | set(range(256, largest + 1, 16))
-    return len({-(-size // each) * each for size in plain if size <= largest})
+def graph_sizes(flags: Flags, device: Device) -> int:
+    """Return how many batch sizes are captured (vllm/config/vllm.py, _set_cudagraph_sizes).
+
+    Graphs of a whole step are for whole requests. In pieces all sizes are captured, from 0.29.0 on also whole requests.
+    """
+    each, vllm = flags.draft_tokens + 1, Version(flags.vllm)
+    most = _LARGEST_GRAPH * (2 if device.major == 10 and vllm >= Version("0.28.0") else 1)
+    largest = min(flags.max_num_seqs * each * 2, most, flags.max_num_batched_tokens)
+    plain = {size for size in _grid(largest) if size <= largest}
+    if flags.graphs != "PIECEWISE":
+        return len({-(-size // each) * each for size in plain})
+    requests = min(flags.max_num_seqs, most)
+    whole = {count * each for count in _grid(requests) | {requests} if count * each <= largest}
+    return len(plain | whole if each > 1 and vllm >= Version("0.29.0") else plain)
+
+
+def _grid(most: int) -> set[int]:
+    return {1, 2, 4} | set(range(8, min(most + 1, 256), 8)) | set(range(256, most + 1, 16))
 
 
 def gib(nbytes: float) -> str:

@@ -7,16 +7,11 @@ from typing import Final
 
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
-from gemmaspec.profile.graphs import LOST, graph_modes
-
-FAST: Final = 1000.0
-"""Memory bandwidth in 10^9 bytes/s above which a drafter's launches, not its bytes, take the time: a DGX Spark has 273,
-an H200 4800. Where between them the line is was not measured."""
+from gemmaspec.profile.graphs import COST, FAST, LOST, graph_modes, hurts
 
 _MEASURED: Final = "on an H200, vLLM 0.26.0, NVFP4, 0.7 accepted at each position"
 
 _EAGER: Final = ("speculative", "enforce_eager")
-_LOSES: Final = "on an H200 with vLLM 0.32.0, 256 tokens, an MTP draft of 4 so made 53 tokens/s, and no draft 86"
 
 
 @rule("GS501", "warning")
@@ -33,11 +28,19 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=path, message=message, fix="remove it, or remove the draft")
     profile = subject.profile
     modes = graph_modes(profile, subject.facts.vllm, fp8=subject.caches_fp8, masks=subject.masks)
-    if modes and modes.target in LOST and not (given and not given.negated):
+    if modes is None or (given and not given.negated):
+        return
+    if modes.target in LOST or (modes.draft == "NONE" and subject.method not in (None, "draft_model")):
         head = modes.draft == "NONE"  # that loss was measured; a method without layers of its own was not
-        message = f"decoding gets no full CUDA graph ({modes.words()}): {modes.why}" + (f"; {_LOSES}" if head else "")
-        certain = head and _is_fast(subject)
-        yield Issue(path=modes.path, message=message, fix=modes.fix, severity="error" if certain else None)
+        lost = "decoding gets no full CUDA graph" if modes.target in LOST else "the draft gets no CUDA graph"
+        message = f"{lost} ({modes.words()}): {modes.why}" + (f"; {COST}" if head and modes.target in LOST else "")
+        certain = hurts(profile, modes, slow=True)
+        if not (spec.enforce_eager and modes.path == _EAGER):
+            yield Issue(path=modes.path, message=message, fix=modes.fix, severity="error" if certain else None)
+    elif modes.covers is not None and modes.covers < (most := profile.serve.max_num_seqs or modes.covers):
+        tokens = most * (subject.tokens + 1)
+        message = f"these capture sizes have graphs for {modes.covers} requests, and serve.max_num_seqs is {most}"
+        yield Issue(path=modes.path, message=message, fix=f"let them reach {tokens:,}: each request takes k+1 tokens")
 
 
 @rule("GS502", "note")

@@ -59,6 +59,8 @@ class FaultKind(str, Enum):  # noqa: UP042 - the Python of an image may be 3.10,
     RESTARTS = "restart loop"
     REPLACED = "patch replaced"
     """A process runs something else than the patched functions, or does not say. Its own word says so, not counters."""
+    GRAPHS = "no graphs"
+    """It drafts without CUDA graphs, more slowly than without a draft. Its log says so."""
     GONE = "gone"
     """It has exited. Counters cannot say so: who looks at its process does."""
 
@@ -101,6 +103,8 @@ class Faults:
     _token: float = 0.0
     """When a sample had last made a token or read a prompt."""
     _restarts: list[float] = field(default_factory=list)
+    starts: int = 0
+    """How many starts of the server were seen."""
 
     @property
     def active(self) -> tuple[FaultKind, ...]:
@@ -139,14 +143,13 @@ class Faults:
         run.active = True
         return [Event(kind=FaultKind.GONE, begins=True, reason=reason)]
 
-    def attested(self, problem: str) -> list[Event]:
-        """Return that its processes do not run the patched functions, or that they do again; "" if they do."""
-        run = self._runs[FaultKind.REPLACED]
+    def judged(self, kind: FaultKind, problem: str, *, over: str) -> list[Event]:
+        """Return that a fault which no counter shows begins, or is over; `problem` is "" without it."""
+        run = self._runs[kind]
         if run.active == bool(problem):
             return []
         run.active = bool(problem)
-        reason = problem or "every process runs the patched functions again"
-        return [Event(kind=FaultKind.REPLACED, begins=run.active, reason=reason)]
+        return [Event(kind=kind, begins=run.active, reason=problem or over)]
 
     def _anew(self, sample: Sample, *, again: bool) -> list[Event]:
         kept = self._runs[FaultKind.RESTARTS]
@@ -155,6 +158,7 @@ class Faults:
             for kind in self.active
             if kind is not FaultKind.RESTARTS
         ]
+        self.starts += 1
         self._last, self._edge, self._first = sample, sample, True
         self._progress = self._token = sample.at
         self._runs = {kind: _Run() for kind in FaultKind} | {FaultKind.RESTARTS: kept}

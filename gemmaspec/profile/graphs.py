@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemmaspec import launcher
@@ -25,6 +26,11 @@ _BLOCKS: Final = ("dflash", "dspark")
 _NO_HEAD: Final = ("ngram", "ngram_gpu", "suffix", "custom_class", "extract_hidden_states")
 LOST: Final = ("NONE", "PIECEWISE")
 """Modes without a graph of the whole decoding step."""
+FAST: Final = 1000.0
+"""Memory bandwidth in 10^9 bytes/s above which a drafter's launches, not its bytes, take the time: a DGX Spark has 273,
+an H200 4800. Where between them the line is was not measured."""
+COST: Final = "on an H200 with vLLM 0.32.0, 256 tokens, an MTP draft of 4 so made 53 tokens/s, and no draft 86"
+"""What was measured of a server whose target ran in PIECEWISE and whose head ran without graphs."""
 Path = tuple[str | int, ...]
 
 
@@ -42,6 +48,8 @@ class GraphModes:
     """The line of the profile, or the patch, that brings them back; empty where nothing is lost."""
     path: Path = ("speculative",)
     """The key that decides."""
+    covers: int | None = None
+    """The most requests whose decoding has a graph, where the profile's own capture sizes bound them."""
 
     @property
     def lost(self) -> bool:
@@ -65,44 +73,100 @@ def graph_modes(
 
     `capability`, `fp8` and `masks` as in `backend_of`. The profile may list the patch that keeps graphs.
     """
-    machine = MACHINES[profile.machine]
-    where, command = capability or machine.compute_capability, command_of(profile)
-    if not machine.gpus or where is None:
+    machine, command = MACHINES[profile.machine], command_of(profile)
+    where = capability or machine.compute_capability
+    if not machine.gpus:
         return None
     spec = profile.speculative
-    method = spec.method if spec else None
+    method, drafting = spec.method if spec else None, bool(spec and spec.num_speculative_tokens)
     runner = _runner(profile, command, vllm)
-    compiles, graphs, path = _asked(command)
-    eager = command.argument("--enforce-eager")
-    if eager and not eager.negated:
-        return _modes("NONE", method, runner, why="enforce_eager turns them off", fix="remove it", path=eager.path)
-    weakest = _weakest(profile, vllm, where, fp8, masks)
-    if weakest is None:
+    if taken := _taken(profile, command, vllm, drafting=drafting):
+        return _modes(taken[0], method, runner, why=taken[1], fix=taken[2], path=taken[3])
+    weakest = _weakest(profile, vllm, where, fp8, masks) if where else None
+    if weakest is None or where is None:
         return None
     support, backend = weakest
-    drafting = bool(spec and spec.num_speculative_tokens)
+    compiles, graphs, _ = _asked(command)
     mode = mode_of(vllm, support=support, drafting=drafting, compiles=compiles, graphs=graphs)
-    plain = mode_of(vllm, support="ALWAYS", drafting=drafting, compiles=compiles, graphs=graphs)
-    if mode is None or plain is None:
+    if mode is None:
         return None
-    if plain in LOST:
-        said = " and ".join(one for one in (compiles, graphs) if one != "default") or "the default"
-        why = f"{said} of the compilation leaves {plain}"
-        return _modes(plain, method, runner, why=why, fix="remove it", path=path)
-    if "LMCache" in (command.value("--kv-transfer-config") or "") and mode not in LOST:
-        why = "LMCache, which stores the cache layer by layer, makes vLLM take PIECEWISE"
-        return _modes("PIECEWISE", method, runner, why=why, fix="remove serve's kv_transfer_config")
-    if (largest := _largest_size(command)) is not None and spec and largest < (tokens := _tokens(profile)):
-        why = f"the largest capture size is {largest}, below the {tokens} tokens that one request verifies"
-        return _modes("NONE", method, runner, why=why, fix=f"let the sizes reach {tokens}", path=path)
     if mode in LOST or mode == "REFUSED":
         why = f"{backend} supports {support} with {method or 'no draft'}, so vLLM takes {mode}"
         fix = _mends(vllm, where, backend)
         return _modes(mode, method, runner, why=why, fix=fix, path=("serve", "attention_backend"))
     if spec and spec.enforce_eager:
-        path = ("speculative", "enforce_eager")
+        path: Path = ("speculative", "enforce_eager")
         return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
-    return _modes(mode, method, runner)
+    if method in _BLOCKS and runner == "v2" and (own := backend_of(profile, vllm, role="draft", capability=where)):
+        support = support_of(vllm, where, own, fp8=bool(fp8), head="eagle3", role="draft") or "UNIFORM_BATCH"
+        if LEVELS.index(support) < LEVELS.index("UNIFORM_BATCH"):
+            why, path = f"{own} supports {support} for a {method} head", ("speculative", "attention_backend")
+            return GraphModes(target=mode, draft="NONE", why=why, fix="set FLASH_ATTN, or remove it", path=path)
+    largest = _sizes(command)[0]
+    covers = largest // _tokens(profile) if largest is not None else None
+    return replace(_modes(mode, method, runner), covers=covers, path=_sizes(command)[1])
+
+
+def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> tuple[str, str, str, Path] | None:
+    """Return what a profile's own words leave of the graphs on any GPU, why, and what brings them back."""
+    compiles, graphs, path = _asked(command)
+    eager = command.argument("--enforce-eager")
+    if eager and not eager.negated:
+        return "NONE", "enforce_eager turns them off", "remove it", eager.path
+    plain = mode_of(vllm, support="ALWAYS", drafting=drafting, compiles=compiles, graphs=graphs)
+    if plain in LOST:
+        said = " and ".join(one for one in (compiles, graphs) if one != "default") or "the default"
+        return plain, f"{said} of the compilation leaves {plain}", "remove it", path
+    transfer = command.argument("--kv-transfer-config")
+    if transfer and (connector := _by_layers(_json(transfer.value))):
+        why = f"{connector} works layer by layer, for which vLLM takes PIECEWISE"
+        return "PIECEWISE", why, "set use_layerwise: false in kv_connector_extra_config", transfer.path
+    spec = profile.speculative
+    largest, path = _sizes(command)
+    if largest is not None and spec and largest < (tokens := _tokens(profile)):
+        why = f"the largest capture size is {largest}, below the {tokens} tokens that one request verifies"
+        return "NONE", why, f"let the sizes reach {tokens}", path
+    return None
+
+
+def _by_layers(transfer: dict[str, Any]) -> str:
+    """Return the connector that works layer by layer, also inside of a MultiConnector; "" for none.
+
+    requires_piecewise_for_cudagraph of vllm/distributed/kv_transfer/kv_connector/v1/, 0.19.0 to 0.33.0.
+    """
+    name, extra = transfer.get("kv_connector"), transfer.get("kv_connector_extra_config")
+    extra = extra if isinstance(extra, dict) else {}
+    if name == "LMCacheConnectorV1":
+        return str(name) if extra.get("use_layerwise") else ""
+    inside = extra.get("connectors") if name == "MultiConnector" else None
+    return next(filter(None, (_by_layers(one) for one in inside or () if isinstance(one, dict))), "")
+
+
+def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = False) -> GraphModes:
+    """Return the graphs of a server whose log says in which mode its target runs, with what would bring lost ones back.
+
+    `eager_draft`: whether the log says that the draft runs without.
+    """
+    asked = graph_modes(profile, vllm)
+    if asked and asked.target == target and (not eager_draft or asked.draft == "NONE"):
+        return asked
+    method = profile.speculative.method if profile.speculative else None
+    why = "its attention backend or its flags allow no more" if target in LOST else ""
+    fix = "set serve.attention_backend: TRITON_ATTN" if why else ""
+    found = _modes(target, method, _runner(profile, command_of(profile), vllm), why=why, fix=fix)
+    if eager_draft and found.draft != "NONE":
+        return replace(found, draft="NONE", why="the draft's attention supports none", fix="set another for it")
+    return found
+
+
+def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
+    """Return whether a server so drafts more slowly than it would without: a head without graphs on fast memory.
+
+    `slow`: whether a machine of unknown bandwidth counts as one without fast memory.
+    """
+    bandwidth = MACHINES[profile.machine].bandwidth_gb_s
+    fast = bandwidth > FAST if bandwidth else not slow
+    return fast and modes.target in LOST and modes.draft == "NONE"
 
 
 def _modes(
@@ -155,26 +219,33 @@ def _asked(command: Command) -> tuple[str, str, Path]:
     return compiles, graphs, path
 
 
-def _largest_size(command: Command) -> int | None:
-    """Return the largest size that the profile lets vLLM capture; None where it says nothing of it."""
+def _sizes(command: Command) -> tuple[int | None, Path]:
+    """Return the largest size that the profile lets vLLM capture, and its key; None where it says nothing of it."""
     sizes: list[Any] = []
+    path: Path = ("serve", "extra_args")
     for one in command.arguments:
-        if one.flag == COMPILATION and not one.keys:
-            keys = _json(one.value)
-            sizes += keys.get("cudagraph_capture_sizes") or []
-            sizes += [keys["max_cudagraph_capture_size"]] if "max_cudagraph_capture_size" in keys else []
-        elif one.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
-            sizes += one.words or (one.value,)
+        keys = {one.keys[0]: _value(one.value)} if one.keys else _json(one.value)
+        given = [keys.get("cudagraph_capture_sizes"), keys.get("max_cudagraph_capture_size")]
+        if one.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
+            given = [list(one.words or (one.value,))]
+        elif one.flag != COMPILATION or given == [None, None]:
+            continue
+        path = one.path
+        for part in given:
+            sizes += part if isinstance(part, list) else [part]
     whole = [int(size) for size in sizes if str(size).isdecimal()]
-    return max(whole) if whole else None
+    return max(whole, default=None), path
 
 
 def _json(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "")
-    except (ValueError, RecursionError):
-        return {}
+    found = _value(text)
     return found if isinstance(found, dict) else {}
+
+
+def _value(text: str | None) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text or "")
+    return text
 
 
 def _tokens(profile: Profile) -> int:

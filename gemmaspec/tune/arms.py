@@ -12,7 +12,7 @@ from gemmaspec.bench.settings import arm_of, arms_of
 from gemmaspec.errors import UsageError
 from gemmaspec.predict.steps import PARALLEL
 from gemmaspec.profile.command import compile_of
-from gemmaspec.profile.graphs import graph_modes
+from gemmaspec.profile.graphs import graph_modes, hurts
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import vllm_of
@@ -113,6 +113,9 @@ def _unlike(one: Profile, base: Profile, loads: Sequence[int]) -> str | None:
         return f"its context ends at {one.serve.max_model_len:,} tokens"
     if one.serve.max_num_seqs and one.serve.max_num_seqs < max(loads):
         return f"its serve.max_num_seqs is {one.serve.max_num_seqs}, below --concurrency {max(loads)}"
+    modes = graph_modes(one, nearest(vllm_of(one) or newest()))
+    if modes and hurts(one, modes, slow=True):
+        return f"it drafts without CUDA graphs: {modes.why}"
     return None
 
 
@@ -154,7 +157,7 @@ def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool) -> Iterator
         extra = [*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS]
         serve = profile.serve.model_copy(update={"extra_args": extra})
         graphs = graph_modes(profile.model_copy(update={"serve": serve}), vllm) if vllm else None
-        if graphs and graphs.target == "NONE":
+        if graphs and graphs.lost:
             return  # the backend gives up these graphs, and nothing is compiled
         words = json.dumps(extra)
         yield _knob(profile, "full graphs for decoding, nothing compiled", f"serve.extra_args={words}")

@@ -38,6 +38,8 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         _pairing(found.pairing)
     if chosen := words(found.attention):
         output.told(f"\nattention: {chosen}")
+    for line in found.graphs:
+        output.told(f"WARNING: {line}")
 
 
 def _look(look: Inspected) -> None:
@@ -199,6 +201,7 @@ def _json(found: Inspection) -> dict[str, Any]:
         "draft": _look_json(found.draft) if found.draft else None,
         "pairing": {"works": pairing.works, "patches": pairing.patches, **vars(pairing)} if pairing else None,
         "attention": found.attention,
+        "graphs": found.graphs,
     }
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import verdicts
-from gemmaspec.deploy.kept.attention import of_running
+from gemmaspec.deploy.kept.attention import graphs_lost, of_running
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
+    from gemmaspec.deploy.kept.attention import Graphs
     from gemmaspec.deploy.kept.stacks import Started
     from gemmaspec.deploy.kept.verdicts import Last
     from gemmaspec.deploy.start.dry_run import DryRun
@@ -106,13 +107,29 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         output.told(f"speed:  {', '.join(plan.speed_patches)}")
     for patch, why in plan.left_out.items():
         output.told(f"speed:  not {patch}: {why}")
+    for line in plan.graphs:
+        output.told(f"graphs: WARNING: {line}")
     output.told(f"run:    {plan.command}")
     output.told(f"ready:  when {plan.expects}")
 
 
-def running(result: Running, *, as_json: bool, last: Last | None = None) -> None:
-    """Print the result of `up` after the server has answered; `wait` adds the last verdicts."""
+def graphs_document(lost: Graphs | None) -> dict[str, Any] | None:
+    """Return for machines which CUDA graphs a server lacks; None where it has them."""
+    if lost is None:
+        return None
+    modes = lost.modes
+    return {"target": modes.target, "draft": modes.draft, "why": modes.why, "fix": modes.fix, "hurts": lost.hurts}
+
+
+def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:
+    """Print the result of `up` after the server has answered, and return whether all is well with it.
+
+    `wait` adds the last verdicts.
+    """
     server, ready = result.started.server, result.ready
+    got = of_running(result.started)
+    lost = graphs_lost(result.started, got)
+    fine = lost is None or not lost.hurts
     if as_json:
         output.json_data(
             {
@@ -125,22 +142,23 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
                 "seconds": round(ready.seconds, 1),
                 "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
                 "answer": ready.answer,
+                "graphs": graphs_document(lost),
                 "report": result.report,
                 **(verdicts.document(last) if last else {}),
             }
         )
-        return
+        return fine
     since = "was already running" if result.was_running else f"after {ready.seconds:.1f} s"
-    output.told(f"{server.name} is ready ({result.started.engine}, {since})")
+    word = "ready" if fine else "degraded: it answers, and drafts without CUDA graphs"
+    output.told(f"{server.name} is {word} ({result.started.engine}, {since})")
     output.told(f"  address   {server.base_url}/v1   model {server.model}")
     if hosts := result.started.options.hosts:
         ranks = ", ".join(f"{host} (rank {rank})" for rank, host in enumerate(hosts))
         output.told(f"  machines  {ranks}: the same plan and files on {len(hosts)} of {len(hosts)}")
     report_lines(result.report)
-    got = of_running(result.started)
     if got.backends:
         output.told(f"  attention {', '.join(got.backends)} (logged)")
-    for line in got.warnings:
+    for line in (*filter(None, (lost,)), *got.warnings):
         output.told(f"  WARNING   {line}")
     for line in answer_lines(ready.answer, looks_up=server.looks_up):
         output.told(f"  {line}")
@@ -150,6 +168,9 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> None
     output.told("  clients   gemmaspec connect")
     for line in verdicts.lines(last):
         output.told(line)
+    if lost:
+        output.told(f"  next      {lost.next}")
+    return fine
 
 
 def _curl(server: Server) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import replicas, table, verdicts
-from gemmaspec.cli.text.stack import report_lines
+from gemmaspec.cli.text.stack import graphs_document, report_lines
 from gemmaspec.cli.text.verdicts import ago
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _COLUMNS = (
     table.Column("DRAFTING", rank=5),
     table.Column("", wraps=True),
 )
-_COLOURS = {"ready": 32, "starting": 33, "exited": 31, "unknown": 35, "stopped": 2}
+_COLOURS = {"ready": 32, "starting": 33, "degraded": 31, "exited": 31, "unknown": 35, "stopped": 2}
 
 
 def show(found: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:
@@ -87,7 +87,7 @@ def _whole(status: Status) -> None:
         report_lines(status.report)
         if status.logged.backends:
             output.told(f"  attention {', '.join(status.logged.backends)} (logged)")
-        for line in status.logged.warnings:
+        for line in (*filter(None, (status.graphs,)), *status.logged.warnings):
             output.told(f"  WARNING   {line}")
         if status.speedless:
             output.told(f"  WARNING   it runs {status.speedless}")
@@ -145,6 +145,7 @@ def _document(status: Status) -> dict[str, Any]:
         "report": status.report,
         "attention": status.logged.backends,
         "logged": status.logged.warnings,
+        "graphs": graphs_document(status.graphs),
         "without_speed_patches": status.speedless or None,
         "nodes": [
             {

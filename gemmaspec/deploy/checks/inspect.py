@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.deploy.kept.attention import Backends, expected
+from gemmaspec.deploy.kept.attention import Backends, expected, graphs_expected
 from gemmaspec.deploy.kept.models import hub_cache
 from gemmaspec.errors import UsageError
 from gemmaspec.finding import Finding, impossible
@@ -18,6 +19,8 @@ from gemmaspec.profile.fields import hub_id
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import vllm_of
+from gemmaspec.releases.facts import newest
 from gemmaspec.stack.paths import is_local
 
 
@@ -50,6 +53,8 @@ class Inspection:
     pairing: Pairing | None
     attention: Backends = field(default_factory=dict)
     """The attention backends that a profile's models will get; empty for a checkpoint, which names no machine."""
+    graphs: tuple[str, ...] = ()
+    """The CUDA graphs that a profile's server will lack."""
 
     @property
     def works(self) -> bool:
@@ -81,7 +86,7 @@ def inspect(request: InspectRequest) -> Inspection:
     wanted = _wanted(request)
     target = _opened(wanted.target, wanted, request)
     if wanted.draft is None:
-        return Inspection(target=_look(target), draft=None, pairing=None, attention=_attention(wanted, target))
+        return Inspection(target=_look(target), draft=None, pairing=None, **_served(wanted, target))
     draft = _opened(wanted.draft, wanted, request)
     differ = target.tokenizer_digest != draft.tokenizer_digest
     words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
@@ -90,12 +95,17 @@ def inspect(request: InspectRequest) -> Inspection:
         target=_look(target),
         draft=_look(draft, drafts=True),
         pairing=pairing,
-        attention=_attention(wanted, target),
+        **_served(wanted, target),
     )
 
 
-def _attention(wanted: _Wanted, target: Checkpoint) -> Backends:
-    return expected(wanted.profile, target) if wanted.profile else {}
+def _served(wanted: _Wanted, target: Checkpoint) -> dict[str, Any]:
+    """Return what the server of a profile will choose; nothing for a checkpoint."""
+    if wanted.profile is None:
+        return {}
+    vllm = vllm_of(wanted.profile) or newest()
+    graphs = graphs_expected(wanted.profile, vllm, capability=None, target=target)
+    return {"attention": expected(wanted.profile, target), "graphs": tuple(graphs)}
 
 
 def known_pairs() -> tuple[KnownPair, ...]:

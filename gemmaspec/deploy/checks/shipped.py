@@ -11,12 +11,13 @@ from gemmaspec.deploy.kept.measurements import Taken
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.predict.speaks import Kind, Spoken, speaking
-from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.attention import backend_of, images_off
 from gemmaspec.profile.command import command_of, compile_of
-from gemmaspec.profile.graphs import keeps_graphs
+from gemmaspec.profile.graphs import graph_modes
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import vllm_of
+from gemmaspec.releases.facts import nearest
 from gemmaspec.rows import NONE, GraphMode, Row, Setting
 
 
@@ -59,33 +60,32 @@ def kind_of(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) -> Kin
     vllm, command = vllm_of(profile), command_of(profile)
     compiled = Setting(compile=compile_of(profile)).graphs
     backend = backend_of(profile, vllm) if vllm else None
-    limits = profile.serve.limit_mm_per_prompt or {}
-    off = {name for name, most in limits.items() if most == 0}
-    images = not (command.switched("--language-model-only") or {"image", "video"} <= off)
-    alone: GraphMode = "none" if compiled == "eager" else "full"
+    plain = profile.model_copy(update={"speculative": None, "draft": None})
     return Kind(
         vllm=vllm,
         backend=backend,
-        images=images,
+        images=not images_off(profile, command),
         kv_cache=_cache(loaded, plan, command.value("--kv-cache-dtype") or "auto"),
         linear_kernel=command.value("--linear-backend"),
         compiled=compiled,
-        alone=alone,
-        drafting=_drafting(profile, backend, alone, compiled == "compiled"),
+        alone=_graphs(plain, vllm, compiled)[0],
+        drafting=_graphs(profile, vllm, compiled),
         patches=frozenset(taken.patches),
         idle=taken.idle,
     )
 
 
-def _drafting(
-    profile: Profile, backend: str | None, alone: GraphMode, compiles: bool
-) -> tuple[GraphMode | None, GraphMode | None]:
-    """Return the graphs of target and draft; vllm/v1/attention/backends/composite.py, from 0.30.0."""
+def _graphs(profile: Profile, vllm: str | None, compiled: str) -> tuple[GraphMode, GraphMode | None]:
+    """Return the graphs of target and draft; those of the compilation where nobody asked vLLM."""
+    modes = graph_modes(profile, nearest(vllm)) if vllm else None
+    target = modes.target if modes else "NONE" if compiled == "eager" else "FULL"
     spec = profile.speculative
-    head = None if spec is None or spec.method in ("ngram", "suffix") else alone
-    if alone == "full" and backend in ("TRITON_FLASH_ATTN", "TRITON_FLASHINFER") and not keeps_graphs(profile):
-        return "piecewise" if compiles else "none", head and "none"
-    return alone, head
+    draft = modes.draft if modes else target if spec and spec.method not in ("ngram", "suffix") else None
+    return _mode(target), _mode(draft) if draft else None
+
+
+def _mode(name: str) -> GraphMode:
+    return "piecewise" if name == "PIECEWISE" else "full" if name.startswith("FULL") else "none"
 
 
 def _cache(loaded: Loaded, plan: MemoryPlan | None, asked: str) -> str | None:

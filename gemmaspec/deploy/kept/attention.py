@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.profile.attention import Role, backend_of
-from gemmaspec.profile.graphs import graph_modes
+from gemmaspec.profile.graphs import COST, GraphModes, as_logged, graph_modes, hurts
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.parts import Checkpoint
@@ -22,12 +22,15 @@ _BACKEND: Final = re.compile(
     r"(?:Using |forcing )(?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{2,40}) (?:attention )?backend\b"
 )
 """vllm/platforms/cuda.py and vllm/model_executor/models/config.py, from 0.24.0; the target's comes first."""
+_ENGINE: Final = re.compile(r"Initializing a V1 LLM engine \(v.*?'cudagraph_mode': <CUDAGraphMode\.([A-Z_]{4,24}):")
+"""vllm/v1/engine/core.py, every release: the mode after what the configuration decides; each start says it."""
 _LOWERED: Final = re.compile(
-    r"CUDAGraphMode\.([A-Z_]{4,24}) is not supported with (spec-decode)?.{0,160}?; ?"
-    r"setting cudagraph_mode=([A-Z_]{4,24})"
+    r"CUDAGraphMode\.[A-Z_]{4,24} is not supported with .{0,160}?; ?setting cudagraph_mode=([A-Z_]{4,24})"
+    r"|requires piecewise capture, but .{0,160}? Overriding to (?:CUDAGraphMode\.)?([A-Z_]{4,24})"
 )
-"""vllm/config/compilation.py, every release."""
-_DRAFT: Final = ", and drafts after the first run without any; slower than no draft, see: gemmaspec explain GS501"
+"""resolve_cudagraph_mode_and_sizes of vllm/config/compilation.py, every release; the second from 0.32.0."""
+_EAGER_DRAFT: Final = re.compile(r"does not support full CUDA graphs; running the draft eager")
+"""vllm/v1/worker/gpu/spec_decode/dflash/speculator.py."""
 _NEGATIVE: Final = re.compile(r"Estimated CUDA graph memory: (-[0-9.]{1,8}) GiB")
 """vllm/v1/worker/gpu_model_runner.py; it is added to what the KV cache may take."""
 _LINES: Final = 20_000
@@ -57,7 +60,22 @@ def graphs_expected(
     masks = target.masks_images if target else None
     modes = graph_modes(profile, nearest(vllm), capability=capability, masks=masks)
     if modes and modes.lost:
-        yield f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}"
+        yield str(Graphs(modes=modes, hurts=hurts(profile, modes, slow=True), next=""))
+
+
+def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
+    """Return the CUDA graphs that a start will lack, on the GPU of this machine for a profile that names none.
+
+    `elsewhere`: whether it starts on other machines.
+    """
+    from gemmaspec.machine import readings
+    from gemmaspec.profile.machines import ANY_GPU
+    from gemmaspec.profile.runs import vllm_of
+    from gemmaspec.releases.facts import newest
+
+    here = readings.gpus() if profile.machine == ANY_GPU and not elsewhere else None
+    capability = here.capabilities[0] if here and here.capabilities else None
+    return tuple(graphs_expected(profile, vllm_of(profile) or newest(), capability=capability))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,25 +84,73 @@ class Logged:
 
     backends: tuple[str, ...] = ()
     """Attention backends, the target's first."""
+    mode: str | None = None
+    """The CUDA graphs of the target in the last start, as vLLM resolved them; None if it does not say."""
+    eager_draft: bool = False
+    """Whether it says that the draft runs without graphs."""
     warnings: tuple[str, ...] = ()
-    """CUDA graphs that vLLM gave up, and an estimate of their memory that cannot be."""
+    """An estimate of the memory of CUDA graphs that cannot be."""
 
 
 def logged(lines: Iterable[str]) -> Logged:
     """Return what a log names, each once, in its order."""
     backends: dict[str, None] = {}
     warnings: dict[str, None] = {}
+    mode, eager = None, False
     for line in islice(lines, _LINES):
         if used := _BACKEND.search(line):
             backends[used[1]] = None
+        if begun := _ENGINE.search(line):
+            mode, eager = begun[1], False
         if lowered := _LOWERED.search(line):
-            why = "speculation with this attention backend" if lowered[2] else "this attention backend"
-            said = f"CUDA graphs are {lowered[3]} instead of {lowered[1]}: {why} does not allow those"
-            warnings[said + (_DRAFT if lowered[2] else "")] = None
+            mode = lowered[1] or lowered[2]
+        eager = eager or bool(_EAGER_DRAFT.search(line))
         if negative := _NEGATIVE.search(line):
             said = f"vLLM estimated {negative[1]} GiB for CUDA graphs, so the KV cache took memory that is not there"
             warnings[f"{said}: set serve.extra_args: [--kv-cache-memory-bytes, BYTES]"] = None
-    return Logged(backends=tuple(backends), warnings=tuple(warnings))
+    return Logged(backends=tuple(backends), mode=mode, eager_draft=eager, warnings=tuple(warnings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs:
+    """CUDA graphs that a running server lacks."""
+
+    modes: GraphModes
+    hurts: bool
+    """Whether it so drafts more slowly than it would without; on memory as slow as a Spark's it does not."""
+    next: str
+    """The command that brings them back, or says what would."""
+
+    def __str__(self) -> str:
+        """Return it in one sentence."""
+        modes = self.modes
+        cost = f"; slower than no draft: {COST}" if self.hurts else ""
+        return f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}{cost}"
+
+
+def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
+    """Return what a running server that drafts lacks: as its log says, else as its vLLM resolves it; None for nothing.
+
+    Nothing is said of a server without a draft or a GPU, nor where the profile is gone. `log`: what was read of it.
+    """
+    from gemmaspec.profile.load import load_profile
+    from gemmaspec.profile.machines import MACHINES
+    from gemmaspec.profile.runs import vllm_of
+    from gemmaspec.releases.facts import nearest, newest
+
+    try:
+        profile = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec).profile
+    except GemmaspecError:
+        return None
+    if not profile.speculative or not MACHINES[profile.machine].gpus:
+        return None
+    vllm, log = nearest(vllm_of(profile) or newest()), log or of_running(started)
+    modes = as_logged(profile, vllm, log.mode, eager_draft=log.eager_draft) if log.mode else graph_modes(profile, vllm)
+    if modes is None or not modes.lost:
+        return None
+    name, backend = started.server.name, re.search(r"serve\.attention_backend: ([A-Z_]+)", modes.fix)
+    mends = f"gemmaspec restart {name} --set serve.attention_backend={backend[1]}" if backend else ""
+    return Graphs(modes=modes, hurts=hurts(profile, modes), next=mends or f"gemmaspec profile lint {started.profile}")
 
 
 def of_running(started: Started) -> Logged:

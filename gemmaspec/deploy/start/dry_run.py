@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmaspec import data
+from gemmaspec.deploy.kept.attention import graphs_ahead
 from gemmaspec.deploy.start import lock
 from gemmaspec.deploy.start.ahead import Ahead, ahead
 from gemmaspec.deploy.start.decide import Start, UpRequest, decide
@@ -38,6 +39,8 @@ class DryRun:
     offline: str
     """Whether the server is told not to use the Hugging Face Hub."""
     expects: str
+    graphs: tuple[str, ...] = ()
+    """The CUDA graphs that it would lack, and what brings them back."""
     speed_patches: Sequence[str] = ()
     """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -53,7 +56,8 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     start = decide(request, observed)
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
         lock.check_runtime(start.locked_runtime)
-    speed = speed_choice(observed.loaded.profile, Shelf(data.patch_folders()))
+    profile = observed.loaded.profile
+    speed = speed_choice(profile, Shelf(data.patch_folders()))
     return DryRun(
         engine=start.engine,
         why=start.why,
@@ -66,6 +70,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         hosts=start.started.options.hosts,
         offline=start.offline,
         expects=start.expects,
+        graphs=graphs_ahead(profile, elsewhere=bool(start.started.options.hosts)),
         speed_patches=tuple(speed.taken),
         left_out=speed.left_out,
     )

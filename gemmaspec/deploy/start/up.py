@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.kept.attention import graphs_ahead
 from gemmaspec.deploy.kept.owner import owned
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.start import speedless, tuned
@@ -106,6 +107,8 @@ def _say_ahead(start: Start, told: Told) -> None:
     if start.joins or start.to_measure:
         return
     before = ahead(start)
+    for line in graphs_ahead(start.loaded.profile, elsewhere=bool(start.started.options.hosts)) if start.loaded else ():
+        told.note(f"WARNING: {line}")
     for part in before.parts:
         told.note(f"{part.verb} {part}")
     told.note(f"time  {before.time()}")

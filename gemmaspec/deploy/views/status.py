@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.deploy.kept import owner, stacks
-from gemmaspec.deploy.kept.attention import Logged, of_running
+from gemmaspec.deploy.kept.attention import Graphs, Logged, graphs_lost, of_running
 from gemmaspec.deploy.kept.died import next_after, why_ended
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.kept.verdicts import Last, hang_of, last_verdicts
@@ -32,8 +32,9 @@ from gemmaspec.trees.provenance import ChangedFile, compare
 if TYPE_CHECKING:
     from gemmaspec.engine.fleet import FleetEngine
 
-Word = Literal["starting", "ready", "exited", "stopped", "unknown"]
-"""exited: it ended by itself, or its start failed. stopped: `down` ended it."""
+Word = Literal["starting", "ready", "degraded", "exited", "stopped", "unknown"]
+"""degraded: it answers, and drafts without CUDA graphs, more slowly than with no draft. exited: it ended by itself, or
+its start failed. stopped: `down` ended it."""
 
 _LOOK: Final = "health.json"
 """In the run folder: what the last `status` saw of the engine's counters."""
@@ -86,7 +87,9 @@ class Status:
     nodes: tuple[NodeStatus, ...] = ()
     """The ranks of a server on several machines."""
     logged: Logged = field(default_factory=Logged)
-    """What its log says of attention backends and CUDA graphs; for one stack that was asked for."""
+    """What its log says of attention backends and CUDA graphs, once it is ready."""
+    graphs: Graphs | None = None
+    """CUDA graphs that it lacks."""
 
     @property
     def running(self) -> bool:
@@ -100,12 +103,20 @@ def status(name: str | None) -> list[Status]:
     Raises UsageError if no stack of that name was started here.
     """
     names = [name] if name else sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
-    found = [_with_verdicts(_status(one)) for one in names]
-    return [_with_log(one) for one in found] if name else found
+    return [_with_log(_with_verdicts(_status(one)), alone=bool(name)) for one in names]
 
 
-def _with_log(found: Status) -> Status:
-    return dataclasses.replace(found, logged=of_running(found.started)) if found.running else found
+def _with_log(found: Status, *, alone: bool) -> Status:
+    """Return the status with what the log says; without `alone` it is read only for the graphs of a GPU."""
+    if not found.running:
+        return found
+    log = of_running(found.started) if alone else None
+    lost = graphs_lost(found.started, log) if found.word == "ready" else None
+    found = dataclasses.replace(found, logged=log or found.logged, graphs=lost)
+    if lost is None or not lost.hurts:
+        return found
+    why = f"it drafts without CUDA graphs ({lost.modes.words()})"
+    return dataclasses.replace(found, word="degraded", why=why, next=lost.next)
 
 
 def _with_verdicts(found: Status) -> Status:

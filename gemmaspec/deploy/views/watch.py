@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from gemmaspec.deploy.kept import measurements, stacks
+from gemmaspec.deploy.kept.attention import graphs_lost
 from gemmaspec.deploy.kept.groups import each_of
 from gemmaspec.deploy.kept.logs import keep_log
 from gemmaspec.deploy.kept.stacks import Started, stack_folder
@@ -79,6 +80,8 @@ class Watched(Known):
     attested: str = ""
     """What the processes attested last."""
     attested_at: float = 0.0
+    graphs_of: int = 0
+    """The start whose CUDA graphs were looked at last, as the faults count them."""
     again: tuple[Event, float] | None = None
     """The event whose restart failed, and when it is tried again, in seconds since 1970."""
     failed: int = 0
@@ -187,6 +190,7 @@ def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterato
         power_w = None
     yield from _told(stack, stack.taken(sample, power_w=power_w), restart)
     yield from _told(stack, _attested(stack), restart)
+    yield from _told(stack, _graphs(stack), restart)
     server = stack.started.server
     stack.ask_if_silent(partial(ask, server.base_url, server.model, key=api_key_for(server)), power_w=power_w)
 
@@ -205,7 +209,18 @@ def _attested(stack: Watched) -> Sequence[Event]:
     except GemmaspecError:  # whether it runs is judged elsewhere
         return ()
     stack.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
-    return stack.faults.attested("; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested"))
+    wrong = "; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested")
+    return stack.faults.judged(FaultKind.REPLACED, wrong, over="every process runs the patched functions again")
+
+
+def _graphs(stack: Watched) -> Sequence[Event]:
+    """Return whether a start that was not looked at yet drafts without CUDA graphs; the engine's log is read once."""
+    if stack.graphs_of == stack.faults.starts:
+        return ()
+    stack.graphs_of = stack.faults.starts
+    lost = graphs_lost(stack.started) if stack.started.server.speculates else None
+    said = f"{lost}; next: {lost.next}" if lost and lost.hurts else ""
+    return stack.faults.judged(FaultKind.GRAPHS, said, over="it has CUDA graphs")
 
 
 def _read(stack: Watched) -> Sample:
@@ -292,6 +307,7 @@ def _act(
     stack.again, stack.failed = None, 0
     stack.last = f"{event.kind}: {what}"
     stack.started, stack.since, stack.failures, stack.engine = stacks.find(name), {}, 0, None
+    stack.graphs_of = 0
     stack.faults, stack.question = Faults(limits=stack.faults.limits, reference=stack.faults.reference), Question()
     yield _line(stack, "off" if off else "restarted", reason=what if speedless_first else "")
 
