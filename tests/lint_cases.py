@@ -285,23 +285,7 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", "patches.optional=[draft-text-onli]"),
         case("0.33.0", "patches.optional=[draft-text-only]"),
     ),
-    "GS507": (
-        case("0.26.0", *MTP, target=MIXTURE),
-        case("0.26.0", *MTP, "env.VLLM_USE_V2_MODEL_RUNNER='1'", target=MIXTURE),
-    ),
-    "GS318": (
-        case("0.32.0", "serve.kv_cache_dtype=int8_per_token_head", "serve.max_model_len=65536"),
-        case("0.32.0", "serve.kv_cache_dtype=int8_per_token_head", "serve.max_model_len=32768"),
-    ),
-    "GS319": (
-        case("0.33.0", *DFLASH, "serve.enable_prefix_caching=true"),
-        case("0.33.0", *MTP, "serve.enable_prefix_caching=true"),
-    ),
     "GS320": (case("0.33.0", "serve.block_size=24"), case("0.33.0", "serve.block_size=32")),
-    "GS508": (
-        case("0.33.0", "serve.load_format=fastsafetensors", "machine=dgx-spark"),
-        case("0.33.0", "serve.load_format=fastsafetensors"),
-    ),
     "GS405": (
         case("0.33.0", "patches.required=[faster]"),
         case("0.33.0", "patches.speed=[faster]"),
@@ -380,11 +364,6 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.32.0", *MTP, *TABLE),
     ),
     "GS501": (case("0.33.0", "serve.enforce_eager=true"), case("0.33.0", "serve.enforce_eager=true", "machine=cpu")),
-    "GS502": (case("0.25.1"), case("0.26.0")),
-    "GS503": (
-        case("0.33.0", "speculative.num_speculative_tokens=4"),
-        case("0.33.0", "speculative.num_speculative_tokens=4", "machine=dgx-spark"),
-    ),
     "GS504": (
         case("0.33.0", "serve.gpu_memory_utilization=0.95", "machine=dgx-spark"),
         case("0.33.0", "serve.gpu_memory_utilization=0.95"),

@@ -301,8 +301,9 @@ def test_without_a_gpu_model_runner_v1_runs_in_every_release(tmp_path: Path) -> 
 
 
 def test_on_fast_memory_a_drafter_without_graphs_is_a_warning(tmp_path: Path) -> None:
-    assert findings(tmp_path, case("0.25.1"))["GS502"].severity == "warning"
-    assert findings(tmp_path, case("0.25.1", "machine=dgx-spark"))["GS502"].severity == "note"
+    assert findings(tmp_path, case("0.25.1"))["GS501"].severity == "warning"
+    assert findings(tmp_path, case("0.25.1", "machine=dgx-spark"))["GS501"].severity == "note"
+    assert "GS501" not in findings(tmp_path, case("0.26.0"))
 
 
 FULL = (
@@ -459,6 +460,14 @@ def test_tokens_of_a_block_head_cost_no_passes_of_their_own(
 ) -> None:
     more = ("machine=dgx-spark", "speculative.num_speculative_tokens=7", "serve.max_num_seqs=8")
     assert ("GS505" in findings(tmp_path, case("0.33.0", *method, *more))) == told
+
+
+def test_what_else_takes_unified_memory_and_what_else_drafts_too_much(tmp_path: Path) -> None:
+    loads = case("0.33.0", "serve.load_format=fastsafetensors", "machine=dgx-spark")
+    assert findings(tmp_path, loads)["GS504"].key == "serve.load_format"
+    assert "GS504" not in findings(tmp_path, case("0.33.0", "serve.load_format=fastsafetensors"))
+    fast = case("0.33.0", "speculative.num_speculative_tokens=4")
+    assert "1.06 times" in findings(tmp_path, fast)["GS505"].message
 
 
 def test_a_draft_of_unknown_layers_is_not_refused_for_its_groups(tmp_path: Path) -> None:

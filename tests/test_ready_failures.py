@@ -155,7 +155,6 @@ QUIET = {
     "GS101": "argparse puts `error:` before it",
     "GS105": "a warning, and the start goes on",
     "GS316": "a warning, and the start goes on",
-    "GS502": "a warning, and the start goes on",
     "GS803": "a warning, and the start goes on",
 }
 """Codes whose quoted text ends no start as it is quoted."""

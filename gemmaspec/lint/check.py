@@ -12,7 +12,6 @@ from gemmaspec.data import TEMPLATES
 from gemmaspec.finding import SEVERITIES, Finding, Severity
 from gemmaspec.lint import (
     acceptance,
-    advice,
     chat,
     heads,
     k_by_requests,
@@ -119,7 +118,6 @@ def _says_so(subject: Subject) -> Path:
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 RULES: Final[tuple[Rule, ...]] = (
-    *advice.RULES,
     *names.RULES,
     *values.RULES,
     *pairing.RULES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from gemmaspec.finding import Severity
 from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.graphs import COST, FAST, LOST, graph_modes, hurts
@@ -12,73 +13,62 @@ from gemmaspec.profile.graphs import COST, FAST, LOST, graph_modes, hurts
 _MEASURED: Final = "on an H200, vLLM 0.26.0, NVFP4, 0.7 accepted at each position"
 
 _EAGER: Final = ("speculative", "enforce_eager")
+ONE_BY_ONE: Final = frozenset({"draft_model", "mtp", "eagle", "eagle3"})
+"""Methods that draft a token with each pass; a block head drafts all of them with one."""
 
 
 @rule("GS501", "warning")
 def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
     """Decoding without full CUDA graphs, in which a draft loses."""
-    spec = subject.profile.speculative
+    profile, spec = subject.profile, subject.profile.speculative
     if not spec or not subject.machine.gpus:
         return
     given = subject.argument("--enforce-eager")
-    eager = ((given.path if given else (), given and not given.negated), (_EAGER, spec.enforce_eager))
-    for path, on in eager if subject.profile.draft else ():
+    off = bool(given and not given.negated)
+    for path, on in ((given.path if given else (), off), (_EAGER, spec.enforce_eager)) if profile.draft else ():
         if on:
             message = f"disables CUDA graphs for the draft; {_MEASURED}, not compiled: 0.39 times the speed of no draft"
             yield Issue(path=path, message=message, fix="remove it, or remove the draft")
-    profile = subject.profile
     modes = graph_modes(profile, subject.facts.vllm, fp8=subject.caches_fp8, masks=subject.masks)
-    if modes is None or (given and not given.negated):
+    if modes is None or off or modes.path == _EAGER:
         return
-    if modes.target in LOST or (modes.draft == "NONE" and subject.method not in (None, "draft_model")):
-        head = modes.draft == "NONE"  # that loss was measured; a method without layers of its own was not
-        lost = "decoding gets no full CUDA graph" if modes.target in LOST else "the draft gets no CUDA graph"
-        message = f"{lost} ({modes.words()}): {modes.why}" + (f"; {COST}" if head and modes.target in LOST else "")
-        certain = hurts(profile, modes, slow=True)
-        if not (spec.enforce_eager and modes.path == _EAGER):
-            yield Issue(path=modes.path, message=message, fix=modes.fix, severity="error" if certain else None)
+    if modes.lost:
+        step = modes.target in LOST
+        lost = "decoding gets no full CUDA graph" if step else "the draft gets no CUDA graph"
+        message = f"{lost} ({modes.words()}): {modes.why}" + (f"; {COST}" if step and modes.draft == "NONE" else "")
+        bytes_count = subject.method == "draft_model" and not step and not _is_fast(subject)
+        severity: Severity | None = "error" if hurts(profile, modes, slow=True) else "note" if bytes_count else None
+        yield Issue(path=modes.path, message=message, fix=modes.fix, severity=severity)
     elif modes.covers is not None and modes.covers < (most := profile.serve.max_num_seqs or modes.covers):
         tokens = most * (subject.tokens + 1)
         message = f"these capture sizes have graphs for {modes.covers} requests, and serve.max_num_seqs is {most}"
         yield Issue(path=modes.path, message=message, fix=f"let them reach {tokens:,}: each request takes k+1 tokens")
 
 
-@rule("GS502", "note")
-def drafter_without_graphs(subject: Subject) -> Iterator[Issue]:
-    """A release that always runs the draft model without CUDA graphs."""
-    if subject.method != "draft_model" or not subject.machine.gpus or subject.switched("--enforce-eager"):
-        return
-    if subject.runs("<0.26"):
-        fix = "vLLM 0.26 to 0.30 capture graphs for it"
-    elif subject.runs(">=0.31") and subject.runner == "v2":
-        fix = "vLLM 0.26 to 0.30 capture graphs for it, and so does env: {VLLM_USE_V2_MODEL_RUNNER: '0'} here"
-    else:
-        return
-    message = f"the draft model runs without CUDA graphs in vLLM {subject.vllm} (model runner {subject.runner})"
-    loses = ", which makes speculation slower than none on memory this fast"
-    yield Issue(
-        path=("speculative", "method"),
-        message=message + loses if _is_fast(subject) else message,
-        fix=fix,
-        severity="warning" if _is_fast(subject) else None,
-    )
-
-
-@rule("GS503", "note")
+@rule("GS505", "note")
 def many_tokens(subject: Subject) -> Iterator[Issue]:
-    """More draft tokens than pay off on a machine with fast memory."""
-    if subject.method == "draft_model" and subject.tokens > 2 and _is_fast(subject):
-        message = f"is {subject.tokens}; {_MEASURED}: 1.06 times the speed of no draft with 2 tokens, 0.90 with 4"
-        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="try 2 and measure")
+    """More draft tokens than pay off: from a whole model on fast memory, and for several requests on slow memory."""
+    path, tokens = ("speculative", "num_speculative_tokens"), subject.tokens
+    if subject.method == "draft_model" and tokens > 2 and _is_fast(subject):
+        message = f"is {tokens}; {_MEASURED}: 1.06 times the speed of no draft with 2 tokens, 0.90 with 4"
+        yield Issue(path=path, message=message, fix="try 2 and measure")
+    several = (subject.number("--max-num-seqs") or 0) > 1 and subject.name("draft")
+    if subject.machine.name == "dgx-spark" and subject.method in ONE_BY_ONE and tokens > 2 and several:
+        message = f"is {tokens}; with several requests on a DGX Spark, 2 was faster than 4"
+        yield Issue(path=path, message=message, fix="measure 2 too")
 
 
 @rule("GS504", "warning", any_release=True)
 def unified_memory(subject: Subject) -> Iterator[Issue]:
-    """A share of unified memory that leaves too little for the operating system."""
+    """Unified memory of which too little is left for the operating system."""
     share = subject.profile.serve.gpu_memory_utilization
     if subject.machine.name == "dgx-spark" and share and share > 0.85:
         message = f"is {share:g} of 121.69 GiB, but an idle DGX Spark has about 102 GiB free"
         yield Issue(path=("serve", "gpu_memory_utilization"), message=message, fix="set 0.85 or less")
+    given = subject.argument("--load-format")
+    if given and given.value == "fastsafetensors" and subject.machine.name == "dgx-spark":
+        message = "takes memory for whole files in addition to the weights, and DGX Sparks were seen to freeze"
+        yield Issue(path=given.path, message=message, fix="remove it")
 
 
 _CUDA_ONLY: Final = {
@@ -106,4 +96,4 @@ def _is_fast(subject: Subject) -> bool:
     return (subject.machine.bandwidth_gb_s or 0) > FAST
 
 
-RULES: Final = (drafts_without_graphs, drafter_without_graphs, many_tokens, unified_memory, without_gpus)
+RULES: Final = (drafts_without_graphs, many_tokens, unified_memory, without_gpus)

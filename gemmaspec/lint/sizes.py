@@ -43,8 +43,6 @@ _SPLIT: Final = "triton-verify-split-kv"
 """The patch that splits the cache for verification too."""
 _SHORT: Final = 4096
 """Tokens of context up to which a draft is not slowed down much by Triton's attention."""
-_ONE_BY_ONE: Final = frozenset({"draft_model", "mtp", "eagle", "eagle3"})
-"""Methods that draft a token with each pass; a block head drafts all of them with one."""
 _LOG_LEVELS: Final = frozenset({"CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG", "NOTSET"})
 
 
@@ -319,17 +317,6 @@ def dflash_attention(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix="set FLASH_ATTN, or use vLLM 0.24 or later")
 
 
-@rule("GS505", "note")
-def several_requests(subject: Subject) -> Iterator[Issue]:
-    """Many draft tokens for several requests on a machine with slow memory."""
-    requests = subject.number("--max-num-seqs") or 0
-    if subject.method not in _ONE_BY_ONE:
-        return
-    if subject.machine.name == "dgx-spark" and subject.tokens > 2 and requests > 1 and subject.name("draft"):
-        message = f"is {subject.tokens}; with several requests on a DGX Spark, 2 was faster than 4"
-        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="measure 2 too")
-
-
 @rule("GS506", "note")
 def long_prompts(subject: Subject) -> Iterator[Issue]:
     """Drafts at long prompts under Triton up to 0.32: verifying reads the cache without splitting it (#48076)."""
@@ -373,7 +360,6 @@ RULES: Final = (
     no_window,
     mtp_on_blackwell,
     dflash_attention,
-    several_requests,
     long_prompts,
     streamed_tool_calls,
 )

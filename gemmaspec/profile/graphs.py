@@ -46,7 +46,7 @@ class GraphModes:
     """What took them away; empty where the server has all that it can have."""
     fix: str = ""
     """The line of the profile, or the patch, that brings them back; empty where nothing is lost."""
-    path: Path = ("speculative",)
+    path: Path = ("speculative", "method")
     """The key that decides."""
     covers: int | None = None
     """The most requests whose decoding has a graph, where the profile's own capture sizes bound them."""
@@ -81,7 +81,7 @@ def graph_modes(
     method, drafting = spec.method if spec else None, bool(spec and spec.num_speculative_tokens)
     runner = _runner(profile, command, vllm)
     if taken := _taken(profile, command, vllm, drafting=drafting):
-        return _modes(taken[0], method, runner, why=taken[1], fix=taken[2], path=taken[3])
+        return _modes(taken[0], method, runner, vllm, why=taken[1], fix=taken[2], path=taken[3])
     weakest = _weakest(profile, vllm, where, fp8, masks) if where else None
     if weakest is None or where is None:
         return None
@@ -93,7 +93,7 @@ def graph_modes(
     if mode in LOST or mode == "REFUSED":
         why = f"{backend} supports {support} with {method or 'no draft'}, so vLLM takes {mode}"
         fix = _mends(vllm, where, backend)
-        return _modes(mode, method, runner, why=why, fix=fix, path=("serve", "attention_backend"))
+        return _modes(mode, method, runner, vllm, why=why, fix=fix, path=("serve", "attention_backend"))
     if spec and spec.enforce_eager:
         path: Path = ("speculative", "enforce_eager")
         return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
@@ -104,7 +104,7 @@ def graph_modes(
             return GraphModes(target=mode, draft="NONE", why=why, fix="set FLASH_ATTN, or remove it", path=path)
     largest = _sizes(command)[0]
     covers = largest // _tokens(profile) if largest is not None else None
-    return replace(_modes(mode, method, runner), covers=covers, path=_sizes(command)[1])
+    return replace(_modes(mode, method, runner, vllm), covers=covers, path=_sizes(command)[1])
 
 
 def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> tuple[str, str, str, Path] | None:
@@ -132,7 +132,7 @@ def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> 
 def _by_layers(transfer: dict[str, Any]) -> str:
     """Return the connector that works layer by layer, also inside of a MultiConnector; "" for none.
 
-    requires_piecewise_for_cudagraph of vllm/distributed/kv_transfer/kv_connector/v1/, 0.19.0 to 0.33.0.
+    requires_piecewise_for_cudagraph of vllm/distributed/kv_transfer/kv_connector/v1/, every release.
     """
     name, extra = transfer.get("kv_connector"), transfer.get("kv_connector_extra_config")
     extra = extra if isinstance(extra, dict) else {}
@@ -153,7 +153,7 @@ def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = F
     method = profile.speculative.method if profile.speculative else None
     why = "its attention backend or its flags allow no more" if target in LOST else ""
     fix = "set serve.attention_backend: TRITON_ATTN" if why else ""
-    found = _modes(target, method, _runner(profile, command_of(profile), vllm), why=why, fix=fix)
+    found = _modes(target, method, _runner(profile, command_of(profile), vllm), vllm, why=why, fix=fix)
     if eager_draft and found.draft != "NONE":
         return replace(found, draft="NONE", why="the draft's attention supports none", fix="set another for it")
     return found
@@ -170,36 +170,38 @@ def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
 
 
 def _modes(
-    target: str, method: str | None, runner: str, *, why: str = "", fix: str = "", path: Path = ("speculative",)
+    target: str,
+    method: str | None,
+    runner: str,
+    vllm: str,
+    *,
+    why: str = "",
+    fix: str = "",
+    path: Path = ("speculative", "method"),
 ) -> GraphModes:
-    draft = _head_mode(target, method, runner)
+    draft = _head_mode(target, method, runner, vllm)
     if draft == "NONE" and not why:
-        why, fix = _head_why(target, method, runner)
-    return GraphModes(target=target, draft=draft, why=why, fix=fix, path=path)
+        why, fix = f"vLLM {vllm} captures none for {method} (model runner {runner})", "use mtp"
+        if method == "draft_model":
+            own = " or set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}" if runner == "v2" else ""
+            fix = f"use vLLM 0.26 to 0.30, which captures them for it,{own}"
+    return GraphModes(target=target, draft=draft, why=why, fix=fix.rstrip(","), path=path)
 
 
-def _head_mode(target: str, method: str | None, runner: str) -> str | None:
+def _head_mode(target: str, method: str | None, runner: str, vllm: str) -> str | None:
     """Return what the drafts after the first run in.
 
-    v1: initialize_cudagraph_keys in vllm/v1/spec_decode/llm_base_proposer.py, from 0.25.0. v2:
+    v1: initialize_cudagraph_keys in vllm/v1/spec_decode/llm_base_proposer.py, draft_model from 0.26.0. v2:
     init_cudagraph_manager of vllm/v1/worker/gpu/spec_decode/ (autoregressive, from 0.32 target_dependent_ar; dflash);
     draft_model there has none (standalone_ar).
     """
     if method is None or method in _NO_HEAD:
         return None
     if runner == "v1":
-        return "PIECEWISE" if target in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE") else "NONE"
+        early = method == "draft_model" and launcher.range_contains("<0.26.0", vllm)
+        return "PIECEWISE" if not early and target in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE") else "NONE"
     full = target.startswith("FULL")
     return "FULL" if full and method in (*_CHAINS, *_BLOCKS) else "NONE"
-
-
-def _head_why(target: str, method: str | None, runner: str) -> tuple[str, str]:
-    if runner == "v1":
-        return (
-            f"model runner v1 captures piecewise graphs alone for a draft, and {target} has none",
-            "compile by default",
-        )
-    return f"model runner v2 captures no graphs for {method}", "set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}, or use mtp"
 
 
 def _asked(command: Command) -> tuple[str, str, Path]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmaspec import data
 from gemmaspec.deploy.checks.planned import plan_on, release_for
-from gemmaspec.deploy.kept.attention import graphs_expected
+from gemmaspec.deploy.kept.attention import expected, graphs_expected
 from gemmaspec.deploy.kept.measurements import of_plan, own_rows, taken_by
 from gemmaspec.errors import UsageError
 from gemmaspec.fit.advice import advice
@@ -18,10 +18,8 @@ from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.fit.overhead import gib
 from gemmaspec.fit.roofline import roofline
 from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.attention import Role, backend_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
-from gemmaspec.profile.model import Profile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +50,10 @@ def fit(request: FitRequest) -> Fit:
     vllm, notes = release_for(loaded, request.release)
     plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
-    measured, attention = tuple(profile.measured), _attention(profile, plan)
-    graphs = graphs_expected(profile, vllm, capability=plan.device.capability, target=models.target)
+    measured, capability = tuple(profile.measured), plan.device.capability
+    fp8 = plan.flags.cache_dtype.startswith("fp8")
+    attention = expected(profile, models.target, vllm=plan.flags.vllm, capability=capability, fp8=fp8)
+    graphs = graphs_expected(profile, vllm, capability=capability, target=models.target)
     said = (*_notes(plan, attention), *graphs)
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
@@ -94,24 +94,6 @@ def _speed(
         return predicted(on_its_machine(loaded, asked), asked, plan, shelf).as_json(), ()
     except UsageError as error:
         return None, (f"no speed: {error.message}",)
-
-
-def _attention(profile: Profile, plan: MemoryPlan) -> dict[str, str | None]:
-    """Return the backend of each model, as the layers of the release choose it."""
-    from gemmaspec.releases.facts import nearest
-
-    roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
-    return {
-        role: backend_of(
-            profile,
-            nearest(plan.flags.vllm),
-            role=role,
-            capability=plan.device.capability,
-            fp8=plan.flags.cache_dtype.startswith("fp8"),
-            masks=plan.models.target.masks_images,
-        )
-        for role in roles
-    }
 
 
 def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:

@@ -40,15 +40,22 @@ Backends = Mapping[str, str | None]
 """`target` and, with one, `draft` → the backend; None where it is not known."""
 
 
-def expected(profile: Profile, target: Checkpoint | None = None) -> Backends:
-    """Return the backend of each model, as the layers of the profile's release choose it."""
+def expected(
+    profile: Profile,
+    target: Checkpoint | None = None,
+    *,
+    vllm: str | None = None,
+    capability: str | None = None,
+    fp8: bool | None = None,
+) -> dict[str, str | None]:
+    """Return the backend of each model, as the layers of the profile's release, or of `vllm`, choose it."""
     from gemmaspec.profile.runs import vllm_of
     from gemmaspec.releases.facts import nearest, newest
 
     roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
-    vllm = nearest(vllm_of(profile) or newest())
+    vllm = nearest(vllm or vllm_of(profile) or newest())
     masks = None if target is None else target.masks_images
-    return {role: backend_of(profile, vllm, role=role, masks=masks) for role in roles}
+    return {role: backend_of(profile, vllm, role=role, capability=capability, fp8=fp8, masks=masks) for role in roles}
 
 
 def graphs_expected(
