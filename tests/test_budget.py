@@ -19,11 +19,11 @@ _NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "top-level commands": (25, 24),
     "options in the reference": (128, 100),
-    "lint codes": (109, 85),
-    "environment variables of its own": (12, 12),
-    "modules": (517, 320),
-    "package lines": (63_277, 48_000),
-    "words of the docs": (42_206, 39_000),
+    "lint codes": (103, 85),
+    "environment variables of its own": (6, 12),
+    "modules": (508, 320),
+    "package lines": (63_220, 48_000),
+    "words of the docs": (42_176, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

@@ -9,9 +9,8 @@ import pytest
 
 from gemmaspec.checkpoint.parts import Checkpoint, TextModel
 from gemmaspec.finding import Finding
-from gemmaspec.inspect.kind import kind_of
-from gemmaspec.inspect.pair import KnownPair, Pairing, pair
-from gemmaspec.inspect.similarity import step_bytes
+from gemmaspec.inspect.examine import kind_of
+from gemmaspec.inspect.pair import KnownPair, Pairing, pair, step_bytes
 from tests import shapes
 from tests.checkpoints import assistant, checkpoint, gemma, head
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final, Literal
 
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.stored import parts
@@ -38,3 +40,23 @@ def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:
             impact="transformers up to 5.15, which vLLM up to 0.31 may run with, uses its defaults for "
             "full-attention layers instead.",
         )
+
+
+Kind = Literal["instruct", "base"]
+_PUBLISHED: Final = re.compile(r"google/gemma-4-[\w.]+?(-it)?(-assistant)?", re.IGNORECASE)
+_IT: Final = re.compile(r"(?:^|[-_/])it(?:[-_.]|$)|instruct|-chat", re.IGNORECASE)
+
+
+def kind_of(checkpoint: Checkpoint) -> tuple[Kind | None, str]:
+    """Return the kind and the evidence; the model card takes precedence over the name, and the name over the files."""
+    for base in checkpoint.base_models:
+        match = _PUBLISHED.fullmatch(base)
+        if match:
+            return ("instruct" if match[1] else "base"), f"its card names {base}"
+    if _IT.search(checkpoint.ref.rstrip("/").rpartition("/")[2]):
+        return "instruct", "its name says so"
+    if checkpoint.has_chat_template is None:
+        return None, "unknown"
+    if checkpoint.has_chat_template:
+        return "instruct", "it has a chat template"
+    return "base", "it has no chat template"

@@ -11,15 +11,10 @@ from packaging.version import Version
 from gemmaspec.data import TEMPLATES
 from gemmaspec.finding import SEVERITIES, Finding, Severity
 from gemmaspec.lint import (
-    acceptance,
-    chat,
-    heads,
-    k_by_requests,
+    drafting,
     kv_cache,
-    local,
     machine,
     names,
-    nodes,
     pairing,
     parallel,
     patching,
@@ -117,24 +112,21 @@ def _says_so(subject: Subject) -> Path:
 
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
-RULES: Final[tuple[Rule, ...]] = (
-    *names.RULES,
-    *values.RULES,
-    *pairing.RULES,
-    *acceptance.RULES,
-    *parallel.RULES,
-    *kv_cache.RULES,
-    *patching.RULES,
-    *machine.RULES,
-    *chat.RULES,
-    *runtime.RULES,
-    *heads.RULES,
-    *k_by_requests.RULES,
-    *local.RULES,
-    *quantization.RULES,
-    *sizes.RULES,
-    *nodes.RULES,
+_MODULES: Final = (
+    names,
+    values,
+    pairing,
+    drafting,
+    parallel,
+    kv_cache,
+    patching,
+    machine,
+    runtime,
+    quantization,
+    sizes,
 )
+RULES: Final = tuple(one for module in _MODULES for one in vars(module).values() if isinstance(one, Rule))
+"""Every rule in its module's order."""
 CODES: Final[Mapping[str, Rule]] = {one.code: one for one in (*RULES, *ABOUT_THE_RELEASE)}
 
 

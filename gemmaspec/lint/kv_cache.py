@@ -239,17 +239,3 @@ def _capability(subject: Subject) -> int:
 def _one_kind_of_layer(subject: Subject) -> bool:
     draft = subject.draft
     return draft is not None and len({layer.kind for layer in draft.text.layers}) == 1
-
-
-RULES: Final = (
-    several_groups,
-    many_groups,
-    fp8_with_mtp,
-    window_of_one_layer,
-    backend_not_inherited,
-    key_without_effect,
-    wide_heads,
-    fast_prefill,
-    batch_below_one_item,
-    cache_without_a_backend,
-)

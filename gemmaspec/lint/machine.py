@@ -94,6 +94,3 @@ def without_gpus(subject: Subject) -> Iterator[Issue]:
 
 def _is_fast(subject: Subject) -> bool:
     return (subject.machine.bandwidth_gb_s or 0) > FAST
-
-
-RULES: Final = (drafts_without_graphs, many_tokens, unified_memory, without_gpus)

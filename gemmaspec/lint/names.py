@@ -213,17 +213,3 @@ def one_of(value: str, known: Iterable[str]) -> str:
     return (
         f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(names[:12])}{' …' * (len(names) > 12)}"
     )
-
-
-RULES: Final = (
-    flag,
-    flag_value,
-    speculative_key,
-    speculative_value,
-    variable,
-    variable_value,
-    parser,
-    attention_backend,
-    cache_dtype,
-    given_twice,
-)

@@ -138,16 +138,3 @@ def _number(subject: Subject, key: str) -> int | None:
     """Return a whole number of the draft's config.json."""
     value = subject.draft.config.get(key) if subject.draft else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-RULES: Final = (
-    detected_method,
-    made_for_another_method,
-    method_for_gemma,
-    head_missing,
-    vocabulary,
-    trained_steps,
-    block_size,
-    context,
-    shortened_context,
-)

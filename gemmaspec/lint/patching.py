@@ -301,6 +301,3 @@ def _speed_places(subject: Subject) -> Iterator[tuple[Path, str]]:
     speed = subject.profile.patches.speed
     for index, name in enumerate([] if isinstance(speed, str) else speed):
         yield ("patches", "speed", index), name
-
-
-RULES: Final = (missing, only_optional, needless, unknown, wrong_list, speed_unmeasured, speed_of_a_build, own_launches)

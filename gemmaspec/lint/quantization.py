@@ -117,6 +117,3 @@ def checkpoint_too_old(subject: Subject) -> Iterator[Issue]:
                 f"{f' (known {span})' if span else ''}",
                 fix="use a release that knows it, or another checkpoint" if span else "use another checkpoint",
             )
-
-
-RULES: Final = (unknown_quantization, other_quantization, checkpoint_too_old)

@@ -1,7 +1,8 @@
-"""GS7xx: which vLLM and which packages run it."""
+"""GS6xx, GS7xx and GS9xx: chat, which vLLM and which packages run it, and files of this machine."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -143,12 +144,102 @@ def _before(version: Version) -> Iterator[Version]:
         yield Version(".".join(map(str, [*parts, 999])))
 
 
-RULES: Final = (
-    moving_tag,
-    two_vllms,
-    transformers_apart,
-    transformers_wider,
-    transformers_for_mtp,
-    package_of_suffix,
-    architecture,
-)
+@rule("GS601", "warning", any_release=True)
+def thoughts_leak(subject: Subject) -> Iterator[Issue]:
+    """Thinking is on, but nothing removes the reasoning from the answer."""
+    chat = subject.profile.chat
+    if chat.template_kwargs.get("enable_thinking") is True and not subject.value("--reasoning-parser"):
+        message = (
+            "thinking is on without a reasoning parser, so answers contain the reasoning and its <|channel> markers"
+        )
+        fix = "add chat.reasoning_parser: gemma4"
+        yield Issue(path=("chat", "template_kwargs", "enable_thinking"), message=message, fix=fix)
+
+
+@rule("GS602", "note", any_release=True)
+def thoughts_on_request(subject: Subject) -> Iterator[Issue]:
+    """Thinking is off unless a request turns it on; then nothing removes the reasoning from the answer."""
+    if "enable_thinking" not in subject.profile.chat.template_kwargs and not subject.value("--reasoning-parser"):
+        message = (
+            "there is no reasoning parser, so a request that turns thinking on gets reasoning and markers in its answer"
+        )
+        fix = "add chat.reasoning_parser: gemma4, or set chat.template_kwargs: {enable_thinking: false}"
+        yield Issue(path=("chat",), message=message, fix=fix)
+
+
+@rule("GS603", "warning", any_release=True)
+def foreign_parser(subject: Subject) -> Iterator[Issue]:
+    """A parser for another model's markers."""
+    for flag in ("--reasoning-parser", "--tool-call-parser"):
+        given = subject.argument(flag)
+        if given and given.value and given.value != "gemma4":
+            message = f"{given.value!r} does not recognize the markers that Gemma 4 writes"
+            yield Issue(path=given.path, message=message, fix="use gemma4")
+
+
+@rule("GS604", "note", any_release=True)
+def tools_without_template(subject: Subject) -> Iterator[Issue]:
+    """Tool calls with a template that may not write tools in Gemma 4's form."""
+    chat = subject.profile.chat
+    if chat.tool_call_parser == "gemma4" and not chat.template:
+        message = "tool calls depend on the template, but the checkpoint's own is used, which was not checked"
+        yield Issue(path=_TOOLS, message=message, fix="add chat.template: gemma4, which matches the vLLM release")
+
+
+_TOOLS: Final = ("chat", "tool_call_parser")
+
+
+_GGUF: Final = re.compile(r"(?<![a-z0-9])gguf(?![a-z0-9])", re.IGNORECASE)
+
+
+@rule("GS901", "warning", any_release=True)
+def emptied(subject: Subject) -> Iterator[Issue]:
+    """A key without a value, which removes the inherited value."""
+    for key in subject.emptied:
+        message = "is empty, which removes the inherited value"
+        yield Issue(
+            path=tuple(key.split(".")), message=message, fix="write null if that is intended, or remove the line"
+        )
+
+
+@rule("GS902", "warning", any_release=True)
+def model_folder(subject: Subject) -> Iterator[Issue]:
+    """A model's folder that is missing on this machine, or has no config.json."""
+    for role in ("target", "draft"):
+        if subject.here.get(role) == "missing":
+            fix = "correct the path, unless the profile is for another machine"
+            yield Issue(path=(role, "model"), message=f"missing folder {subject.name(role)}", fix=fix)
+        elif subject.here.get(role) == "no config":
+            message = f"{subject.name(role)} has no config.json, so it is not a model"
+            yield Issue(
+                path=(role, "model"), message=message, fix="name the folder that contains config.json and safetensors"
+            )
+
+
+@rule("GS903", "error", any_release=True)
+def model_file(subject: Subject) -> Iterator[Issue]:
+    """A model that is a file, as GGUF is: a model is a folder with config.json and safetensors."""
+    for role in ("target", "draft"):
+        is_file = subject.here.get(role) == "file" or subject.name(role).lower().endswith(".gguf")
+        if is_file or _GGUF.search(subject.called(role)):
+            what = "is a file" if is_file else "is named as a set of GGUF files"
+            message = f"{subject.name(role)} {what}, but a model is a folder with config.json and safetensors"
+            yield Issue(
+                path=(role, "model"), message=message, fix="name that folder, or a model of the Hub (owner/name)"
+            )
+
+
+@rule("GS904", "error", any_release=True)
+def template_file(subject: Subject) -> Iterator[Issue]:
+    """A chat template that is missing or out of bounds."""
+    template = subject.profile.chat.template
+    if template and subject.here.get("template") == "outside":
+        yield Issue(
+            path=("chat", "template"),
+            message=f"the template {template} is outside of the profile's folder",
+            fix="copy it there, or type it: --set chat.template=…",
+        )
+    if template and subject.here.get("template") == "missing":
+        near = difflib.get_close_matches(template, ["gemma4", *subject.templates], n=1, cutoff=0.6)
+        fix = f"did you mean {near[0]}?" if near else "use gemma4, or the path of a file"
+        yield Issue(path=("chat", "template"), message=f"unknown template {template}", fix=fix)

@@ -345,21 +345,3 @@ def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
             f"the parser of vLLM {subject.vllm} loses arguments of streamed tool calls if several tokens arrive at once"
         )
         yield Issue(path=given.path, message=message, fix="use vLLM 0.24 or later, or do not stream answers with tools")
-
-
-RULES: Final = (
-    partner,
-    small_values,
-    head_wanted,
-    experts_of_a_dense_model,
-    too_few_gpus,
-    batch_below_sequences,
-    batch_below_context,
-    batch_below_drafts,
-    fp8_with_mtp_on_hopper,
-    no_window,
-    mtp_on_blackwell,
-    dflash_attention,
-    long_prompts,
-    streamed_tool_calls,
-)

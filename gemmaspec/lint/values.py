@@ -146,6 +146,3 @@ def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
     for path, word in subject.command.unclaimed:
         message = f"{_shown(word)} belongs to no flag, and vLLM rejects the command line"
         yield Issue(path=path, message=message, fix="remove it, or write the flag that it belongs to")
-
-
-RULES: Final = (value_of_a_flag, number_of_a_variable, words_of_a_flag, needed_key)

@@ -14,7 +14,7 @@ from gemmaspec.checkpoint.published.shipped import shipped_for
 from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.cli import output
 from gemmaspec.deploy.kept.attention import words
-from gemmaspec.inspect.kind import kind_of
+from gemmaspec.inspect.examine import kind_of
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.parts import Checkpoint, Layer, Quantization
