@@ -40,6 +40,10 @@ _ROUNDING: Final = 1e-6
 
 GraphMode = Literal["full", "piecewise", "none"]
 """The CUDA graphs of a step: one for all of it, one for each piece between attentions, or none."""
+GRAPH_MODES: Final[Mapping[str, GraphMode]] = {
+    "FULL": "full", "FULL_AND_PIECEWISE": "full", "FULL_DECODE_ONLY": "full", "PIECEWISE": "piecewise", "NONE": "none",
+}  # fmt: skip
+"""vLLM's name of a mode → what decoding runs in."""
 Graphs = Literal["compiled", "uncompiled", "eager"]
 """compiled: by torch.compile and with graphs; uncompiled: with graphs alone; eager: without graphs."""
 

@@ -363,7 +363,7 @@ def test_the_report_is_as_new_as_the_result(
         TimeLeft,
         "said",
         lambda *given: (
-            seen.append((tmp_path / "out" / "report.html").read_text().count("<td>draft_model")),
+            seen.append((tmp_path / "out" / "report.html").read_text().count('"method": "draft_model"')),
             measured(*given),
         )[1],
     )

@@ -13,7 +13,6 @@ import pytest
 
 from gemmaspec.bench.cells import Arm
 from gemmaspec.bench.compare import compare
-from gemmaspec.bench.page import page
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.compare import lines as compare_lines
@@ -32,7 +31,7 @@ from tests.fake_vllm import FakeVllm, fake_vllm
 from tests.lint_cases import BASE, MTP, TRITON
 from tests.speed_patches import CLAIM, evidence, write_speed_patch
 from tests.speed_patches import row as cell
-from tests.test_bench_compare import result
+from tests.test_bench_compare import drawn, result
 from tests.test_bench_compare import row as measured
 from tests.test_predict import drafted, row
 
@@ -82,7 +81,7 @@ def test_patches_are_an_arm_and_servers_that_run_the_same_are_measured_once(patc
 @pytest.mark.parametrize(
     ("sets", "error", "problem"),
     [
-        (("speed", "without nothing"), UsageError, "--without nothing: mine does not take it; the patches for speed"),
+        (("speed", "without nothing"), UsageError, "without nothing: mine does not take it; the patches for speed"),
         (("none", "fastr"), PatchError, "patches.speed: unknown patch fastr; did you mean faster?"),
         (("none", "draft-text-only"), PatchError, "draft-text-only corrects a defect"),
     ],
@@ -119,9 +118,30 @@ def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.Monke
     monkeypatch.setattr("gemmaspec.deploy.kept.stacks.engine_of", lambda _: engine)
     started = Started(engine="process", server=server_at("http://127.0.0.1:9", option="", name="x"), profile="x")
     said = {"patches": ["second"], "left_out": {"faster": "it does not fit"}}
-    assert bench_server._kernels(started, None) == {**said, "attention_backend": "TRITON_FLASH_ATTN"}
+    drafting = load_profile("nvidia-31b-mtp", overrides=("serve.attention_backend=",)).profile
+    heads = {"attention_backend": "TRITON_FLASH_ATTN", "draft_backend": "TRITON_FLASH_ATTN"}
+    assert bench_server._kernels(started, drafting) == {**said, **heads}
+    log += ["INFO [cuda.py:446] Using AttentionBackendEnum.FLASH_ATTN backend.", "Capturing model for speculator..."]
+    log += [
+        "Using HummingNvFp4LinearKernel for NVFP4 GEMM",
+        "Initializing a V1 LLM engine (v0.32.0) with config: ",
+    ]
+    log[-1] += (
+        "model='m', dtype=torch.bfloat16, kv_cache_dtype=auto, {'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE: (2, 1)>}"
+    )
+    kept = {"graphs": "full", "head_graphs": "full", "kv_cache_dtype": "bf16", "linear_kernel": "humming"}
+    heads["draft_backend"] = "FLASH_ATTN"
+    assert bench_server._kernels(started, drafting) == {**said, **heads, **kept}
+    log.append(
+        "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for x; setting cudagraph_mode=PIECEWISE"
+    )
+    lost = {"graphs": "piecewise", "head_graphs": "none"}
+    assert bench_server._kernels(started, drafting) == {**said, **heads, **kept, **lost}
+    alone = load_profile("nvidia-31b-mtp", overrides=("serve.attention_backend=triton_attn",), no_spec=True).profile
     monkeypatch.setattr(engine, "report", lambda _: None)
-    assert bench_server._kernels(started, "triton_attn") == {"patches": None, "attention_backend": "TRITON_ATTN"}
+    found = bench_server._kernels(started, alone)
+    assert (found["patches"], found["attention_backend"]) == (None, "TRITON_ATTN")
+    assert not {"draft_backend", "head_graphs"} & found.keys()
 
 
 @pytest.fixture
@@ -161,7 +181,7 @@ def test_a_run_with_patches_keeps_their_cells_apart(
     assert {(one.k, one.setting.patches) for one in predicted} == {
         (0, ("always", "faster", "second")), (4, ("always", "faster", "second")), (0, ()), (4, ())
     }  # fmt: skip
-    assert "patches always + faster + second" in (tmp_path / "out" / "report.html").read_text()
+    assert "patches always + faster + second" in drawn(found)["text"]
 
 
 def test_cells_of_different_sets_and_backends_never_explain_each_other() -> None:
@@ -238,4 +258,4 @@ def test_compare_names_the_patches() -> None:
     same = compare(both, document(list(reversed(both["rows"]))))
     assert [change.patches for change in same.changes] == ["none", "faster"]
     assert not same.slower
-    assert "mtp k=4, patches faster" in page(both)
+    assert "1 request, mtp, patches faster" in drawn(both)["text"]

@@ -682,18 +682,3 @@ def processor_seconds(command: list[str]) -> float:
 def test_an_error_is_a_usage_error() -> None:
     with pytest.raises(UsageError):
         rows()
-
-
-def test_the_page_is_a_fan_with_a_band_for_each_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "fan.html"
-    asked = ["--k", "0,1,2,4,7", "--concurrency", "1,8", "--context", "256", "--html", str(file)]
-    sets = ["--set", "machine=h200", "--set", "serve.max_num_seqs=8"]
-    assert run(["predict", "spark-31b-e2b", *sets, "--measured", str(H200), *asked]) == 0
-    assert f"written to {file}" in capsys.readouterr().out
-    drawn = file.read_text()
-    fans = drawn.count("<figure>")
-    assert fans
-    assert drawn.count("<polyline") == drawn.count("<polygon") == 2 * fans
-    assert drawn.count("8 requests</li>") == fans
-    assert "draft_model" not in drawn.split("<figure>", 1)[1]
-    assert "<script" not in drawn

@@ -11,7 +11,7 @@ import pytest
 
 from gemmaspec.bench.prompts import PromptSet, read_prompts
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.speed.prompt_sets import prompt_set
+from gemmaspec.deploy.speed.bench_cells import prompt_set
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import state_dir
 from gemmaspec.models import datasets

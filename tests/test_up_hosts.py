@@ -13,7 +13,7 @@ from gemmaspec.bench.cells import Arm
 from gemmaspec.cli.app import run
 from gemmaspec.cli.options import complete_hosts
 from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.speed.bench_server import Servers
+from gemmaspec.deploy.speed.bench_server import Servers, Starts
 from gemmaspec.errors import StartFailed
 from gemmaspec.profile.load import load_profile
 from tests.fake_engine import FakeMachine
@@ -154,13 +154,9 @@ def test_bench_starts_its_server_on_the_hosts_of_the_last_start(machine: FakeMac
     servers = Servers(
         "pair",
         loaded=load_profile("pair"),
-        overrides=(),
-        engine=None,
+        starts=Starts(overrides=(), engine=None, any_text=True, replace=False, timeout_s=5),
         running=False,
         url=None,
-        any_text=True,
-        replace=False,
-        timeout_s=5,
         progress=Mock(),
     )
     (arm,) = servers.arms([Arm(method="draft_model", k=4)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from gemmaspec.bench.prompts import Prompt
@@ -52,6 +53,13 @@ def lengthened(prompt: Prompt, characters: int) -> Prompt:
     text = messages[place].get("content") or ""
     messages[place]["content"] = f"From the logbook of the works:\n{book}\n\nLeave the logbook aside now.\n{text}"
     return Prompt(id=prompt.id, category=prompt.category, messages=tuple(messages), tools=prompt.tools)
+
+
+def padded(prompt: Prompt, words: int) -> Prompt:
+    """Return the prompt with so many more words in its last message, each of them one token."""
+    *before, last = prompt.messages
+    text = f"{last['content']}{' a' * words}"
+    return replace(prompt, messages=(*before, {**last, "content": text}))
 
 
 def _entries(dice: random.Random) -> Iterator[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import stat
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Task
@@ -15,8 +17,14 @@ from gemmaspec.bench.samples import Measured, figures
 from gemmaspec.errors import UsageError
 
 KIND: Final = "gemmaspec bench"
+RESULT: Final = "result.json"
 SCHEMA: Final = 1
 MAX_BYTES: Final = 256 * 1024 * 1024
+_OF_ARM: Final = (
+    *("arm", "patches", "attention_backend", "draft_backend", "graphs", "head_graphs", "images", "kv_cache_dtype"),
+    *("linear_kernel", "sampling"),
+)
+"""What a cell says of its server and of how it was asked."""
 _AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", "acceptance_length")
 
 
@@ -76,7 +84,7 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
         "rounds": len(own),
         "rounds_measured": len(cells),
         "steady": bool(steady),
-        **{name: first[name] for name in ("arm", "patches", "attention_backend") if name in first},
+        **{name: first[name] for name in _OF_ARM if name in first},
         **common,
     }
 
@@ -182,3 +190,29 @@ def _check(one: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None:
         raise UsageError(f"{place}: contains an impossible number")
     if not all(isinstance(rate, int | float) for rate in one["acceptance"]):
         raise UsageError(f"{place}: acceptance is missing or not what bench writes")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return a result: a file, or a folder that bench wrote. Raises UsageError for anything else."""
+    return parse(read_text(path, limit=MAX_BYTES), file=str(_file(path)))
+
+
+def read_text(path: Path, *, limit: int) -> str:
+    """Return the text of a file, or of the result in a folder. Raises UsageError if it is unreadable or too large."""
+    file = _file(path)
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for ever
+            raise UsageError(f"{file}: not a file")
+        if file.stat().st_size > limit:
+            raise UsageError(f"{file}: larger than {limit // 2**20} MiB, too large for a result")
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"missing file {file}", hint="gemmaspec bench PROFILE") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: not UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"{file}: cannot read it: {error.strerror}") from None
+
+
+def _file(path: Path) -> Path:
+    return path / RESULT if path.is_dir() else path

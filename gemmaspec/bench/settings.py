@@ -49,11 +49,13 @@ class Settings:
     any_text: bool
     prompts: str
     prompts_sha256: str
+    dummy_weights: bool = False
 
     def differs(self, stored: Mapping[str, Any]) -> str | None:
         """Return the first setting that differs from a stored result; None if there is none."""
         own = as_json(self)
-        return next((name for name in own if own[name] != stored.get(name, [])), None)
+        later = {"dummy_weights": False}  # what a result of an earlier gemmaspec lacks
+        return next((name for name in own if own[name] != stored.get(name, later.get(name, []))), None)
 
 
 def as_json(settings: Settings) -> dict[str, Any]:

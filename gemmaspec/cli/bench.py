@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -34,13 +34,9 @@ def bench(
         typer.Option(
             "--speed-patches",
             metavar="LIST",
-            help="Sets of patches for speed to compare: speed (the profile's), none, or ids joined by +. "
-            "[default: the profile's]",
+            help="Sets of patches for speed to compare: speed (the profile's), none, ids joined by +, 'without ID', or "
+            "released (no patches, and vLLM's own choice of kernels). [default: the profile's]",
         ),
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option("--without", metavar="PATCH", help="Measure with and without this patch for speed. Repeatable."),
     ] = None,
     concurrency: options.Concurrency = None,
     context: Annotated[
@@ -71,6 +67,13 @@ def bench(
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Measure the server at this address.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Stop the profile's running server first.")] = False,
     accept_any_text: options.AcceptAnyText = False,
+    dummy_weights: Annotated[
+        bool,
+        typer.Option(
+            "--dummy-weights",
+            help="Start the profile as it is, with random weights, no downloads, and 0.7 of the drafts accepted.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE-bench-DATE]"),
@@ -107,8 +110,8 @@ def bench(
         raise UsageError("--running and --url cannot be used together")
     if not (profile or resume):
         raise UsageError("name a profile", hint="gemmaspec profile list")
-    if (patches or without) and (running or url):
-        raise UsageError("--speed-patches and --without start servers, and --running and --url start none")
+    if patches and (running or url):
+        raise UsageError("--speed-patches starts servers, and --running and --url start none")
     request = BenchRequest(
         profile=profile or "",
         out=resume or out or Path(f"{Path(profile or '').stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
@@ -117,7 +120,7 @@ def bench(
         running=running,
         url=url,
         ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
-        patches=_sets(patches, without or ()),
+        patches=_sets(patches),
         concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
         contexts=options.whole_numbers(context, "--context", low=1, high=MAX_CONTEXT),
         categories=tuple(one.strip() for one in category.split(",")) if category else (),
@@ -130,6 +133,7 @@ def bench(
         repeats=repeats,
         any_text=accept_any_text,
         replace=replace,
+        dummy_weights=dummy_weights,
         save_measured=save_measured,
         resume=resume is not None,
         given=_given(context_),
@@ -147,7 +151,7 @@ _PLACES: Final = 5
 """Keys of a result that are named at its end, at most."""
 _SETTINGS: Final = {
     "k": "ks", "concurrency": "concurrencies", "context": "contexts", "category": "categories", "set_": "overrides",
-    "accept_any_text": "any_text", "sample": "temperature", "without": "patches",
+    "accept_any_text": "any_text", "sample": "temperature",
 }  # fmt: skip
 """Parameters whose names are not those of their settings."""
 
@@ -160,13 +164,12 @@ def _given(context: typer.Context) -> frozenset[str]:
     )
 
 
-def _sets(patches: str | None, without: Sequence[str]) -> tuple[str, ...]:
-    """Return the sets of patches for speed: those of --speed-patches, and the profile's without each of --without."""
+def _sets(patches: str | None) -> tuple[str, ...]:
+    """Return the sets of patches for speed."""
     named = [one.strip() for one in (patches or "").split(",") if one.strip()]
     if patches is not None and not named:
         raise UsageError("--speed-patches is empty; write speed,none or ids of patches")
-    own = ["speed"] if without and "speed" not in named else []
-    return tuple(dict.fromkeys([*own, *named, *(f"without {one}" for one in without)]))
+    return tuple(dict.fromkeys(named))
 
 
 def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str) -> None:

@@ -32,7 +32,7 @@ def compare(
     """
     from gemmaspec.bench.compare import compare as compared
     from gemmaspec.bench.compare import comparison_json
-    from gemmaspec.bench.stored import read_result
+    from gemmaspec.bench.result import read_result
     from gemmaspec.cli.text import compare as text
 
     found = compared(read_result(a), read_result(b), tolerance=_share(tolerance))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -78,9 +77,6 @@ def fit(
     concurrency: Annotated[
         int, typer.Option("--concurrency", metavar="N", min=1, help="Concurrent requests, for the speed estimate.")
     ] = 1,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also draw the memory as a page with one bar.")
-    ] = None,
     json: options.Json = False,
 ) -> None:
     """Estimate whether a profile fits its machine, how much context is left, what to change, and how fast it can be.
@@ -103,15 +99,9 @@ def fit(
         concurrency=concurrency,
     )
     found = use_case(request)
-    if html:
-        from gemmaspec.files import write_whole
-
-        write_whole(html, fit.page(found))
     if json:
         output.json_data(document(found))
     else:
         for line in fit.lines(found):
             output.told(line)
-        if html:
-            output.told(f"written to {html}")
     raise typer.Exit(0 if found.fits else 1)

@@ -52,9 +52,6 @@ def predict(
         typer.Option("--accept-other-machine", help="Take --measured cells of another machine or target model."),
     ] = False,
     set_: options.Set = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also draw it as a page: speed by k for each load.")
-    ] = None,
     json: options.Json = False,
 ) -> None:
     """Predict tokens per second for each draft length, concurrency and context, with a 90 % interval.
@@ -79,15 +76,8 @@ def predict(
             contexts=options.whole_numbers(context, "--context", low=0, high=MAX_CONTEXT),
         )
     )
-    if html:
-        from gemmaspec.cli.text.predict_page import page
-        from gemmaspec.files import write_whole
-
-        write_whole(html, page(found))
     if json:
         output.json_data(text.document(found))
         return
     for line in text.lines(found, width=output.width_of(sys.stdout)):
         output.told(line)
-    if html:
-        output.told(f"written to {html}")

@@ -10,6 +10,8 @@ from gemmaspec.lint.rule import Issue, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.profile.graphs import COST, FAST, LOST, graph_modes, hurts
 
+SLOW: Final = frozenset({"GS501"})
+"""Codes of what is slow, and starts."""
 _MEASURED: Final = "on an H200, vLLM 0.26.0, NVFP4, 0.7 accepted at each position"
 
 _EAGER: Final = ("speculative", "enforce_eager")

@@ -147,7 +147,7 @@ def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
         patch = known.get(name)
         if patch and not any(covers(claim, setting) for claim in patch.text.pays):
             message = f"nothing shows that {name} pays here: {why_not(patch, [setting])}"
-            fix = f"measure it: gemmaspec bench {subject.profile.name} --without {name}"
+            fix = f"measure it: gemmaspec bench {subject.profile.name} --speed-patches 'speed,without {name}'"
             yield Issue(path=path, message=message, fix=fix)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.bench.filler import lengthened
+from gemmaspec.bench.filler import lengthened, padded
 from gemmaspec.bench.prompts import Prompt
 from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server
@@ -16,6 +16,7 @@ from gemmaspec.measure.stream import Broken
 
 _TIMEOUT_S: Final = 60.0
 _TRIES: Final = 4
+_MOST_TRIES: Final = 24
 _NEAR: Final = 0.01
 _FIRST_GUESS: Final = 3.6
 """Characters per token, as a first estimate."""
@@ -70,15 +71,27 @@ def fitting(asking: Asking, prompts: Sequence[Prompt], *, limit: int | None) -> 
     return kept, [one.id for one in prompts if not fits[one.id]]
 
 
-def of_length(asking: Asking, prompts: Sequence[Prompt], tokens: int) -> list[Prompt]:
-    """Return prompts filled up to `tokens` with text before them, without prompts that are already longer.
+def of_length(asking: Asking, prompts: Sequence[Prompt], tokens: int, *, exactly: bool = False) -> list[Prompt]:
+    """Return prompts filled up to about `tokens` with text before them, without prompts that are already longer.
 
-    Raises UsageError if all are.
+    `exactly`: to just as many, with words that mean nothing. Raises UsageError if all are longer.
     """
-    found = [made for one in prompts if (made := _of_length(asking, one, tokens))]
+    make = _exactly if exactly else _of_length
+    found = [made for one in prompts if (made := make(asking, one, tokens))]
     if not found:
         raise UsageError(f"--context {tokens}: every prompt is longer")
     return found
+
+
+def _exactly(asking: Asking, prompt: Prompt, tokens: int) -> Prompt | None:
+    words = 0
+    for _ in range(_MOST_TRIES):
+        made = padded(prompt, words)
+        missing = tokens - count(asking, made)
+        if not missing or not words + missing > 0:
+            return None if missing else made
+        words += missing
+    return None
 
 
 def _of_length(asking: Asking, prompt: Prompt, tokens: int) -> Prompt | None:

@@ -82,7 +82,9 @@ CHAT_TEMPLATE = """\
 """
 
 
-def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
+def vocabulary(
+    special: dict[int, str] = SPECIAL, size: int = VOCABULARY_SIZE
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return token → id, and the BPE merges. Every known word is one token; everything else is characters or bytes.
 
     A word is merged from left to right ("▁w", "▁wo", "▁wor" …), so the tokenization follows one path in a tree of
@@ -101,7 +103,7 @@ def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     characters = ["▁", *(chr(code) for code in range(33, 127))]
     plain = [f"<0x{byte:02X}>" for byte in range(256)] + characters + [left + right for left, right in merges]
     free = iter(dict.fromkeys(plain))
-    tokens = [SPECIAL.get(i) or next(free, f"<unused{i}>") for i in range(VOCABULARY_SIZE)]
+    tokens = [special.get(i) or next(free, f"<unused{i}>") for i in range(size)]
     if left := list(free):
         raise SystemExit(f"make.py: {len(left)} pieces of words are more than the vocabulary holds")
     return {token: i for i, token in enumerate(tokens)}, list(merges)

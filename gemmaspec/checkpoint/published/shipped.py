@@ -25,7 +25,10 @@ from gemmaspec.checkpoint.sizes import SIZES, size_called
 
 NOT_RECORDED: Final = "revision not recorded"
 _SIZES: Final = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}
-_LEFT: Final = ("lm_head", "model.vision_*", "model.embed_vision*", "model.audio_tower*", "model.embed_audio*")
+_LEFT: Final = ("lm_head", "vision_tower", "embed_vision", "audio_tower", "embed_audio")
+"""What is never quantized, as parts of names."""
+_LAYER: Final = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "attention_bias": False}
+"""What vLLM reads of a head's layers in addition to their shapes."""
 _TOWERS: Final = ("model.vision_", "model.embed_vision", "model.audio_tower", "model.embed_audio")
 
 
@@ -98,6 +101,19 @@ def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:
     )
 
 
+def servable_config(known: PublishedCheckpoint) -> dict[str, Any]:
+    """Return config.json with all that vLLM reads to build the model.
+
+    Where images are served, vLLM needs the encoder's shapes, also of a checkpoint that is stored without it.
+    """
+    config, _ = _built(known)
+    if known.kind == "model":
+        config |= {part: configs.config(known.size)[part] for part in ("vision_config", "audio_config")}
+    if layer := config.get("transformer_layer_config"):
+        layer |= {name: value for name, value in _LAYER.items() if name not in layer}
+    return config
+
+
 def _entry(one: dict[str, Any]) -> PublishedCheckpoint:
     return PublishedCheckpoint(
         ref=one["ref"],
@@ -147,22 +163,28 @@ def _quantized(known: PublishedCheckpoint, plain: Shapes) -> Shapes:
 
 
 def _declaration(known: PublishedCheckpoint) -> dict[str, Any]:
-    left = [*_LEFT, *(["*self_attn*"] if known.form == "NVFP4-mlp" else [])]
+    parts = [*_LEFT, *(["self_attn"] if known.form == "NVFP4-mlp" else [])]
+    left = [f"*{part}*" for part in parts]
     if known.form == "FP8" and known.method == "compressed-tensors":
-        weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
-        return _compressed(weights, {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}, left)
+        weights = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
+        inputs = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
+        return _compressed("float-quantized", weights, inputs, parts)
     if known.form == "FP8":
         return {"quant_method": "fp8", "ignored_layers": left}
     if known.method == "compressed-tensors":
-        weights = {"num_bits": 4, "type": "float", "group_size": 16}
-        return _compressed(weights, None if known.form == "NVFP4A16" else weights, left)
+        weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+        weights |= {"symmetric": True, "dynamic": False}
+        both = None if known.form == "NVFP4A16" else {**weights, "dynamic": "local"}
+        return _compressed("nvfp4-pack-quantized", weights, both, parts)
     algorithm = {"NVFP4A16": "W4A16_NVFP4", "NVFP4-AWQ": "NVFP4_AWQ"}.get(known.form, "NVFP4")
     return {"quant_method": "modelopt", "quant_algo": algorithm, "group_size": 16, "ignore": left}
 
 
-def _compressed(weights: dict[str, Any], inputs: dict[str, Any] | None, left: list[str]) -> dict[str, Any]:
-    groups = {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}}
-    return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": left}
+def _compressed(form: str, weights: dict[str, Any], inputs: dict[str, Any] | None, parts: list[str]) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
+    left = [f"re:.*{part}.*" for part in parts]
+    own = {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed"}
+    return {**own, "config_groups": groups, "ignore": left}
 
 
 def _tensors(found: Shapes) -> Iterator[Tensor]:

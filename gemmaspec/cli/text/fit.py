@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 from typing import Any
 
-from gemmaspec.bench.sheet import sheet
-from gemmaspec.bench.svg import stack
 from gemmaspec.deploy.kept.attention import words
 from gemmaspec.fit.advice import Advice
 from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
@@ -113,16 +110,6 @@ def bar_lines(plan: MemoryPlan) -> Iterator[str]:
     whole = sum(nbytes for _, _, nbytes in found)
     yield f"  [{''.join(letter * max(1, round(_BAR * nbytes / whole)) for letter, _, nbytes in found)}]"
     yield f"  {', '.join(f'{letter} {name}' for letter, name, _ in found)}"
-
-
-def page(fit: Fit) -> str:
-    """Return the memory as a page with one bar."""
-    plan = fit.plan
-    title = f"{fit.profile} on {plan.device.name}, vLLM {plan.flags.vllm}"
-    verdict = "Would not start." if fit.refused else "Fits." if fit.fits else "Does not fit."
-    bar = stack(f"Memory, {size(plan.device.memory)}", [(name, nbytes, size(nbytes)) for name, nbytes in parts(plan)])
-    problems = (f'<p class="warn">{escape(one)}</p>' for one in (*fit.refused, *fit.problems))
-    return sheet(title, "\n".join([f"<h1>{escape(title)}</h1><p>{verdict}</p>", *problems, bar]))
 
 
 def cache_lines(plan: MemoryPlan) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gemmaspec.bench.stored import read_text
+from gemmaspec.bench.result import read_text
 from gemmaspec.deploy.kept import measurements
 from gemmaspec.deploy.kept.attention import expected, graphs_expected, words
 from gemmaspec.deploy.kept.measurements import Taken

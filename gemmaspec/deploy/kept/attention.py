@@ -33,6 +33,16 @@ _EAGER_DRAFT: Final = re.compile(r"does not support full CUDA graphs; running th
 """vllm/v1/worker/gpu/spec_decode/dflash/speculator.py."""
 _NEGATIVE: Final = re.compile(r"Estimated CUDA graph memory: (-[0-9.]{1,8}) GiB")
 """vllm/v1/worker/gpu_model_runner.py; it is added to what the KV cache may take."""
+_CONFIG: Final = re.compile(r"\) with config: .{0,20000}?\bkv_cache_dtype=([\w.]{1,40})")
+_TYPE: Final = re.compile(r"\bdtype=torch\.([a-z0-9_]{1,20})")
+"""VllmConfig as the engine logs it (vllm/v1/engine/core.py, every release)."""
+_KERNEL: Final = re.compile(
+    r"Using ([A-Z][A-Za-z0-9]{1,40}?)(?:NvFp4|M[Xx]Fp[468]|Mxfp[468]|F[Pp]8|Int8|W4A16|W4A8|WNA16|Block|Scaled)*"
+    r"(?:MM)?(?:Linear)?Kernel for "
+)
+"""vllm/model_executor/kernels/linear/__init__.py, from 0.26.0."""
+_SAMPLING: Final = re.compile(r"sampling parameters have been overridden by .{1,200}?: `\{([^{}`]{1,300})\}`")
+"""vllm/config/model.py, every release."""
 _LINES: Final = 20_000
 """Lines of a log that are searched; a start logs its backends among the first thousand."""
 
@@ -97,6 +107,12 @@ class Logged:
     """Whether it says that the draft runs without graphs."""
     warnings: tuple[str, ...] = ()
     """An estimate of the memory of CUDA graphs that cannot be."""
+    kv_cache: str | None = None
+    """The format of the KV cache, in the words of rows."""
+    linear_kernel: str | None = None
+    """The kernel of the quantized matrices, as vLLM's linear_backend calls it."""
+    sampling: str | None = None
+    """How it samples where a request does not say."""
 
 
 def logged(lines: Iterable[str]) -> Logged:
@@ -104,18 +120,47 @@ def logged(lines: Iterable[str]) -> Logged:
     backends: dict[str, None] = {}
     warnings: dict[str, None] = {}
     mode, eager = None, False
+    kv_cache = kernel = sampling = None
     for line in islice(lines, _LINES):
         if used := _BACKEND.search(line):
             backends[used[1]] = None
         if begun := _ENGINE.search(line):
             mode, eager = begun[1], False
+        if config := _CONFIG.search(line):
+            kv_cache = _format(config[1], line)
+        if by_model := _SAMPLING.search(line):
+            sampling = by_model[1].replace("'", "").replace(":", "")
+        if (used := _KERNEL.search(line)) and not kernel:
+            kernel = _kernel(used[1])
         if lowered := _LOWERED.search(line):
             mode = lowered[1] or lowered[2]
         eager = eager or bool(_EAGER_DRAFT.search(line))
         if negative := _NEGATIVE.search(line):
             said = f"vLLM estimated {negative[1]} GiB for CUDA graphs, so the KV cache took memory that is not there"
             warnings[f"{said}: set serve.extra_args: [--kv-cache-memory-bytes, BYTES]"] = None
-    return Logged(backends=tuple(backends), mode=mode, eager_draft=eager, warnings=tuple(warnings))
+    return Logged(
+        backends=tuple(backends),
+        mode=mode,
+        eager_draft=eager,
+        warnings=tuple(warnings),
+        kv_cache=kv_cache,
+        linear_kernel=kernel,
+        sampling=sampling,
+    )
+
+
+def _kernel(name: str) -> str:
+    """Return the name of a kernel's class as vLLM's linear_backend writes it: FlashInferCutlass, flashinfer_cutlass."""
+    words = name.replace("FlashInfer", "Flashinfer").replace("CuteDsl", "Cutedsl")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", words).lower()
+
+
+def _format(logged_as: str, config: str) -> str | None:
+    """Return the format of a cache; `auto`, as far as vLLM resolves it, is the type of the activations."""
+    if logged_as == "auto":
+        of_model = _TYPE.search(config)
+        logged_as = of_model[1] if of_model else ""
+    return {"": None, "bfloat16": "bf16"}.get(logged_as, "fp8" if logged_as.startswith("fp8") else logged_as)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 import platformdirs
 
 from gemmaspec import data
-from gemmaspec.bench.stored import read_text
+from gemmaspec.bench.result import read_text
 from gemmaspec.errors import PatchError, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.patching.choice import speed_patches

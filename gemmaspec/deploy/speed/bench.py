@@ -15,15 +15,15 @@ from gemmaspec.bench import result, settings
 from gemmaspec.bench.cells import Arm, Task, cells_of, order
 from gemmaspec.bench.page import page
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
+from gemmaspec.bench.result import RESULT
 from gemmaspec.bench.settings import Settings, arms_of, as_json, in_words
-from gemmaspec.bench.stored import RESULT, read_result
 from gemmaspec.deploy.kept import groups, measurements
 from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
 from gemmaspec.deploy.kept.signed import is_own, signature
-from gemmaspec.deploy.speed.bench_cells import Measuring
+from gemmaspec.deploy.speed import dummy
+from gemmaspec.deploy.speed.bench_cells import OWN, Measuring, prompt_set
 from gemmaspec.deploy.speed.bench_patches import patch_arms
-from gemmaspec.deploy.speed.bench_server import Servers
-from gemmaspec.deploy.speed.prompt_sets import OWN, prompt_set
+from gemmaspec.deploy.speed.bench_server import Servers, Starts
 from gemmaspec.deploy.speed.time_left import TimeLeft
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.engine.server import EngineName
@@ -66,6 +66,8 @@ class BenchRequest:
     repeats: int = 1
     any_text: bool = False
     replace: bool = False
+    dummy_weights: bool = False
+    """Whether weights and acceptance of the profile are replaced, and nothing else of it."""
     save_measured: bool = False
     """Whether the rows are kept for predict, in the user's own file."""
     resume: bool = False
@@ -87,7 +89,9 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     loaded = load_profile(request.profile, overrides=request.overrides)
     if not request.url:
         groups.need_one_server(request.profile, loaded, "bench", url=True)
-    prompts = prompt_set(request.prompts, progress.note)
+    if request.dummy_weights and (request.running or request.url):
+        raise UsageError("--dummy-weights starts servers, and --running and --url start none")
+    prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
     asked = _settings(request, loaded, prompts)
     run = _Run(request, asked, loaded, chosen(prompts, categories=asked.categories, each=asked.each), progress)
     return run.run()
@@ -99,7 +103,7 @@ def resumed(request: BenchRequest) -> BenchRequest:
     A result that this user's gemmaspec did not write may set only what measures. Raises UsageError for a folder
     without a result of bench, and for one from elsewhere that would do more, with the command that states it.
     """
-    document = read_result(request.out)
+    document = result.read_result(request.out)
     found = settings.stored(document["settings"], file=str(request.out / RESULT))
     if not is_own(settings.as_json(found), document.get("signature")):
         _refuse_foreign(request, found)
@@ -142,11 +146,12 @@ def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Sett
         categories=request.categories,
         each=request.each,
         max_tokens=request.max_tokens,
-        ignore_eos=request.ignore_eos,
+        ignore_eos=request.ignore_eos or request.dummy_weights,
         temperature=request.temperature,
         rounds=request.rounds,
         repeats=request.repeats,
         any_text=request.any_text,
+        dummy_weights=request.dummy_weights,
         prompts=prompts.name,
         prompts_sha256=prompts.sha256,
     )
@@ -168,13 +173,16 @@ class _Run:
         self._servers = Servers(
             request.profile,
             loaded=loaded,
-            overrides=request.overrides,
-            engine=request.engine,
+            starts=Starts(
+                overrides=request.overrides,
+                engine=request.engine,
+                any_text=request.any_text,
+                replace=request.replace,
+                timeout_s=request.timeout_s,
+                dummy=request.dummy_weights,
+            ),
             running=request.running,
             url=request.url,
-            any_text=request.any_text,
-            replace=request.replace,
-            timeout_s=request.timeout_s,
             progress=progress,
         )
         self._measuring = Measuring(
@@ -185,6 +193,7 @@ class _Run:
             timeout_s=request.request_timeout_s,
             repeats=settings.repeats,
             progress=progress,
+            exactly=settings.dummy_weights,
         )
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
@@ -236,7 +245,8 @@ class _Run:
         began = time.monotonic()
         try:
             cell = self._measuring.cell(asking, task, limit=self._servers.limit)
-            self._cells.append({**cell, **self._servers.ran(task.arm)})
+            ran = self._servers.ran(task.arm)
+            self._cells.append({**cell, **ran, "sampling": self._measuring.sampling(ran)})
         except Broken as error:
             raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
         self._left.measured(time.monotonic() - began)
@@ -263,7 +273,7 @@ class _Run:
 
     def _take_up(self) -> None:
         """Continue from the result in `out`."""
-        document = read_result(self._request.out)
+        document = result.read_result(self._request.out)
         if other := self._settings.differs(document["settings"]):
             raise UsageError(
                 f"{self._request.out} was started {in_words(other, document['settings'].get(other))}",

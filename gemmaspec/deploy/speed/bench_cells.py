@@ -1,19 +1,26 @@
-"""How the cells of one run are measured, on whichever server: bench and tune share it."""
+"""How the cells of one run are measured, on whichever server, and with which prompts: bench and tune share it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
+from gemmaspec import data
 from gemmaspec.bench import result
 from gemmaspec.bench.cells import Cell, Task
-from gemmaspec.bench.prompts import Prompt, mixed
+from gemmaspec.bench.prompts import Prompt, PromptSet, mixed, read_prompts
 from gemmaspec.bench.samples import Measured
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.engine.server import Server
+from gemmaspec.errors import UsageError
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import fitting, of_length
 from gemmaspec.profile.model import Profile
+
+OWN: Final = "gemmaspec"
+"""The name of the prompts that ship."""
 
 
 class Measuring:
@@ -29,7 +36,10 @@ class Measuring:
         timeout_s: float,
         repeats: int,
         progress: StartProgress,
+        exactly: bool = False,
     ) -> None:
+        """`exactly`: prompts have just as many tokens as a cell, and no meaning."""
+        self._exactly = exactly
         self._prompts, self._progress = prompts, progress
         self._max_tokens, self._ignore_eos, self._temperature = max_tokens, ignore_eos, temperature
         self._timeout_s, self._repeats = timeout_s, repeats
@@ -47,6 +57,12 @@ class Measuring:
             calls_tools=profile.chat.tool_call_parser is not None,
         )
 
+    def sampling(self, ran: Mapping[str, Any]) -> str:
+        """Return how answers were sampled; `ran` is what is known of the server."""
+        if self._temperature is None:
+            return str(ran.get("sampling", "as the server does unasked"))
+        return f"temperature {self._temperature:g}" if self._temperature else "greedy"
+
     def cell(self, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Measure a cell, again where the machine moved meanwhile, and return it as a result holds it.
 
@@ -62,7 +78,7 @@ class Measuring:
         """Return the prompts of a context, made once: every arm gets the same."""
         if cell.context not in self._made:
             own = list(self._prompts)
-            made = own if cell.context is None else of_length(asking, own, cell.context)
+            made = own if cell.context is None else of_length(asking, own, cell.context, exactly=self._exactly)
             kept, left_out = fitting(asking, made, limit=limit)
             if left_out or len(made) < len(self._prompts):
                 number = len(self._prompts) - len(kept)
@@ -76,3 +92,25 @@ class Measuring:
 def _measured(asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
     asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
     return measure_cell(asking, task.cell, asked, drafts=task.k > 0)
+
+
+def prompt_set(named: str | None, note: Callable[[str], None]) -> PromptSet:
+    """Return a set of prompts: `gemmaspec` or None for those that ship, a folder, or OWNER/NAME@REVISION.
+
+    A folder comes before a data set of the same name. Raises UsageError for a missing folder and for lines that are
+    no prompts, EnvironmentMissing for a data set that cannot be fetched.
+    """
+    if named is None or named == OWN:
+        return read_prompts(data.PROMPTS, name=OWN)
+    if os.path.exists(named):  # noqa: PTH110 - Path.exists raises for a name that is too long
+        return read_prompts(Path(named), name=named)
+    from gemmaspec.models.datasets import dataset_ref, fetch_dataset
+
+    ref = dataset_ref(named)
+    if ref is None:
+        raise UsageError(
+            f"--prompts: missing folder {named}",
+            hint="a data set of the Hugging Face Hub is named with its revision: --prompts OWNER/NAME@REVISION",
+        )
+    folder, commit = fetch_dataset(ref, note)
+    return read_prompts(folder, name=f"{ref.name}@{commit}")

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Arm
@@ -14,6 +15,7 @@ from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.address import server_at
 from gemmaspec.deploy.kept.attention import logged
 from gemmaspec.deploy.kept.stacks import Started
+from gemmaspec.deploy.speed.dummy import draws_lots, dummy_overrides
 from gemmaspec.deploy.start import speedless
 from gemmaspec.deploy.start.decide import UpRequest
 from gemmaspec.deploy.start.down import down
@@ -28,14 +30,40 @@ from gemmaspec.machine import nvidia
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import ServedModel, served
 from gemmaspec.measure.stream import Broken
+from gemmaspec.profile.attention import images_off
+from gemmaspec.profile.command import command_of
+from gemmaspec.profile.graphs import as_logged
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES, machine_of
+from gemmaspec.profile.model import Profile
+from gemmaspec.profile.runs import vllm_of
 from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.tracebacks import root_exception
+from gemmaspec.releases.facts import newest
+from gemmaspec.rows import GRAPH_MODES
 
 _LOOK_S: Final = 30.0
+OF_SERVER: Final = (
+    *("attention_backend", "draft_backend", "graphs", "head_graphs", "images", "kv_cache_dtype", "linear_kernel"),
+    "sampling",
+)
+"""What a row says of the server that it was measured on, where that is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starts:
+    """How the servers of a run are started."""
+
+    overrides: tuple[str, ...]
+    engine: EngineName | None
+    any_text: bool
+    replace: bool
+    """Whether a server that runs is stopped first."""
+    timeout_s: float
+    dummy: bool = False
+    """Whether they have dummy weights, and accept drafts by lot."""
 
 
 class Servers:
@@ -46,20 +74,15 @@ class Servers:
         profile: str,
         *,
         loaded: Loaded,
-        overrides: Sequence[str],
-        engine: EngineName | None,
+        starts: Starts,
         running: bool,
         url: str | None,
-        any_text: bool,
-        replace: bool,
-        timeout_s: float,
         progress: StartProgress,
         command: str = "bench",
     ) -> None:
         self._command = command
-        self._profile, self._loaded, self._overrides, self._engine = profile, loaded, tuple(overrides), engine
-        self._running, self._url, self._any_text, self._replace = running, url, any_text, replace
-        self._timeout_s, self._progress = timeout_s, progress
+        self._profile, self._loaded, self._starts = profile, loaded, starts
+        self._running, self._url, self._progress = running, url, progress
         self._arm: Arm | None = None
         self._server: Server | None = None
         self._model: ServedModel | None = None
@@ -89,14 +112,19 @@ class Servers:
         machine = self.machine
         versions = [one["vllm"] for one in self.facts.values() if one.get("vllm")]
         spec = self._loaded.profile.speculative
-        synthetic = bool(spec and spec.rejection_sample_method == "synthetic")
+        synthetic = bool(spec and (self._by_lot or spec.rejection_sample_method == "synthetic"))
         return {
             "machine": machine["machine"],
             **({"target": self._loaded.profile.target.model} if not self._url else {}),
             **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
             **({"vllm": versions[0]} if versions else {}),
             **({"acceptance_by": "synthetic"} if synthetic else {}),
+            **({"weights": "dummy"} if self._starts.dummy else {}),
         }
+
+    @property
+    def _by_lot(self) -> bool:
+        return self._starts.dummy and draws_lots(self._loaded.profile)
 
     @property
     def limit(self) -> int | None:
@@ -154,14 +182,13 @@ class Servers:
         return GemmaspecError(f"{where}: {what}{f' ({printable(said)[:300]})' if said else ''}")
 
     def ran(self, arm: Arm) -> dict[str, Any]:
-        """Return what a row says of its arm's server: the patches for speed, and the attention backend if known."""
+        """Return what a row says of its arm's server: the patches for speed, and what else is known of `OF_SERVER`."""
         facts = self.facts.get(arm.name, {})
-        backend = {"attention_backend": facts["attention_backend"]} if facts.get("attention_backend") else {}
-        return {"patches": facts.get("patches"), **backend}
+        return {"patches": facts.get("patches"), **{name: facts[name] for name in OF_SERVER if name in facts}}
 
     def within(self, timeout_s: float) -> None:
         """Give the next start no more time than this."""
-        self._timeout_s = timeout_s
+        self._starts = dataclasses.replace(self._starts, timeout_s=timeout_s)
 
     def close(self) -> None:
         """Stop what this run has started."""
@@ -182,7 +209,7 @@ class Servers:
         with contextlib.suppress(UsageError):
             self._before = stacks.find(name)
         before = self._before
-        if self._replace or before is None:
+        if self._starts.replace or before is None:
             return
         with contextlib.suppress(EnvironmentMissing):
             if stacks.engine_of(before).state(before.server).status == "running":
@@ -208,17 +235,19 @@ class Servers:
 
     def _start(self, arm: Arm) -> Server:
         self._progress.note(f"starting {self._loaded.profile.name}: {arm.said}")
-        if self._any_text:
+        if self._starts.any_text:
             self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
+        own, note = self._starts.overrides, self._progress.note
+        stand_in = dummy_overrides(self._profile, own, arm, note) if self._starts.dummy else ()
         request = UpRequest(
             profile=self._profile,
-            overrides=(*self._overrides, *arm.overrides),
+            overrides=(*own, *arm.overrides, *stand_in),
             no_spec=arm.alone,
-            engine=self._engine,
+            engine=self._starts.engine,
             hosts=self._before.options.hosts if self._before else (),
-            timeout_s=self._timeout_s,
+            timeout_s=self._starts.timeout_s,
             to_measure=True,
-            any_text=self._any_text,
+            any_text=self._starts.any_text or self._starts.dummy,
         )
         self._started = True
         return up(request, self._progress).started.server
@@ -244,7 +273,8 @@ class Servers:
         started = stacks.find(self._server.name)
         loaded = load_profile(self._profile, overrides=started.overrides, no_spec=started.no_spec)
         own: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
-        own |= _kernels(started, loaded.profile.serve.attention_backend)
+        own |= {"images": not images_off(loaded.profile, command_of(loaded.profile))}
+        own |= _kernels(started, loaded.profile)
         with contextlib.suppress(GemmaspecError, OSError):
             lock = resolve(loaded, started.engine, cached(loaded.profile, started.engine))
             own |= {"lock": dict(lock.facts())}
@@ -255,8 +285,8 @@ class Servers:
         return own
 
 
-def _kernels(started: Started, asked: str | None) -> dict[str, Any]:
-    """Return the patches for speed that a server has, why others are left out, and the backend that it logged."""
+def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
+    """Return the patches for speed that a server has, why others are left out, and what it logged of its speed."""
     found: dict[str, Any] = {"patches": None}
     with contextlib.suppress(GemmaspecError):
         engine = stacks.engine_of(started)
@@ -265,9 +295,21 @@ def _kernels(started: Started, asked: str | None) -> dict[str, Any]:
             found["patches"] = list(speedless.in_report(report))
             left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
             found |= {"left_out": left_out} if left_out else {}
-        named = logged(engine.logs(started.server)).backends
-        if asked or named:
-            found["attention_backend"] = (asked or named[0]).upper()
+        of_log = logged(engine.logs(started.server))
+        asked, spec = profile.serve.attention_backend, profile.speculative
+        named = [asked.upper()] if asked else list(of_log.backends[:1])
+        heads = [spec.attention_backend.upper()] if spec and spec.attention_backend else list(of_log.backends[1:2])
+        modes = as_logged(profile, vllm_of(profile) or newest(), of_log.mode or "", eager_draft=of_log.eager_draft)
+        known = {
+            "attention_backend": named[0] if named else None,
+            "draft_backend": next(iter(heads or named), None) if profile.draft else None,
+            "graphs": GRAPH_MODES.get(modes.target),
+            "head_graphs": GRAPH_MODES.get(modes.draft or "") if profile.draft and of_log.mode else None,
+            "kv_cache_dtype": of_log.kv_cache,
+            "linear_kernel": of_log.linear_kernel,
+            "sampling": of_log.sampling,
+        }
+        found |= {name: value for name, value in known.items() if value is not None}
     return found
 
 

@@ -15,9 +15,8 @@ from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.bench.cells import Cell as Place
 from gemmaspec.bench.prompts import PromptSet, chosen
 from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
-from gemmaspec.deploy.speed.bench_cells import Measuring
-from gemmaspec.deploy.speed.bench_server import Servers
-from gemmaspec.deploy.speed.prompt_sets import prompt_set
+from gemmaspec.deploy.speed.bench_cells import Measuring, prompt_set
+from gemmaspec.deploy.speed.bench_server import Servers, Starts
 from gemmaspec.deploy.speed.tune_field import Compared
 from gemmaspec.deploy.start import tuned
 from gemmaspec.deploy.start.starting import StartProgress
@@ -295,13 +294,15 @@ class _Run:
             servers = Servers(
                 self._compared.typed[profile],
                 loaded=loaded,
-                overrides=self._request.overrides,
-                engine=self._request.engine,
+                starts=Starts(
+                    overrides=self._request.overrides,
+                    engine=self._request.engine,
+                    any_text=self._request.any_text,
+                    replace=self._request.replace,
+                    timeout_s=self._request.timeout_s,
+                ),
                 running=False,
                 url=None,
-                any_text=self._request.any_text,
-                replace=self._request.replace,
-                timeout_s=self._request.timeout_s,
                 progress=self._progress,
                 command="tune",
             )

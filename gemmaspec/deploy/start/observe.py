@@ -68,7 +68,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     Raises ProfileError for a profile that the engine cannot run, DifferencesFound if it differs from its lock,
     EnvironmentMissing if the requested engine does not answer.
     """
-    stop_on_errors(loaded, note)
+    stop_on_errors(loaded, note, to_measure=request.to_measure)
     before = observe_stack(loaded.profile.name, note)
     runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
     hosts = hosts_of(loaded, request.hosts)

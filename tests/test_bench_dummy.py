@@ -1,0 +1,225 @@
+"""`bench --dummy-weights`: the profile as it is, but for its weights and how drafts are accepted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmaspec import data
+from gemmaspec.bench.cells import Arm
+from gemmaspec.bench.settings import arms_of
+from gemmaspec.checkpoint.published.shipped import servable_config, shipped_for
+from gemmaspec.deploy.checks.lint import stop_on_errors
+from gemmaspec.deploy.kept.attention import logged
+from gemmaspec.deploy.speed import dummy
+from gemmaspec.deploy.speed.bench_patches import patch_arms
+from gemmaspec.deploy.speed.dummy import dummy_overrides
+from gemmaspec.deploy.start.prepare import prepare
+from gemmaspec.engine.server import Server
+from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.measure.cell import Asking
+from gemmaspec.measure.lengths import count, of_length
+from gemmaspec.models.dummy import dummy_model
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.load import load_profile
+from gemmaspec.rows import Row
+from gemmaspec.stack.speed import speed_choice
+from tests import real
+from tests.fake_vllm import fake_vllm
+
+HERE = ("runtime.python=/opt/vllm/bin/python",)
+MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def command(profile: str, *overrides: str, alone: bool = False) -> dict[str, str]:
+    """The flags of the server, each with its value; of the speculative config each key."""
+    loaded = load_profile(profile, overrides=(*HERE, *overrides), no_spec=alone)
+    _, stack = prepare(loaded, engine="process")
+    server, _ = prepare(loaded, engine="process")
+    words = list(server.command)
+    found: dict[str, str] = {}
+    for place, word in enumerate(words):
+        if word.startswith("--"):
+            after = words[place + 1] if place + 1 < len(words) else ""
+            found[word] = "" if after.startswith("--") else after
+    if spec := found.pop("--speculative-config", None):
+        found |= {f"speculative.{key}": json.dumps(value) for key, value in json.loads(spec).items()}
+    return found | {"model": words[1], "plan": stack.files.get("plan.json", "")}
+
+
+@pytest.mark.parametrize("profile", MADE)
+@pytest.mark.parametrize("drafts", [True, False])
+def test_nothing_but_weights_and_acceptance_is_replaced(profile: str, *, drafts: bool) -> None:
+    loaded = load_profile(profile).profile
+    arm = next(one for one in arms_of(loaded, ()) if one.alone is not drafts)
+    replaced = dummy_overrides(profile, HERE, arm, lambda _: None)
+    before = command(profile, *arm.overrides, alone=arm.alone)
+    after = command(profile, *arm.overrides, *replaced, alone=arm.alone)
+    moved = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    weights = {"model", "--load-format", "--served-model-name"}
+    lots = {"speculative.model", "speculative.rejection_sample_method", "speculative.synthetic_acceptance_rates"}
+    assert moved <= weights | (lots if drafts else set())
+    assert after["--load-format"] == "dummy"
+    assert before.get("--served-model-name", loaded.target.model) in (after["--served-model-name"], loaded.target.model)
+    run = load_profile(profile, overrides=(*HERE, *arm.overrides, *replaced), no_spec=arm.alone).profile
+    plain = load_profile(profile, overrides=(*HERE, *arm.overrides), no_spec=arm.alone).profile
+    shelf = Shelf(data.patch_folders())
+    assert speed_choice(run, shelf).taken == speed_choice(plain, shelf).taken
+    assert run.env == {**plain.env, "HF_HUB_OFFLINE": "1"}
+
+
+def test_the_rates_are_those_of_the_arm() -> None:
+    (arm,) = arms_of(load_profile("nvidia-31b-mtp").profile, (7,))
+    found = dummy_overrides("nvidia-31b-mtp", (), arm, lambda _: None)
+    run = load_profile("nvidia-31b-mtp", overrides=(*arm.overrides, *found)).profile
+    assert run.speculative
+    assert run.speculative.synthetic_acceptance_rates == pytest.approx([0.7**place for place in range(1, 8)], abs=1e-4)
+
+
+def test_an_acceptance_that_the_profile_sets_stays() -> None:
+    own = ("speculative.rejection_sample_method=synthetic", "speculative.synthetic_acceptance_length=2.5")
+    found = dummy_overrides("nvidia-31b-mtp", own, Arm(method="mtp", k=4), lambda _: None)
+    assert not any("synthetic" in one for one in found)
+
+
+def test_a_cpu_draws_no_lots(tmp_path: Path) -> None:
+    tiny = tmp_path / "state" / "tiny"
+    for name in ("tiny-target", "tiny-draft"):
+        (tiny / name).mkdir(parents=True)
+        (tiny / name / "config.json").write_text("{}")
+        (tiny / name / "model.safetensors").write_text("weights")
+    found = dummy_overrides("tiny-cpu", (), Arm(method="draft_model", k=4), lambda _: None)
+    assert not any("synthetic" in one for one in found)
+    made = sorted(one.name for one in (tmp_path / "state" / "dummy").rglob("*") if one.is_file())
+    assert made == ["config.json", "config.json"]
+
+
+@pytest.mark.parametrize(
+    "model", ["LilaRest/gemma-4-31B-it-NVFP4-turbo", "RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic", "google/gemma-4-E4B-it"]
+)
+def test_a_folder_has_all_that_vllm_reads_beside_the_weights(model: str, tmp_path: Path) -> None:
+    made = dummy_model(model, None, into=tmp_path, note=lambda _: None)
+    files = {one.name: one.read_text() for one in made.iterdir()}
+    assert {"config.json", "generation_config.json", "processor_config.json", "tokenizer.json"} < files.keys()
+    config, tokenizer = json.loads(files["config.json"]), json.loads(files["tokenizer.json"])
+    words = tokenizer["model"]["vocab"]
+    assert sorted(words.values()) == list(range(config["text_config"]["vocab_size"]))
+    assert words["<|image|>"] == config["image_token_id"]
+    assert words["<|image>"] == config["boi_token_id"]
+    assert config["vision_config"] is not None  # vLLM reads its shapes where images are served
+    assert all(words[one["content"]] == one["id"] for one in tokenizer["added_tokens"])
+    assert made.name == model.partition("/")[2]  # sizes are read from names
+
+
+@pytest.mark.parametrize("model", ["z-lab/gemma-4-26B-A4B-it-DFlash", "google/gemma-4-12B-it", "nobody/knows"])
+def test_a_model_without_shapes_is_refused(model: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"do not ship with gemmaspec"):
+        dummy_model(model, None, into=tmp_path, note=lambda _: None)
+
+
+@pytest.mark.parametrize("model", ["./..", "~/..", "/a/.", "/a/.hidden/..", "state:../../x"])
+def test_a_folder_s_name_leads_nowhere_else(model: str, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.json").write_text("{}")
+    into = tmp_path / "into"
+    (into / "kept").mkdir(parents=True)
+    made = dummy_model(model, tmp_path / "own", into=into, note=lambda _: None)
+    assert made.parent == into
+    assert made != into
+    assert (into / "kept").is_dir()
+
+
+def test_every_model_that_ships_can_be_declared() -> None:
+    for ref in ("nvidia/Gemma-4-31B-IT-NVFP4", "RedHatAI/gemma-4-31B-it-NVFP4", "google/gemma-4-31B-it"):
+        known = shipped_for(ref)
+        assert known
+        config = servable_config(known)
+        assert ("quantization_config" in config) is (known.form != "BF16")
+        left = config.get("quantization_config", {}).get("ignore", ["vision_tower"])
+        assert any("vision_tower" in one for one in left)
+
+
+def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
+    profile = "nvidia-31b-mtp"
+    wanted = arms_of(load_profile(profile).profile, (0, 4))
+    found = patch_arms(wanted, ("speed", "none", "released"), profile, ())
+    assert [one.name for one in found if "released" in one.name] == [
+        "none/0/patches released",
+        "mtp/4/patches released",
+    ]
+    shelf = Shelf(data.patch_folders())
+    for arm in found:
+        run = load_profile(profile, overrides=arm.overrides, no_spec=arm.alone).profile
+        if arm.patches == "released":
+            assert run.serve.attention_backend is None
+        if arm.patches != "speed":
+            assert not speed_choice(run, shelf).taken
+
+
+def test_prompts_have_just_as_many_tokens_as_a_cell() -> None:
+    with fake_vllm() as fake:
+        port = int(fake.url.rpartition(":")[2])
+        server = Server(name="x", folder=Path("/x"), port=port, bind="127.0.0.1", model="m", speculates=False)
+        asking = Asking(
+            server=server, api_key=None, max_tokens=8, ignore_eos=True, temperature=0.0, timeout_s=10.0
+        )  # fmt: skip
+        for tokens in (64, 257):
+            made = of_length(asking, dummy.PROMPTS.prompts[:2], tokens, exactly=True)
+            assert [count(asking, one) for one in made] == [tokens, tokens]
+        with pytest.raises(UsageError, match="every prompt is longer"):
+            of_length(asking, dummy.PROMPTS.prompts[:2], 1, exactly=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "kernel"),
+    [
+        ("Using MarlinNvFp4LinearKernel for NVFP4 GEMM", "marlin"),
+        ("Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM", "flashinfer_cutlass"),
+        ("Using HummingLinearKernel for mixed-precision linear", "humming"),
+        ("Using CutlassFP8ScaledMMLinearKernel for Fp8LinearMethod", "cutlass"),
+        ("Using FlashInferCuteDslNvFp4W4A16LinearKernel for NVFP4 GEMM", "flashinfer_cutedsl"),
+        ("Using DeepGemmFp8BlockScaledMMKernel for Fp8LinearMethod", "deep_gemm"),
+        ("Using a kernel for nothing", None),
+    ],
+)
+def test_a_kernel_is_called_as_its_setting(line: str, kernel: str | None) -> None:
+    assert logged([line]).linear_kernel == kernel
+
+
+@pytest.mark.real_process
+def test_the_tiny_pair_is_timed_with_dummy_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real vLLM with random weights: contexts to the token, and rows that say what the log says."""
+    monkeypatch.undo()
+    real.tiny_pair()
+    cells = ["--k", "0,4", "--context", "64,200", "--concurrency", "1", "--max-tokens", "24"]
+    once = ["--rounds", "1", "--repeats", "0", "--each", "1", "--engine", "process", "--out", str(tmp_path / "out")]
+    done = real.gemmaspec("bench", "tiny-cpu", "--dummy-weights", *cells, *once, timeout=900)
+    assert done.code == 0, done.err
+    found: dict[str, Any] = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [(row["k"], row["context"]) for row in found["rows"]] == [(0, 64), (0, 200), (4, 64), (4, 200)]
+    asked = [(one["context"], sample["prompt_tokens"]) for one in found["cells"] for sample in one["samples"]]
+    assert all(context == tokens for context, tokens in asked)
+    for row in found["rows"]:
+        Row.model_validate(row)
+        assert (row["weights"], row["graphs"], row["kv_cache_dtype"]) == ("dummy", "none", "bf16")
+        assert (row["images"], row["sampling"], row["compile"]) == (True, "greedy", "eager")
+        assert "acceptance_by" not in row  # on a CPU vLLM draws no lots
+
+
+def test_a_server_that_is_only_slow_starts_to_be_measured() -> None:
+    loaded = load_profile("nvidia-31b-mtp", overrides=("machine=h200", "serve.attention_backend="))
+    with pytest.raises(ProfileError, match="GS501"):
+        stop_on_errors(loaded, lambda _: None)
+    stop_on_errors(loaded, lambda _: None, to_measure=True)
+    broken = load_profile("nvidia-31b-mtp", overrides=("serve.max_model_len=9999999",))
+    with pytest.raises(ProfileError):
+        stop_on_errors(broken, lambda _: None, to_measure=True)
