@@ -18,12 +18,12 @@ _NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
 """Failures are rows of data, of which there can be as many as vLLM has."""
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "top-level commands": (25, 24),
-    "options in the reference": (128, 100),
+    "options in the reference": (126, 100),
     "lint codes": (103, 85),
     "environment variables of its own": (6, 12),
-    "modules": (508, 320),
-    "package lines": (63_220, 48_000),
-    "words of the docs": (42_176, 39_000),
+    "modules": (504, 320),
+    "package lines": (62_990, 48_000),
+    "words of the docs": (42_175, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 
