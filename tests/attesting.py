@@ -16,16 +16,35 @@ from tests.launching import Place, make_place, plan_of
 SERVE = """\
 import os, sys
 import vllm.v1.core
-from importlib.metadata import entry_points
-names = os.environ.get("VLLM_PLUGINS")
-for plugin in entry_points(group="vllm.general_plugins"):
-    if names is None or plugin.name in names.split(","):
-        plugin.load()()
+from vllm.plugins import load_general_plugins
+load_general_plugins()
 exec(os.environ.get("TAMPER", ""))
+from uvicorn.server import Server
+from vllm.v1.engine.core import EngineCoreProc
+from vllm.v1.worker.cpu_worker import CPUWorker
+CPUWorker().compile_or_warm_up_model()
+EngineCoreProc().run_busy_loop()
+Server().serve()
 print("up", flush=True)
 sys.stdin.read()
 """
-"""Loads its plugins as vLLM does, does what TAMPER says, and serves until its stdin ends."""
+"""Loads its plugins as vLLM does, does what TAMPER says, goes through vLLM's doors in one process, and serves."""
+PLUGINS = """\
+import os
+from importlib.metadata import entry_points
+def load_general_plugins():
+    names = os.environ.get("VLLM_PLUGINS")
+    for plugin in entry_points(group="vllm.general_plugins"):
+        if names is None or plugin.name in names.split(","):
+            plugin.load()()
+"""
+DOORS = {
+    "vllm/plugins.py": PLUGINS,
+    "vllm/v1/engine/core.py": "class EngineCoreProc:\n    def run_busy_loop(self):\n        pass\n",
+    "vllm/v1/worker/cpu_worker.py": "class CPUWorker:\n    def compile_or_warm_up_model(self):\n        pass\n",
+    "uvicorn/server.py": "class Server:\n    def serve(self):\n        pass\n",
+}
+"""What launcher/attest_sum.py follows, FAKE; tests/test_patching_releases.py looks for them in vLLM's releases."""
 FOR_S = 120.0
 """How long a test waits at most; what it waits for comes within seconds."""
 
@@ -33,9 +52,17 @@ FOR_S = 120.0
 def serving_place(root: Path) -> Place:
     """An environment whose `vllm` goes on running."""
     place = make_place(root)
-    (place.package / "__init__.py").write_text("")
+    write_doors(place.site)
     write_program(place, f"#!{place.python}\n{SERVE}")
     return place
+
+
+def write_doors(folder: Path) -> None:
+    """Write the modules of a fake vLLM and a fake uvicorn that every server goes through."""
+    (folder / "vllm/__init__.py").write_text("")
+    for path, text in DOORS.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
 
 
 def write_program(place: Place, text: str) -> Path:

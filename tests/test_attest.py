@@ -9,10 +9,12 @@ import json
 import os
 import py_compile
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 
@@ -21,7 +23,7 @@ from gemmaspec.engine.server import EngineName, Server, State
 from gemmaspec.errors import GemmaspecError, PatchConflict
 from gemmaspec.launcher import attest_code as code_of
 from gemmaspec.launcher import attest_sum as summing
-from gemmaspec.ready.attested import Attesting
+from gemmaspec.ready.attested import ensure_attested
 from gemmaspec.ready.failed import Ended, failed_start
 from gemmaspec.ready.phases import Phase
 from gemmaspec.trees import provenance
@@ -103,19 +105,40 @@ def test_the_functions_that_a_hunk_changes_are_attested(scope: str, new: list[st
 # What is bound
 
 
+def file_of(text: str, **more: Any) -> dict[str, Any]:
+    """A file as targets.json has it, whose last line a hunk has changed."""
+    return {
+        "module": "m",
+        "file": "/nonexistent/m.py",
+        "text": text,
+        "sha256": "",
+        "fresh": False,
+        "hunks": [HUNK],
+        **more,
+    }
+
+
+def defaulted(fn: Any, values: Any) -> Any:
+    fn.__defaults__ = values
+    return fn
+
+
 def module_of(text: str) -> types.ModuleType:
     module = types.ModuleType("m")
-    exec(compile(text, "m.py", "exec"), vars(module))
+    exec(compile(text, "m.py", "exec", dont_inherit=True), vars(module))
     return module
 
 
 class JITFunction:
-    """A FAKE of Triton's, which needs a GPU's compiler: it keeps the function as `fn`."""
+    """A FAKE of Triton's, which needs a GPU's compiler: it keeps the function as `fn` and its text as `_src`."""
 
     __module__ = "triton.runtime.jit"
 
-    def __init__(self, fn: Any) -> None:
+    def __init__(self, fn: Any, src: str = "", run: Any = None) -> None:
         self.fn = fn
+        self._src = src or PATCHED.partition("\n\n")[2]
+        if run:
+            self.run = run
 
 
 class Compiled:
@@ -140,6 +163,32 @@ def decoy(fn: Any) -> Any:
         return True
 
     return functools.update_wrapper(inner, fn)
+
+
+class Slotted:
+    """A wrapper that keeps the function in a slot."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+
+REGISTRY = types.ModuleType("registry")
+
+
+def registered(fn: Any) -> Any:
+    REGISTRY.TABLE = {"value": fn}  # type: ignore[attr-defined]
+    return lambda *args: REGISTRY.TABLE["value"](*args)
+
+
+def by_weakref(fn: Any) -> Any:
+    KEPT.append(fn)
+    held = weakref.ref(fn)
+    return lambda *args: held()(*args)
+
+
+KEPT: list[Any] = []
 
 
 class Caller:
@@ -167,22 +216,35 @@ class Caller:
         (JITFunction, True),
         (Compiled, True),
         (Caller, True),
-        (lambda fn: types.FunctionType(fn.__code__, fn.__globals__), True),
+        (lambda fn: types.FunctionType(fn.__code__, fn.__globals__, None, fn.__defaults__), True),
         (decoy, False),
         (lambda fn: wrapped(decoy(fn)), False),
         (lambda fn: property(fn, lambda self, value: None), False),
         (lambda fn: types.FunctionType(fn.__code__, dict(fn.__globals__)), False),
-        (lambda fn: lambda *args: fn(*args), False),
+        (lambda fn: lambda *args: fn(*args), True),
+        (Slotted, True),
+        (lambda fn: (lambda held: lambda *args: held.fn(*args))(Slotted(fn)), True),
+        (registered, True),
+        (by_weakref, True),
+        (lambda fn: mock.Mock(wraps=fn), True),
+        (lambda fn: functools.partial(lambda call, *args: call(*args), fn), True),
+        (lambda fn: mock.Mock(return_value=1), False),
+        (lambda fn: JITFunction(fn, "def value(a, b=2):\n    return 1"), False),
+        (lambda fn: JITFunction(fn, "def value(a, b=2)"), False),
+        (lambda fn: JITFunction(fn, run=lambda *args: 1), False),
+        (lambda fn: wrapped(JITFunction(fn, "def value(a, b=2):\n    return 1")), False),
+        (lambda fn: defaulted(fn, (3,)), False),
+        (lambda fn: defaulted(fn, (2.0,)), False),
+        (lambda fn: defaulted(fn, None), False),
         (lambda fn: None, False),
         (lambda fn: types.SimpleNamespace(__wrapped__=fn), False),
     ],
 )
 def test_a_bound_name_is_seen_through_wrappers_that_hold_the_function(change: Callable[[Any], Any], same: bool) -> None:
     module = module_of(PATCHED)
-    digests = [code_of.digest(module.value.__code__)]
+    wants = code_of.expected(file_of(PATCHED)).functions["value"]
     module.value = change(module.value)
-    other, _ = code_of.difference(module, "value", digests, code_of.Digests())
-    assert (other is code_of.SAME) is same
+    assert (not code_of.difference(module, "value", wants).what) is same
 
 
 REMADE = {
@@ -214,21 +276,21 @@ class Base:
 @pytest.mark.parametrize(("head", "same"), REMADE.items())
 def test_a_class_that_is_remade_with_another_method_is_seen(head: str, same: bool) -> None:
     body = "\n    def value(self):\n        return 'patched'\n"
-    code = dict(code_of.functions_of(compile(f"class A:{body}", "m.py", "exec")))["A.value"]
+    code = dict(code_of.functions_of(compile(f"class A:{body}", "m.py", "exec", dont_inherit=True)))["A.value"]
     module = module_of(f"{MAKERS}\n{head}{body}")
-    other, _ = code_of.difference(module, "A.value", [code_of.digest(code)], code_of.Digests())
-    assert (other is code_of.SAME) is same
-    assert same or code_of.described(other).endswith("other (m.py:2)")
+    found = code_of.difference(module, "A.value", code_of.Function(codes={code_of.digest(code)}))
+    assert (not found.what) is same
+    assert same or found.what.endswith("other (m.py:2)")
 
 
 def test_a_kernel_of_triton_is_no_wrapper_to_tell_of() -> None:
     """`triton.jit` makes an object of the function's own name, in released vLLM too."""
     for wrapper, told in ((JITFunction, 0), (Compiled, 1)):
         module = module_of(PATCHED)
-        digests = [code_of.digest(module.value.__code__)]
+        wants = code_of.expected(file_of(PATCHED)).functions["value"]
         module.value = wrapper(module.value)
-        other, through = code_of.difference(module, "value", digests, code_of.Digests())
-        assert (other is code_of.SAME, len(through)) == (True, told)
+        found = code_of.difference(module, "value", wants)
+        assert (found.what, bool(found.through)) == ("", told)
 
 
 def test_nothing_of_a_bound_object_is_run() -> None:
@@ -238,8 +300,34 @@ def test_nothing_of_a_bound_object_is_run() -> None:
 
     module = module_of(PATCHED)
     module.value = Trap()
-    other, _ = code_of.difference(module, "value", ["x"], code_of.Digests())
-    assert other is module.value
+    found = code_of.difference(module, "value", code_of.Function(codes={"x"}))
+    assert (found.found is module.value, "Trap" in found.what) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("LIMIT = 8\nTABLE: dict = {(1, 'a'): [2, -3]}\nPAIR = (1, None)\n", {"LIMIT": 8, "TABLE": {(1, "a"): [2, -3]}, "PAIR": (1, None)}),
+        ("class A:\n    SIZE = 2\n", {"A.SIZE": 2}),
+        ("if True:\n    LIMIT = 8\n", {"LIMIT": 8}),
+        ("LIMIT = 8\nLIMIT = 9\n", {}),  # what follows is for the file to say
+        ("TABLE = {}\nTABLE |= {1: 2}\n", {}),
+        ("TABLE = []\nTABLE.append(1)\n", {}),
+        ("TABLE = [1]\nTABLE[0] = 2\n", {}),
+        ("LIMIT = 8\ndef f():\n    global LIMIT\n    LIMIT = 9\n", {}),
+        ("LIMIT = len('a')\n", {}),
+    ],
+)  # fmt: skip
+def test_values_of_the_module_that_a_hunk_assigns_are_attested(text: str, values: dict[str, Any]) -> None:
+    hunk = {"scope": "", "old": ["x"], "new": text.splitlines()}
+    wants = code_of.expected(file_of(text, hunks=[hunk]))
+    assert wants.values == values
+    module = module_of(text)
+    assert not any(found.what for _, found in code_of.names(module, wants))
+    for name in values:
+        holder = module.A if "." in name else module
+        setattr(holder, name.rpartition(".")[2], True)
+    assert all(found.what == "True" for name, found in code_of.names(module, wants) if name in values)
 
 
 # The words of the processes
@@ -249,9 +337,14 @@ def word(pid: int | None = None, **more: Any) -> dict[str, Any]:
     pid = os.getpid() if pid is None else pid
     row = {"module": "vllm.a", "function": "f", "state": "attested", "required": True}
     return {
-        "schema": 1, "pid": pid, "since": summing.born(pid), "title": "vllm serve", "python": "3.11", "checked": 5.0,
-        "looks": 3, "cost_ms": 1.5, "rows": [row], **more,
+        "schema": 2, "pid": pid, "since": summing.born(pid), "title": "vllm serve", "python": "3.11", "cost_ms": 1.5,
+        "roles": [summing.API_SERVER, summing.ENGINE_CORE, summing.WORKER], "rows": [row], **more,
     }  # fmt: skip
+
+
+def targets(*modules: str, **more: Any) -> dict[str, Any]:
+    files = [{"module": module, "runs": True} for module in modules or ("vllm.a",)]
+    return {"leader": os.getpid(), "headless": False, "files": files, **more}
 
 
 @pytest.fixture
@@ -263,15 +356,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b"[" * 9999, b'{"schema": 1}', b"x" * 70_000, b"\xff\xfe",
+    [b"", b"{", b"[]", b"null", b"[" * 9999, b'{"schema": 2}', b"x" * 300_000, b"\xff\xfe",
      json.dumps(word(rows=[{}])).encode(), json.dumps(word(rows=[word()["rows"][0]] * 999)).encode(),
      json.dumps(word(pid=True)).encode(), json.dumps(word(pid=2**40)).encode(), json.dumps(word(since="1")).encode(),
-     json.dumps(word(checked="x")).encode()],
-    ids=range(14),
+     json.dumps(word(cost_ms="x")).encode(), json.dumps(word(roles=1)).encode()],
+    ids=range(15),
 )  # fmt: skip
 def test_a_word_that_is_none_is_left_out(folder: Path, content: bytes) -> None:
     (folder / "processes/2.json").write_bytes(content)
-    found = summing.sum_up(folder=str(folder), leader=os.getpid())
+    found = summing.sum_up(str(folder), targets())
     assert [one["pid"] for one in found["processes"]] == [os.getpid()]
     assert json.loads((folder.parent / "attested.json").read_text())["processes"] == found["processes"]
 
@@ -282,53 +375,73 @@ def test_nothing_but_a_file_is_read_or_waited_for(folder: Path, kind: str) -> No
     {"fifo": os.mkfifo, "link": lambda path: path.symlink_to(folder / "processes/1.json"), "folder": os.mkdir}[kind](
         file
     )
-    assert len(summing.sum_up(str(folder), os.getpid())["processes"]) == 1
+    assert len(summing.sum_up(str(folder), targets())["processes"]) == 1
+
+
+def summed(folder: Path, *words: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The verdict as the host reads it."""
+    (folder / "processes/1.json").write_text(json.dumps(words[0]))
+    summing.sum_up(str(folder), targets(**more))
+    return parse_attested((folder.parent / "attested.json").read_bytes())
 
 
 def test_a_state_that_is_unknown_counts_as_different(folder: Path) -> None:
-    row = {**word()["rows"][0], "state": "fine"}
-    (folder / "processes/1.json").write_text(json.dumps(word(rows=[row])))
-    summing.sum_up(str(folder), os.getpid())
-    assert parse_attested((folder.parent / "attested.json").read_bytes()).state == "different"
+    assert summed(folder, word(rows=[{**word()["rows"][0], "state": "fine"}]))["state"] == "different"
 
 
 @pytest.mark.parametrize(
     "text",
-    [None, b"", b"{}", b"[]", b"[" * 9999, b'{"schema": 2, "processes": [], "silent": [], "now": 1}',
-     b'{"schema": 1, "processes": [{}], "silent": [], "now": 1}', b'{"schema": 1, "processes": [], "silent": [], "now": 1}',
-     b'{"schema": 1, "processes": [], "silent": [{"title": "VLLM::Worker", "pid": 1e999}], "now": 1}'],
+    [None, b"", b"{}", b"[]", b"[" * 9999, b'{"schema": 1, "state": "attested", "processes": [1]}',
+     b'{"schema": 2, "state": "attested", "processes": [{}], "text": "", "problems": [], "notes": []}',
+     b'{"schema": 2, "state": "attested", "processes": [], "text": "fine", "problems": [], "notes": []}',
+     b'{"schema": 2, "state": "fine", "processes": [], "text": "fine", "problems": [], "notes": []}'],
 )  # fmt: skip
-def test_a_sum_that_is_none_is_not_attested(text: bytes | None) -> None:
-    assert parse_attested(text).state == "not attested"
+def test_a_verdict_that_is_none_is_not_attested(text: bytes | None) -> None:
+    assert parse_attested(text)["state"] == "not attested"
     report = with_attested({"attestation": {}}, text)
     assert "no process has attested" in report["attested"]["text"]
     assert with_attested({}, text) == {}
 
 
-def test_a_required_module_that_no_process_imports_is_not_attested(folder: Path) -> None:
-    """A fork calls another module, and the patched file stays where it was, unused."""
-    absent = {**word()["rows"][0], "module": "vllm.left", "function": "", "state": "not imported"}
-    optional = {**absent, "module": "vllm.other", "required": False}
-    (folder / "processes/1.json").write_text(json.dumps(word(rows=[*word()["rows"], absent, optional])))
-    summing.sum_up(str(folder), os.getpid())
-    found = parse_attested((folder.parent / "attested.json").read_bytes())
-    assert (found.state, found.missing) == ("not attested", ("vllm.left",))
-    assert found.sentence == "NOT ATTESTED: vllm.left: imported by no process"
+ROW = word()["rows"][0]
+CORE = {**ROW, "module": "vllm.v1.core.utils"}
+ABSENT = {**CORE, "function": "", "state": "not imported"}
+ENGINE = word(title="VLLM::EngineCore", roles=[summing.ENGINE_CORE], rows=[CORE])
+SERVES = word(roles=[summing.API_SERVER])
+WORKS = word(title="VLLM::Worker", roles=[summing.WORKER])
 
 
-def test_a_module_that_one_process_imports_is_attested_and_functions_are_counted() -> None:
-    absent = {**word()["rows"][0], "function": "", "state": "not imported"}
-    rows = [word(), word(rows=[absent])]
-    assert summing.missing(rows) == []
-    document = {"schema": 1, "now": 1.0, "processes": rows, "silent": [], "missing": summing.missing(rows)}
-    assert parse_attested(json.dumps(document).encode()).sentence == "attested: 1 function in 2 processes"
+@pytest.mark.parametrize(
+    ("words", "modules", "headless", "text"),
+    [
+        ([SERVES, ENGINE, WORKS], ["vllm.a", "vllm.v1.core.utils"], False, "attested: 2 functions in 3 processes"),
+        # a fork calls another module, and the patched file stays where it was, unused
+        ([SERVES, {**ENGINE, "rows": []}, WORKS], ["vllm.v1.core.utils"], False, "vllm.v1.core.utils: imported by no engine core"),
+        # what the API server imports says nothing of the process that is to run it
+        ([word(rows=[CORE]), {**ENGINE, "rows": [ABSENT]}], ["vllm.v1.core.utils"], False, "vllm.v1.core.utils: imported by no engine core"),
+        ([SERVES, ENGINE, WORKS], ["vllm.gone"], False, "vllm.gone: imported by no process"),
+        ([ENGINE, WORKS], ["vllm.v1.core.utils"], False, "no API server has looked before it was ready"),
+        ([SERVES, ENGINE], ["vllm.v1.core.utils"], False, "no worker has looked before it was ready"),
+        ([WORKS], ["vllm.v1.core.utils", "vllm.a"], True, "attested: 1 function in 1 process"),
+        ([], ["vllm.a"], False, "no process has attested its patched functions"),
+    ],
+)  # fmt: skip
+def test_every_function_is_seen_where_it_is_to_run(
+    words: list[dict[str, Any]], modules: list[str], headless: bool, text: str
+) -> None:
+    found = summing.judged(words, [], targets(*modules, headless=headless))
+    assert text in found["text"]
+    assert (found["state"] == "attested") is text.startswith("attested")
+
+
+def test_a_process_of_vllm_that_has_not_looked_is_not_attested() -> None:
+    found = summing.judged([word()], ["VLLM::Worker (pid 7)"], targets())
+    assert found["text"] == "NOT ATTESTED: VLLM::Worker (pid 7) has not looked before it was ready"
 
 
 def test_what_a_process_says_cannot_move_the_terminal(folder: Path) -> None:
-    row = {**word()["rows"][0], "state": "different", "found": "\x1b[2J it is now evil\r\n"}
-    (folder / "processes/1.json").write_text(json.dumps(word(rows=[row], title="\x1b]0;x\x07")))
-    summing.sum_up(str(folder), os.getpid())
-    assert parse_attested((folder.parent / "attested.json").read_bytes()).sentence.isprintable()
+    row = {**ROW, "state": "different", "found": "\x1b[2J it is now evil\r\n"}
+    assert summed(folder, word(rows=[row], title="\x1b]0;x\x07"))["text"].isprintable()
 
 
 # Before ready
@@ -346,46 +459,43 @@ class Reporting:
         return self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
 
 
-def reported(now: float, *words: dict[str, Any], silent: tuple[str, ...] = ()) -> dict[str, Any]:
-    told = [{"pid": 7, "title": one} for one in silent]
-    found = {"schema": 1, "now": now, "processes": list(words), "silent": told, "missing": summing.missing(list(words))}
+def reported(*words: dict[str, Any], silent: tuple[str, ...] = ()) -> dict[str, Any]:
+    found = summing.judged(words, silent, targets())
     row = {"path": "vllm/a.py", "state": "applies", "line": 1, "detail": "", "sha256_before": "a", "sha256_after": "b"}
     patches = [{"patch": "one", "required": True, "state": "applies", "variant": "all", "files": [row]}]
     report = {"attestation": {"plugins": []}, "patches": patches, "vllm": {"version": "0.32.0", "path": "/vllm"}}
     return with_attested(report, json.dumps(found).encode())
 
 
-OTHER = [{**word()["rows"][0], "state": "different", "found": "it is now g (/x.py:1)"}]
+OTHER = [{**ROW, "state": "different", "found": "it is now g (/x.py:1)"}]
 SERVER = Server(name="pair", folder=Path("/nonexistent"), port=1, model="tiny", speculates=True)
+SILENT = ("VLLM::Worker (pid 7)",)
 
 
-def ensured(*reports: dict[str, Any] | None, fresh: bool = True) -> float:
+def ensured(*reports: dict[str, Any] | None) -> float:
     """How long the wait took by its own clock."""
     time = [0.0]
-    attesting = Attesting(Reporting(*reports), SERVER)  # type: ignore[arg-type]
-    attesting.ensure(clock=lambda: time[0], sleep=lambda s: time.__setitem__(0, time[0] + s), fresh=fresh)
+    engine: Any = Reporting(*reports)
+    ensure_attested(engine, SERVER, clock=lambda: time[0], sleep=lambda s: time.__setitem__(0, time[0] + s))
     return time[0]
 
 
-def test_ready_waits_until_every_process_has_looked_after_the_server_was_healthy() -> None:
-    begins, again = reported(6.0, word(checked=5.0)), reported(7.0, word(checked=6.5))
-    assert ensured(begins, begins, begins, again) > 0
-    assert ensured(begins, begins, fresh=False) == 0
-    assert ensured(None) == ensured({"patches": []}) == 0  # nothing is patched
+def test_ready_waits_for_a_process_that_is_late() -> None:
+    assert ensured(reported(word(), silent=SILENT), reported(word())) > 0
+    assert ensured(reported(word())) == ensured(None) == ensured({"patches": []}) == 0  # nothing is patched
 
 
 @pytest.mark.parametrize(
-    ("reports", "says"),
+    ("report", "says", "waits"),
     [
-        ([reported(6.0, word(checked=5.0))], "has not looked again"),
-        ([reported(6.0)], "no process has attested"),
-        ([reported(6.0, word(checked=5.0)), reported(8.0, word(checked=7.0), silent=("VLLM::Worker",))], "VLLM::Worker (pid 7) says nothing"),
-        ([reported(6.0), reported(8.0, word(checked=7.0, rows=OTHER))], "vllm.a.f: it is now g"),
+        (reported(), "no process has attested", True),
+        (reported(word(), silent=SILENT), "VLLM::Worker (pid 7) has not looked", True),
+        (reported(word(rows=OTHER)), "vllm.a.f: it is now g", False),
     ],
-)  # fmt: skip
-def test_a_server_that_is_not_attested_is_not_ready(reports: list[dict[str, Any]], says: str) -> None:
+)
+def test_a_server_that_is_not_attested_is_not_ready(report: dict[str, Any], says: str, waits: bool) -> None:
     with pytest.raises(PatchConflict) as error:
-        ensured(*reports)
+        ensured(report)
     assert says in error.value.message
     assert error.value.exit_code == 5
 
@@ -401,9 +511,9 @@ def test_a_start_that_its_own_process_ended_is_a_conflict_with_what_it_said() ->
 
 
 def test_a_running_server_whose_function_was_replaced_is_a_conflict_of_its_patch() -> None:
-    (fine,) = provenance.verdicts(reported(6.0, word()), ())
-    (replaced,) = provenance.verdicts(reported(6.0, word(rows=OTHER)), ())
-    (silent,) = provenance.verdicts(reported(6.0, word(), silent=("VLLM::Worker",)), ())
+    (fine,) = provenance.verdicts(reported(word()), ())
+    (replaced,) = provenance.verdicts(reported(word(rows=OTHER)), ())
+    (silent,) = provenance.verdicts(reported(word(), silent=SILENT), ())
     assert (fine.state, replaced.state, silent.state) == ("applied", "conflict", "conflict")
     assert "it is now g" in replaced.files[0].detail
-    assert "VLLM::Worker (pid 7) says nothing" in silent.files[0].detail
+    assert "VLLM::Worker (pid 7) has not looked" in silent.files[0].detail

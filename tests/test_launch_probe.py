@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.launcher import probe
-from tests.attesting import until
 from tests.fake_server import FakeServer, fake_server
 
 
@@ -143,47 +141,33 @@ def test_a_damaged_state_file_counts_as_none(server: FakeServer, tmp_path: Path,
     assert json.loads((tmp_path / "s").read_text())["moves"]
 
 
-def attest(
-    run: Path, *, state: str = "attested", checked: float = 1.0, silent: int = 0, missing: tuple[str, ...] = ()
-) -> None:
-    """What the processes of a patched server have said."""
+def attest(run: Path, state: str, text: str) -> None:
+    """The verdict on what the processes of a patched server have said."""
     (run / "attest").mkdir(exist_ok=True)
     (run / "attest/targets.json").write_text("{}")
-    row = {"module": "vllm.a", "function": "f", "state": state, "required": True, "found": "it is now g"}
-    one = {"pid": 7, "title": "vllm serve", "checked": checked, "rows": [row]}
-    told = [{"pid": 8, "title": "VLLM::Worker"}] * silent
-    document = {"now": checked, "processes": [one], "silent": told, "missing": list(missing)}
-    (run / "attested.json").write_text(json.dumps(document))
+    (run / "attested.json").write_text(json.dumps({"state": state, "text": text}))
 
 
 @pytest.mark.parametrize("proof", ["drafted", "answers"])
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("verdict", "says"),
     [
-        ({"state": "different"}, "vllm serve (pid 7): vllm.a f: it is now g"),
-        ({"missing": ("vllm.left",)}, "vllm.left: imported by no process"),
-        ({"silent": 1}, "VLLM::Worker (pid 8) says nothing"),
+        (("different", "NOT ATTESTED: vllm serve (pid 7): vllm.a.f: it is now g"), "vllm.a.f: it is now g"),
+        (("not attested", "NOT ATTESTED: vllm.left: imported by no process"), "vllm.left: imported by no process"),
         (None, "no process has said anything"),
     ],
 )
 def test_a_server_that_is_not_attested_fails_every_probe(
-    server: FakeServer, tmp_path: Path, proof: str, words: Any, says: str, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, tmp_path: Path, proof: str, verdict: Any, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attest(tmp_path, **words or {})
-    if words is None:
+    attest(tmp_path, *(verdict or ("", "")))
+    if verdict is None:
         (tmp_path / "attested.json").write_text("{")
     assert ask(server, tmp_path / "s", proof) == 1
     assert says in capsys.readouterr().out
-    assert not (tmp_path / "attest/started").exists()
 
 
-def test_a_start_is_over_once_every_process_has_looked_again(server: FakeServer, tmp_path: Path) -> None:
-    attest(tmp_path)
-    assert ask(server, tmp_path / "s", "drafted", deadline=1) == 1
-    later = threading.Thread(target=lambda: (until(lambda: asked(server)), attest(tmp_path, checked=2.0)))
-    server.requests.clear()
-    later.start()
+def test_a_server_that_is_attested_passes(server: FakeServer, tmp_path: Path) -> None:
+    attest(tmp_path, "attested", "attested: 1 function in 1 process")
     assert ask(server, tmp_path / "s", "drafted") == 0
-    later.join()
-    assert (tmp_path / "attest/started").exists()
     assert ask(server, tmp_path / "s", "answers") == 0

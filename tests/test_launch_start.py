@@ -6,6 +6,7 @@ On a FAKE vLLM whose processes are real; tests/test_attest_real.py has the real 
 from __future__ import annotations
 
 import compileall
+import json
 import os
 import py_compile
 import sysconfig
@@ -16,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.engine.attested import Attested, parse_attested
+from gemmaspec.engine.attested import parse_attested
 from gemmaspec.launcher import launch, origins
-from tests.attesting import FOR_S, SERVE, attested, said, served, serving_place, until, write_program
+from tests.attesting import FOR_S, SERVE, attested, said, served, serving_place, until, write_doors, write_program
 from tests.launching import CORE, Place, patch_of, plan_of, write_package
 
 
@@ -44,7 +45,7 @@ def first_line(line: str) -> Callable[[Place], Any]:
 def other_tree(place: Place) -> Path:
     """Another vLLM, unpatched."""
     write_package(place.run_dir.parent / "other/vllm")
-    (place.run_dir.parent / "other/vllm/__init__.py").write_text("")
+    write_doors(place.run_dir.parent / "other")
     return place.run_dir.parent / "other"
 
 
@@ -131,9 +132,29 @@ CLASS_HUNK = {
 }  # fmt: skip
 METHOD = plan_of(patch_of("one", CLASS_HUNK))
 SUBCLASS = CORE_IS + "class Planner(core.Planner):\n    {body}\ncore.Planner = Planner\n"
-FORK = CORE_IS + "pid = os.fork()\nif pid == 0:\n    core.value = lambda: 'child'\n"
+FORK = (
+    CORE_IS
+    + "pid = os.fork()\nif pid == 0:\n    core.value = lambda: 'child'\nelif os.waitpid(pid, 0)[1]:\n    raise SystemExit(1)  # as vLLM does when one of its processes ends\n"
+)
 OPTIONAL = plan_of({**patch_of(), "required": False})
 
+VALUES = {
+    "scope": "",
+    "line": 15,
+    "old": ["def value():"],
+    "new": [
+        "LIMIT = 16",
+        "TABLE = {(1, 2): [3]}",
+        "",
+        "",
+        "def limited(size=16, *, most=4):",
+        "    return size",
+        "",
+        "",
+        "def value():",
+    ],
+}
+VALUE = plan_of(patch_of("one", VALUES))
 WAYS = {
     # how the program begins
     "a console script in a venv": Way(ends="attested"),
@@ -189,11 +210,29 @@ WAYS = {
     "another module in its place": Way(ends="stopped", tamper=CORE_IS + "import types; sys.modules['vllm.v1.core'] = types.ModuleType('core')"),
     "old code run in the module again": Way(ends="stopped", tamper=CORE_IS + "exec(compile(\"def value():\\n    return 'stock'\\n\", core.__file__, 'exec'), vars(core))"),
     "a name that the file binds again": Way(ends="stopped", arrange=lambda place: (place.package / "v1/core.py").write_text(CORE + "\n\ndef _v2():\n    return 'stock'\n\n\nvalue = _v2\n")),
-    "a change some time after the plugins": Way(ends="stopped", tamper=CORE_IS + "import threading; threading.Timer(1.5, setattr, (core, 'value', len)).start()"),
+    "a change some time after the plugins": Way(ends="stopped", tamper=CORE_IS + "import threading; later = threading.Timer(0.1, setattr, (core, 'value', len)); later.start(); later.join()"),
     "a method that is replaced": Way(ends="stopped", says=("vllm.v1.core.Planner.plan",), plan=METHOD, tamper=CORE_IS + "core.Planner.plan = lambda self, specs: True"),
     "a method that stays": Way(ends="attested", plan=METHOD),
     "a subclass that overrides it": Way(ends="stopped", plan=METHOD, tamper=SUBCLASS.format(body="plan = lambda self, specs: True")),
     "a subclass that does not": Way(ends="attested", plan=METHOD, tamper=SUBCLASS.format(body="pass")),
+    "a value that is replaced": Way(ends="stopped", says=("vllm.v1.core.LIMIT", "it is now 8"), plan=VALUE, tamper=CORE_IS + "core.LIMIT = 8"),
+    "a table that is changed": Way(ends="stopped", says=("vllm.v1.core.TABLE",), plan=VALUE, tamper=CORE_IS + "core.TABLE[1, 2] = [4]"),
+    "values that stay": Way(ends="attested", plan=VALUE),
+    "other defaults": Way(ends="stopped", says=("other defaults",), plan=VALUE, tamper=CORE_IS + "core.limited.__defaults__ = (1,)"),
+    "other keyword defaults": Way(ends="stopped", says=("other defaults",), plan=VALUE, tamper=CORE_IS + "core.limited.__kwdefaults__ = {'most': 1}"),
+    "the package's attribute": Way(ends="stopped", says=("has another module",), tamper=CORE_IS + "import types, vllm.v1; vllm.v1.core = types.ModuleType('other')"),
+    "a package on the way": Way(ends="stopped", says=("has another module",), tamper=CORE_IS + "import types; sys.modules['vllm'].v1 = types.ModuleType('other')"),
+    "a module that is deleted and changed": Way(ends="stopped", tamper=CORE_IS + "del sys.modules['vllm.v1.core']; core.value = len"),
+    "a module that is deleted": Way(ends="attested", tamper=CORE_IS + "del sys.modules['vllm.v1.core']"),
+    "a module that is imported twice": Way(ends="stopped", tamper=CORE_IS + "del sys.modules['vllm.v1.core']; import vllm.v1.core; core.value = len"),
+    "a module that is loaded again": Way(ends="attested", tamper=CORE_IS + "import importlib; importlib.reload(core)"),
+    "a plain closure": Way(ends="attested", says=(), tamper=CORE_IS + "old = core.value; core.value = (lambda fn: lambda *a: fn(*a))(old)"),
+    "a plain wrapper": Way(ends="attested", tamper=CORE_IS + "old = core.value; core.value = lambda *a: old(*a)"),
+    "mock wraps=": Way(ends="attested", tamper=CORE_IS + "from unittest import mock; core.value = mock.Mock(wraps=core.value)"),
+    "mock": Way(ends="stopped", tamper=CORE_IS + "from unittest import mock; mock.patch.object(core, 'value').start()"),
+    "operator.setitem": Way(ends="stopped", tamper=CORE_IS + "import operator; operator.setitem(vars(core), 'value', len)"),
+    "an overlay that is cleaned away": Way(ends="attested", tamper=CORE_IS + "os.remove(core.__file__)"),
+    "a module that nobody imports": Way(ends="unseen", says=(), arrange=lambda place: write_program(place, f"#!{place.python}\n{SERVE.replace('import vllm.v1.core', '')}")),
     "a forked process that replaces it": Way(ends="stopped", tamper=FORK),
     "an optional patch that is replaced": Way(ends="optional", says=("not attested",), plan=OPTIONAL, tamper=CORE_IS + REPLACE),
 }  # fmt: skip
@@ -216,20 +255,18 @@ def test_every_way_to_start_ends_rightly(name: str, tmp_path: Path) -> None:
             found = until(lambda: settled(place, way.ends))
             assert process.poll() is None
             err = said(place)
-            assert found.state == ("not attested" if way.ends == "silent" else "attested"), found.sentence
-            assert bool(found.notes) is ("wraps" in name or "lru_cache" in name or way.ends == "optional")
+            assert found["state"] == ("not attested" if way.ends in ("silent", "unseen") else "attested"), found["text"]
+            assert way.ends != "unseen" or "vllm.v1.core: imported by no process" in found["text"]
+            wraps = any(word in name for word in ("wraps", "lru_cache", "plain closure", "plain wrapper"))
+            assert bool(found["notes"]) is (wraps or way.ends == "optional")
     for words in way.says:
         assert words in err, err
 
 
-def settled(place: Place, ends: str) -> Attested | None:
-    """What the processes attest, once each has looked more than once."""
-    if ends == "silent":
-        return parse_attested(None)
+def settled(place: Place, ends: str) -> dict[str, Any] | None:
+    """The verdict, once all processes serve."""
     found = attested(place)
-    if not found or not all(one["looks"] > 2 for one in found["processes"]):
-        return None
-    return parse_attested((place.run_dir / "attested.json").read_bytes())
+    return parse_attested(None) if ends == "silent" else found and parse_attested(json.dumps(found).encode())
 
 
 def test_an_interpreter_that_says_nothing_is_given_up(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.launcher import launch
+from gemmaspec.launcher import attest_sum, launch
 from gemmaspec.launcher.launch import FileEdit, Read
 from gemmaspec.patching.patch import load_patches
 from gemmaspec.patching.plan import compile_plan
@@ -102,6 +102,23 @@ def test_a_release_before_the_first_range_does_not_need_them(version: str) -> No
     results, changed = launch.decide_plan(PLAN, version, reading(version))
     assert {result.state for result in results} == {"not-needed"}
     assert not changed
+
+
+@pytest.mark.parametrize("version", RELEASES)
+def test_every_release_has_the_functions_in_which_its_processes_attest(version: str) -> None:
+    """Each is called: what nobody calls makes a process that has not looked, and no start would be attested."""
+    doors = {name: door for name, door in attest_sum.DOORS.items() if name.startswith("vllm.")}
+    paths = {name: f"{name.replace('.', '/')}{'/__init__' if name == 'vllm.plugins' else ''}.py" for name in doors}
+    callers = ("vllm/engine/arg_utils.py", "vllm/v1/worker/worker_base.py", "vllm/v1/engine/core.py")
+    starts = [f"vllm/entrypoints/{name}launcher.py" for name in ("", "launchers/")]
+    files = read_from_wheel("vllm", version, [*paths.values(), *callers, *starts, "vllm/v1/executor/abstract.py"])
+    for name, (function, _, _) in doors.items():
+        tree = ast.parse(files[paths[name]])
+        assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in ast.walk(tree)), name
+    assert all(b"load_general_plugins()" in files[path] for path in callers)
+    assert b".run_busy_loop()" in files["vllm/v1/engine/core.py"]
+    assert b'"compile_or_warm_up_model"' in files["vllm/v1/executor/abstract.py"]
+    assert any(b"server.serve(" in files.get(path, b"") for path in starts)
 
 
 # What the patched functions do: taken out of the release and run by themselves

@@ -1,143 +1,158 @@
 """Runs inside vLLM: attests, in each of its processes, that the patched functions are the ones that are bound.
 
 The launcher puts this file into RUN/attest as `gemmaspec_attest`; attest_site.py begins it when a process looks for
-vLLM. A daemon thread then looks every half second, so it sees what import, plugins and later code left behind, in
-whatever order they ran. It looks only at modules that vLLM has imported, and imports none.
+vLLM. It looks twice: when vLLM has loaded its plugins, and when the process is about to serve. Both are calls of
+functions of vLLM and of uvicorn, the doors of attest_sum.py; no thread runs. It looks at modules that were imported,
+and imports none.
 
-Each process writes what it found to RUN/attest/processes. One of them, whichever holds a lock, sums up in
-RUN/attested.json: that is what the launcher's host reads. A difference ends the server with exit code 5 while it
-starts; once RUN/attest/started exists, it is told and ends nothing. Standard library, Python 3.10+.
+Each process writes what it found to RUN/attest/processes, and one that is about to serve sums up in RUN/attested.json:
+that is what the launcher's host reads. A difference in a required patch ends the server with exit code 5. Standard
+library, Python 3.10+.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import fcntl
-import hashlib
+import functools
 import json
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gemmaspec_attest_code as code_of  # type: ignore[import-not-found]  # attest_code.py, under that name
 import gemmaspec_attest_sum as summing  # type: ignore[import-not-found]  # attest_sum.py, under that name
 
-LOOK_S = 0.5  # between two looks
-SUM_S = 1.0  # between two sums while the server starts
-WRITE_S = 10.0  # between two writings of the same, once the start is over
-DIES_WITHIN_S = 15.0  # how long a process waits for the first one to end the server
 CODE = 5
 
 _begun: Attestor | None = None
 
 
-def begin(folder: str) -> None:
-    """Begin to attest in this process, and in those that it forks."""
+def begin(folder: str) -> Attestor | None:
+    """Begin to attest in this process and in those that it forks; None if there is nothing to attest."""
     global _begun
     if _begun is None:
         with contextlib.suppress(OSError, ValueError, KeyError):
             _begun = Attestor(folder)
-            os.register_at_fork(before=_begun.hold, after_in_parent=_begun.go_on, after_in_child=_begun.forked)
-            _begun.start()
+    return _begun
 
 
 class Attestor:
     """What one process knows of the patched functions in it."""
 
     def __init__(self, folder: str) -> None:
-        """Read what is to be attested. Raise OSError or ValueError if there is nothing."""
+        """Read what is to be attested, and follow the modules that it takes. Raise OSError or ValueError."""
         self.folder = folder
         with open(os.path.join(folder, "targets.json"), encoding="utf-8") as file:
             self.targets: dict[str, Any] = json.load(file)
-        self.lock = threading.Lock()  # held while it looks, so that no fork sees half of a look
-        self.digests = code_of.Digests()
-        self.expected: dict[str, dict[str, list[str]] | str] = {}
-        self.said: dict[str, Any] = {}
-        self.wrote_at = 0.0
+        self.files = {file["module"]: file for file in self.targets["files"]}
+        self.modules: dict[str, list[Any]] = {name: [] for name in self.files}  # as imported, whatever came after
+        self.expected: dict[str, code_of.Expected | str] = {}
+        self.roles: list[str] = []
         self.cost_s = 0.0
-        self.looks = 0
         self.told: set[str] = set()
-        self.ending = False
-        self.summed_at = 0.0
-        self.sums: int | None = None  # the open lock of the process that sums up
+        for name in {*summing.DOORS, *self.files} & set(sys.modules):
+            self.imported(sys.modules[name])
+        os.register_at_fork(after_in_child=lambda: self.roles.clear())
+        with contextlib.suppress(FileExistsError):  # the first process: the server's exit code is its own
+            os.close(os.open(os.path.join(folder, "first"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            atexit.register(self.end_as_told, os.getpid())
 
-    def start(self) -> None:
-        """Begin the thread that looks."""
-        threading.Thread(target=self._run, name="gemmaspec-attest", daemon=True).start()
+    def find_spec(self, finder: Any, name: str, path: Any, target: Any) -> Any:
+        """Return what the other finders say of a module that is followed; its import then ends here."""
+        if name not in summing.DOORS and name not in self.files:
+            return None
+        finds = [getattr(one, "find_spec", None) for one in sys.meta_path if one is not finder]
+        specs = (find(name, path, target) for find in finds if find)
+        spec: Any = next((one for one in specs if one is not None), None)
+        with contextlib.suppress(AttributeError, TypeError):  # none, or a loader that is no object of its own
+            spec.loader.exec_module = functools.partial(self._exec, spec.loader)
+        return spec
 
-    def hold(self) -> None:
-        """Let no look run while this process forks."""
-        self.lock.acquire()
+    def _exec(self, loader: Any, module: Any) -> None:
+        del loader.exec_module
+        loader.exec_module(module)
+        self.imported(module)
 
-    def go_on(self) -> None:
-        """Let looks run again after a fork."""
-        self.lock.release()
+    def imported(self, module: Any) -> None:
+        """Remember a module as it was imported, and look whenever somebody goes through its door."""
+        if all(module is not one for one in self.modules.get(module.__name__, [module])):
+            self.modules[module.__name__].append(module)
+        if module.__name__ in summing.DOORS:
+            name, after, role = summing.DOORS[module.__name__]
+            classes = (one for one in list(vars(module).values()) if isinstance(one, type))
+            for holder in [module, *(one for one in classes if one.__module__ == module.__name__)]:
+                if isinstance(found := vars(holder).get(name), types.FunctionType):
+                    setattr(holder, name, self._door(found, role, after=after))
 
-    def forked(self) -> None:
-        """Go on in a child: threads do not survive a fork, and the lock of the sum is the parent's."""
-        self.lock = threading.Lock()
-        self.said, self.wrote_at, self.cost_s, self.looks = {}, 0.0, 0.0, 0
-        if self.sums is not None:
-            os.close(self.sums)
-            self.sums = None
-        self.start()
+    def _door(self, function: Any, role: str, *, after: bool) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def gemmaspec_looks(*arguments: Any, **named: Any) -> Any:
+            if not after:
+                self.look(role)
+            result = function(*arguments, **named)
+            if after:
+                self.look(role)
+            return result
 
-    def _run(self) -> None:
-        while True:
-            with self.lock:
-                try:
-                    self.look()
-                except Exception as error:  # what does not look writes nothing, and what is not written is not attested
-                    self._tell(f"cannot attest in process {os.getpid()}: {type(error).__name__}: {error}")
-            time.sleep(LOOK_S)
+        return gemmaspec_looks
 
-    def look(self) -> None:
-        """Look once at every patched function, write down what was found, and end the server if it has to end."""
-        if "vllm" not in sys.modules:
-            return
-        began = time.thread_time()
-        rows = [row for file in self.targets["files"] for row in self._file(file)]
-        wrong = [row for row in rows if row["state"] == "different"]
-        self.looks += 1
-        self.cost_s += time.thread_time() - began
-        over = self._exists("started")
-        self._write(rows, over=over)
-        for row in wrong:
-            self._say_wrong(row, over=over)
-        self._sum_up(over=over)
-        if not over and self._exists("different"):
-            self._end()
+    def look(self, role: str) -> None:
+        """Look at every patched function, write down what was found, and end the server if it has to end.
 
-    def _file(self, file: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return a row for each patched function of a file, one for the file if it has none."""
+        What does not look writes nothing, and what is not written is not attested.
+        """
+        try:
+            began = time.thread_time()
+            self.roles += [role] if role and role not in self.roles else []
+            rows = [row for file in self.files.values() for row in self._rows(file)]
+            self.cost_s += time.thread_time() - began
+            self._write(rows)
+            wrong = [row for row in rows if row["state"] == "different"]
+            for row in wrong:
+                self._say_wrong(row)
+            if any(row["required"] for row in wrong):
+                self._end()
+            if role:
+                summing.sum_up(self.folder, self.targets)
+        except Exception as error:
+            self._tell(f"cannot attest in process {os.getpid()}: {type(error).__name__}: {error}")
+
+    def _rows(self, file: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield a row for each patched name of a file, one for the file if it has none or was not imported."""
         name = file["module"]
-        module = sys.modules.get(name)
         row = {"module": name, "function": "", "state": "not imported", "required": file["required"]}
-        if module is None:
-            return [row]
-        if getattr(getattr(module, "__spec__", None), "_initializing", False):
-            return [row]  # an import that has not ended has not bound its names
-        origin = code_of.file_of(module)
-        if not code_of.same_file(origin, file["file"]):
-            found = f"it was imported from {origin or described_module(module)}, not from {file['file']}"
-            return [{**row, "state": "different", "found": found}]
+        there = sys.modules.get(name)
+        modules = [*self.modules[name], *([there] if there is not None and there not in self.modules[name] else [])]
+        # an import that has not ended has not bound its names
+        modules = [one for one in modules if not getattr(getattr(one, "__spec__", None), "_initializing", False)]
+        if not modules:
+            yield row
+            return
+        if parent := code_of.other_in_parent(name):
+            yield {**row, "state": "different", "found": f"{name.rpartition('.')[0]} has {parent} in its place"}
         expected = self._expected(file)
-        if isinstance(expected, str):
-            return [{**row, "state": "different", "found": expected}]
-        rows = [self._function(module, row, function, digests) for function, digests in expected.items()]
-        return rows or [{**row, "state": "attested"}]
+        for module in modules:
+            origin = code_of.file_of(module)
+            if not code_of.same_file(origin, file["file"]):
+                where = origin or f"a {type(module).__module__}.{type(module).__qualname__} without a file"
+                yield {**row, "state": "different", "found": f"it was imported from {where}, not from {file['file']}"}
+            elif isinstance(expected, str):
+                yield {**row, "state": "different", "found": expected}
+            else:
+                names = list(code_of.names(module, expected))
+                yield from ({**row, "function": one, **self._row(found)} for one, found in names)
+                if not names:
+                    yield {**row, "state": "attested"}
 
-    def _function(self, module: Any, row: dict[str, Any], name: str, digests: list[str]) -> dict[str, Any]:
-        other, through = code_of.difference(module, name, digests, self.digests)
-        found = {**row, "function": name, "state": "attested"}
-        if other is not code_of.SAME:
-            what = code_of.described(other)
-            found |= {"state": "different", "found": f"it is now {what}{self._whose(other)}"}
-        return {**found, "wrapped": through[:8]} if through else found
+    def _row(self, found: code_of.Difference) -> dict[str, Any]:
+        if found.what:
+            return {"state": "different", "found": f"it is now {found.what}{self._whose(found.found)}"}
+        return {"state": "attested", **({"wrapped": [found.through]} if found.through else {})}
 
     def _whose(self, found: Any) -> str:
         """Return which general plugin brought an object, where its module says so."""
@@ -147,72 +162,26 @@ class Attestor:
                 return f", of the plugin {plugin['name']} ({plugin['value']})"
         return ""
 
-    def _expected(self, file: Mapping[str, Any]) -> dict[str, list[str]] | str:
-        """Return the digests that a file's functions must have, or why there are none."""
+    def _expected(self, file: Mapping[str, Any]) -> code_of.Expected | str:
+        """Return what the file's names have to be, or why that is not known."""
         name = file["module"]
         if name not in self.expected:
             try:
-                with open(file["file"], "rb") as opened:
-                    data = opened.read()
-                self.expected[name] = self._digests(file, data)
+                self.expected[name] = code_of.expected(file)
             except (OSError, SyntaxError, ValueError) as error:
-                return f"{file['file']} cannot be read: {error}"
+                return f"{file['file']}: {error}"
         return self.expected[name]
 
-    def _digests(self, file: Mapping[str, Any], data: bytes) -> dict[str, list[str]] | str:
-        sha256 = hashlib.sha256(data).hexdigest()
-        if sha256 != file["sha256"]:
-            return f"{file['file']} was changed since the launcher wrote it: sha256 {sha256[:12]}…"
-        code = code_of.compiled(data, file["file"]) if file["fresh"] else code_of.compile_now(data, file["file"])
-        found: dict[str, list[str]] = code_of.wanted(code, data, file["hunks"])
-        return found
-
-    def _exists(self, name: str) -> bool:
-        return os.path.exists(os.path.join(self.folder, name))
-
-    def _write(self, rows: list[dict[str, Any]], *, over: bool) -> None:
-        """Write this process's word: at every look of a start, and when it changed or is old later."""
-        said = {"rows": rows, "python": sys.version.split()[0]}
-        now = time.monotonic()
-        if said == self.said and over and now - self.wrote_at < WRITE_S:
-            return
-        self.said, self.wrote_at = said, now
+    def _write(self, rows: list[dict[str, Any]]) -> None:
         pid = os.getpid()
-        document = {
-            "schema": 1,
-            "pid": pid,
-            "since": summing.born(pid),
-            "title": summing.title(pid),
-            "checked": now,
-            "looks": self.looks,
-            "cost_ms": round(self.cost_s * 1000, 2),
-            **said,
-        }
-        summing.write(os.path.join(self.folder, "processes", f"{pid}.json"), document)
+        word = {"schema": 2, "pid": pid, "since": summing.born(pid), "title": summing.title(pid), "roles": self.roles}
+        word |= {"cost_ms": round(self.cost_s * 1000, 2), "python": sys.version.split()[0], "rows": rows}
+        summing.write(os.path.join(self.folder, "processes", f"{pid}.json"), word)
 
-    def _sum_up(self, *, over: bool) -> None:
-        """Sum up all processes, if no other process does; it reads the whole of /proc, so not at every look."""
-        if time.monotonic() - self.summed_at < (WRITE_S if over else SUM_S):
-            return
-        if self.sums is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            opened = os.open(os.path.join(self.folder, "sum.lock"), flags, 0o600)
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(opened)
-                return
-            self.sums = opened
-        self.summed_at = time.monotonic()
-        summing.sum_up(self.folder, self.targets["leader"])
-
-    def _say_wrong(self, row: Mapping[str, Any], *, over: bool) -> None:
-        """Say what is wrong once; in a start of a required patch, leave word for the process that ends the server."""
+    def _say_wrong(self, row: Mapping[str, Any]) -> None:
         what = ".".join(part for part in (row["module"], row["function"]) if part)
         line = f"process {os.getpid()} ({summing.title(os.getpid())}): {what} is not the patched one: {row['found']}"
         self._tell(f"not attested: {line}")
-        if row["required"] and not over and not self._exists("different"):
-            summing.write(os.path.join(self.folder, "different"), {"line": line})
 
     def _tell(self, line: str) -> None:
         if line not in self.told:
@@ -220,32 +189,26 @@ class Attestor:
             say(line)
 
     def _end(self) -> None:
-        """End the server from its first process, so that its exit code is this one's; other processes wait for that."""
-        if summing.is_first(self.folder, os.getpid()):
-            say("vllm was stopped, because a required patch is not what runs in all of its processes")
-            say("next: remove the plugin or module that replaces it, or the patch from the profile")
-            for pid in summing.below(os.getpid()):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+        """End this process and those below it. vLLM ends when one of its processes does, and then says 5 itself."""
+        with contextlib.suppress(OSError):
+            summing.write(os.path.join(self.folder, "different"), {})
+        say("vllm was stopped, because a required patch is not what runs in all of its processes")
+        say("next: remove the plugin or module that replaces it, or the patch from the profile")
+        for pid in summing.below(os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        os._exit(CODE)
+
+    def end_as_told(self, first: int) -> None:
+        """Give the server's first process the exit code 5 if another one ended because of a difference."""
+        if os.getpid() == first and os.path.exists(os.path.join(self.folder, "different")):
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
             os._exit(CODE)
-        if self.ending:
-            return
-        self.ending = True
-        threading.Thread(target=_exit_later, name="gemmaspec-attest-end", daemon=True).start()
-
-
-def _exit_later() -> None:
-    time.sleep(DIES_WITHIN_S)
-    os._exit(CODE)
-
-
-def described_module(module: Any) -> str:
-    """Return what stands in sys.modules in place of a module that has no file."""
-    return f"a {type(module).__module__}.{type(module).__qualname__} without a file"
 
 
 def say(line: str) -> None:
-    """Print one line as the launcher does. Not by sys.stderr: a thread must not wait for its lock."""
+    """Print one line as the launcher does."""
     text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
     with contextlib.suppress(OSError):
         os.write(2, f"gemmaspec: {text}\n".encode("utf-8", "replace"))

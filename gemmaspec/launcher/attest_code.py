@@ -1,14 +1,16 @@
-"""What a patched file's functions are in a running process: digests of code, and the function behind a bound name.
+"""What a patched file has to be in a running process, and what is bound there instead.
 
-Runs inside vLLM, loaded by attest.py; it imports nothing but the standard library. Two code objects are the same if a
-digest of what they do is: names, constants, instructions, exception table and nested code, not file names and lines.
-One interpreter computes both sides, so its release and its -O do not matter.
+Runs inside vLLM, loaded by attest.py; it imports nothing but the standard library. A patched function is compared by a
+digest of what its code does (names, constants, instructions, exception table and nested code, not file names and lines)
+and by its defaults; one interpreter computes both sides, so its release and its -O do not matter. A kernel of Triton is
+compared by the source that Triton compiles, and a name of the module or a class that a hunk assigns by its value.
 """
 
 from __future__ import annotations
 
+import ast
+import collections
 import contextlib
-import functools
 import hashlib
 import marshal
 import os
@@ -16,22 +18,125 @@ import stat
 import struct
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import MAGIC_NUMBER as MAGIC
 from typing import Any
 
 MISSING = object()
-SAME = object()
 CLASS_BODY = 0x3  # CO_OPTIMIZED | CO_NEWLOCALS: a function's code has them, a class's body and a module do not
 GENERATOR_BASED = 0x100  # CO_ITERABLE_COROUTINE, which types.coroutine sets in the code of a function
-DEEPEST = 16  # wrappers around one function
-LOOKED_AT = 400  # objects that are searched for a wrapped function
-WRAPPERS = {  # by the top module of a wrapper's type: where it keeps the function
-    "triton": ("fn",),
-    "torch": ("_torchdynamo_orig_callable", "__wrapped__", "_init_fn", "fn"),
-    "numba": ("py_func",),
-    "wrapt": ("__wrapped__",),
+DEEPEST = 6  # steps from a bound object to the function in it
+LOOKED_AT = 2000  # objects that are searched for a function
+BY_NAME = {"numba": "py_func", "wrapt": "__wrapped__"}  # wrappers that keep their function in C, by top module
+SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
+CHANGES = {
+    *("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"),
+    *("update", "setdefault", "add", "discard"),
 }
+
+
+@dataclass
+class Function:
+    """What a patched function has to be; one that is defined twice may be either."""
+
+    codes: set[str] = field(default_factory=set)
+    defaults: list[dict[Any, Any]] = field(default_factory=list)
+    """Of each definition, its defaults that are constants: by position, or by keyword."""
+    sources: set[str] = field(default_factory=set)
+    """Its syntax trees without decorators, for Triton."""
+
+
+@dataclass
+class Expected:
+    """What the patched names of a file have to be."""
+
+    functions: dict[str, Function]
+    values: dict[str, Any]
+
+
+@dataclass
+class Difference:
+    """How a bound object differs from the patched one: not at all, if `what` is empty."""
+
+    what: str = ""
+    found: Any = None
+    through: str = ""
+    """The wrapper that holds the function, if there is one."""
+
+
+def expected(file: Mapping[str, Any]) -> Expected:
+    """Return what a file of targets.json has to be. Raise OSError, SyntaxError or ValueError if that is not known."""
+    data = str(file["text"]).encode("latin-1")
+    with contextlib.suppress(FileNotFoundError):  # something may have cleaned it away after the import
+        with open(file["file"], "rb") as opened:
+            sha256 = hashlib.sha256(opened.read()).hexdigest()
+        if sha256 != file["sha256"]:
+            raise ValueError(f"it was changed since the launcher wrote it: sha256 {sha256[:12]}…")
+    code = compiled(data, file["file"]) if file["fresh"] else compile_now(data, file["file"])
+    found = {name: Function(codes=set(codes)) for name, codes in wanted(code, data, file["hunks"]).items()}
+    tree = ast.parse(data)
+    lines = [line.decode("utf-8", "replace") for line in data.splitlines()]
+    changed = {number for hunk in file["hunks"] for number in _changed(hunk, lines)}
+    values: dict[str, Any] = {}
+    for above, node in _statements(tree, ""):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if function := found.get(above + node.name):
+                function.defaults.append(_constant_defaults(node.args))
+                function.sources.add(_source(node))
+        elif changed & set(range(node.lineno, (node.end_lineno or 0) + 1)):
+            values |= {above + name: value for name, value in _constants(node) if not _changes(tree, name)}
+    return Expected(found, values)
+
+
+def _statements(node: ast.AST, above: str) -> Iterator[tuple[str, Any]]:
+    """Yield the functions and assignments of a module and its classes, each with the name of what holds it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from _statements(child, f"{above}{child.name}.")
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign)):
+            yield above, child
+        elif isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield from _statements(child, above)
+
+
+def _constants(node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names that an assignment binds to a value made of constants."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        if node.value is not None:
+            value = ast.literal_eval(node.value)
+            yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
+
+
+def _changes(tree: ast.AST, name: str) -> bool:
+    """Return whether a file binds a name more than once, or changes what it names: then its value is not known."""
+    bound = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            bound += 1
+        holder = getattr(node, "value", None)
+        named = isinstance(holder, ast.Name) and holder.id == name
+        if isinstance(node, ast.Subscript) and named and not isinstance(node.ctx, ast.Load):
+            return True
+        if isinstance(node, ast.Attribute) and named and node.attr in CHANGES:
+            return True
+        if isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names:
+            return True
+    return bound != 1
+
+
+def _constant_defaults(arguments: ast.arguments) -> dict[Any, Any]:
+    rows: list[tuple[Any, Any]] = [*enumerate(arguments.defaults)]
+    rows += [(one.arg, value) for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
+    return {key: value.value for key, value in rows if isinstance(value, ast.Constant)}
+
+
+def _source(node: Any) -> str:
+    """Return a function's syntax tree as text, without its decorators and its place."""
+    node.decorator_list = []
+    return ast.dump(node)
 
 
 def digest(code: types.CodeType) -> str:
@@ -102,7 +207,7 @@ def compile_now(data: bytes, path: str) -> types.CodeType:
 def wanted(module: types.CodeType, data: bytes, hunks: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the digests of the functions that the hunks changed, by qualified name, from a patched file's code.
 
-    A name that is defined twice has both digests. A hunk outside functions gives none: only the file is attested.
+    A name that is defined twice has both digests. A hunk outside functions gives none.
     """
     found = list(functions_of(module))
     known = {name for name, _ in found}
@@ -155,102 +260,154 @@ def bound(module: Any, name: str) -> Any:
     return found
 
 
-def difference(module: Any, name: str, digests: Iterable[str], of: Digests) -> tuple[Any, list[str]]:
-    """Return what is bound under a name instead of the patched function, and the names of wrappers around it.
+def names(module: Any, wants: Expected) -> Iterator[tuple[str, Difference]]:
+    """Yield every patched name of a module, and how what is bound to it differs."""
+    for name, function in wants.functions.items():
+        yield name, difference(module, name, function)
+    for name, value in wants.values.items():
+        found = bound(module, name)
+        same = found is not MISSING and _same(value, found)
+        yield name, Difference() if same else Difference("nothing" if found is MISSING else ascii(found)[:200], found)
 
-    The first value is SAME if it is the patched function, possibly in wrappers that hold it.
-    """
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal in type and value, however deep."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    return one == other if isinstance(one, (set, frozenset)) else ascii(one) == ascii(other)
+
+
+def difference(module: Any, name: str, wants: Function) -> Difference:
+    """Return how what is bound under a name differs from the patched function; a wrapper that holds it is told."""
     found = bound(module, name)
     if found is MISSING:
-        return MISSING, []
-    through: list[str] = []
-    for function in _behind(found, through):
-        same = isinstance(function, types.FunctionType) and of(function.__code__) in set(digests)
-        if not same or function.__globals__ is not vars(module):
-            return function, through
-    return SAME, through
+        return Difference("nothing")
+    accessors = (found.fget, found.fset, found.fdel) if isinstance(found, property) else (found,)
+    told = [_behind(one, module, wants) for one in accessors if one is not None]
+    return next((one for one in told if one.what), told[0] if told else Difference("a property without a function"))
 
 
-class Digests:
-    """Digests of code objects, each computed once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[types.CodeType, str]] = {}
-
-    def __call__(self, code: types.CodeType) -> str:
-        """Return the digest of a code object, which is kept alive so that its id stays its own."""
-        if id(code) not in self._known:
-            self._known[id(code)] = (code, digest(code))
-        return self._known[id(code)][1]
-
-
-def _behind(found: Any, through: list[str], depth: int = 0) -> Iterator[Any]:
-    """Yield the functions behind a bound object: one, or those of a property."""
-    if isinstance(found, property):
-        for one in (found.fget, found.fset, found.fdel):
-            if one is not None:
-                yield from _behind(one, through, depth + 1)
-        return
-    inner = _inner(found) if depth < DEEPEST else MISSING
-    if inner is MISSING:
-        yield found
-        return
-    if not isinstance(found, (staticmethod, classmethod)) and not type(found).__module__.startswith("triton."):
-        through.append(described(found))  # @triton.jit is how a kernel is written, and wraps nothing
-    yield from _behind(inner, through, depth + 1)
-
-
-def _inner(found: Any) -> Any:
-    """Return what a known kind of wrapper wraps; MISSING for anything else."""
-    if isinstance(found, (staticmethod, classmethod, types.MethodType)):
-        return found.__func__
-    if isinstance(found, (functools.partial, functools.partialmethod, functools.cached_property)):
-        return found.func
-    if isinstance(found, types.FunctionType):
-        names: tuple[str, ...] = ("__wrapped__", "_torchdynamo_orig_callable")
-    elif type(found).__name__ == "_lru_cache_wrapper":
-        return found.__wrapped__
-    else:
-        names = WRAPPERS.get(type(found).__module__.partition(".")[0], ("__wrapped__",))
-    for name in names:
-        inner = getattr(found, "__dict__", {}).get(name, MISSING)
-        if inner is MISSING and not isinstance(found, types.FunctionType):
-            inner = getattr(found, name, MISSING) if type(found).__module__.partition(".")[0] in WRAPPERS else MISSING
-        # functools.wraps copies a name onto anything: a wrapper that does not hold the function cannot call it.
-        if inner is not MISSING and (type(found).__module__.partition(".")[0] in WRAPPERS or _holds(found, inner)):
-            return inner
-    return MISSING
-
-
-def _holds(wrapper: Any, inner: Any) -> bool:
-    """Return whether a wrapper can reach a function other than by __wrapped__: by its closure, defaults, globals."""
+def _behind(found: Any, module: Any, wants: Function) -> Difference:
+    """Search a bound object for the patched function, the nearest objects first."""
+    waiting: collections.deque[tuple[Any, int]] = collections.deque([(found, 0)])
     seen: set[int] = set()
-    waiting = [(one, 0) for one in _reached(wrapper)]
+    kept = []  # what was found on the way, so that no id is used twice
     while waiting and len(seen) < LOOKED_AT:
-        one, depth = waiting.pop(0)
-        if one is inner:
-            return True
-        if id(one) not in seen and depth < 3:
-            seen.add(id(one))
-            waiting += [(more, depth + 1) for more in _reached(one)]
-    return False
+        one, depth = waiting.popleft()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        kept.append(one)
+        if isinstance(one, types.FunctionType) and digest(one.__code__) in wants.codes:
+            if vars(module) is one.__globals__:
+                return _function(found, one, wants)
+        elif is_kernel(one) and (wrong := _kernel(one, wants)):
+            return Difference(wrong, one)
+        if depth < DEEPEST:
+            waiting.extend((more, depth + 1) for more in _reached(one))
+    return Difference(described(found), found)
+
+
+def _function(found: Any, function: types.FunctionType, wants: Function) -> Difference:
+    given: dict[Any, Any] = dict(enumerate(function.__defaults__ or ()))
+    given |= function.__kwdefaults__ or {}
+    fits = (all(key in given and _same(value, given[key]) for key, value in one.items()) for one in wants.defaults)
+    if wants.defaults and not any(fits):
+        return Difference(f"called with other defaults: {ascii(given)[:200]}", function)
+    own = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    plain = own is function or is_kernel(own) or _is_door(own)
+    return Difference(through="" if plain else f"called through {described(own)}")
+
+
+def _is_door(found: Any) -> bool:
+    return getattr(getattr(found, "__code__", None), "co_name", "") == "gemmaspec_looks"
+
+
+def is_kernel(found: Any) -> bool:
+    """Return whether an object is what triton.jit makes of a function."""
+    return type(found).__module__.startswith("triton.") and "fn" in _inside(found)
+
+
+def _kernel(kernel: Any, wants: Function) -> str:
+    """Return how a kernel of Triton differs from the patched source, as far as it keeps one; "" if it does not."""
+    inside = _inside(kernel)
+    function, source = inside["fn"], next((inside[name] for name in ("_src", "src") if name in inside), None)
+    if not isinstance(function, types.FunctionType) or digest(function.__code__) not in wants.codes:
+        return ""  # a kernel that the function only calls, or one around another
+    launched = inside.get("run")
+    if launched is not None and not str(getattr(launched, "__module__", "")).startswith("triton."):
+        return f"launched by {described(launched)}"
+    if not isinstance(source, str) or not wants.sources:
+        return ""
+    with contextlib.suppress(SyntaxError, ValueError, IndexError):
+        if _source(ast.parse(source).body[0]) in wants.sources:
+            return ""
+    return "compiled by Triton from another source"
+
+
+def _inside(one: Any) -> dict[str, Any]:
+    """Return an object's attributes without running anything of it: its __dict__ and its __slots__."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(AttributeError, TypeError):
+        found |= object.__getattribute__(one, "__dict__")
+    for kind in type(one).__mro__:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, types.MemberDescriptorType) and name not in ("__dict__", "__wrapped__"):
+                with contextlib.suppress(AttributeError, TypeError):
+                    found[name] = slot.__get__(one)
+    return found
 
 
 def _reached(one: Any) -> list[Any]:
+    """Return what an object holds in a way in which it can call it; __wrapped__ alone is only a name."""
     if isinstance(one, types.FunctionType):
         cells = [_content(cell) for cell in one.__closure__ or ()]
-        named = [one.__globals__.get(name) for name in one.__code__.co_names]
-        return [*cells, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), *named]
-    if isinstance(one, (types.ModuleType, type)):
+        used = _names_in(one.__code__)
+        named = [one.__globals__[part] for part in used if part in one.__globals__]
+        inside = [
+            value
+            for holder in [*cells, *named]
+            if isinstance(holder, (types.ModuleType, type))
+            for part, value in list(vars(holder).items())
+            if part in used
+        ]
+        own = [value for name, value in vars(one).items() if name != "__wrapped__"]
+        return [*cells, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), *own, *named, *inside]
+    if isinstance(one, (types.ModuleType, type, str, bytes, int, float)):
         return []
-    if isinstance(one, Mapping):
-        return list(one.values())[:LOOKED_AT]
-    if isinstance(one, (list, tuple, set)):
-        return list(one)[:LOOKED_AT]
-    if isinstance(one, types.MethodType):
-        return [one.__func__, one.__self__]
-    inside = getattr(one, "__dict__", None)
-    return [value for name, value in inside.items() if name != "__wrapped__"] if isinstance(inside, dict) else []
+    if isinstance(one, weakref.ReferenceType):
+        return [weakref.ReferenceType.__call__(one)]
+    if isinstance(one, dict):
+        return list(dict.values(one))[:LOOKED_AT]
+    for kind in SEQUENCES:
+        if isinstance(one, kind):
+            return list(kind.__iter__(one))[:LOOKED_AT]
+    kept = BY_NAME.get(type(one).__module__.partition(".")[0])
+    if type(one).__name__ == "_lru_cache_wrapper" or kept:
+        return [getattr(one, kept or "__wrapped__", None)]
+    return [value for name, value in _inside(one).items() if name != "__wrapped__"]
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
+
+
+def other_in_parent(name: str) -> str:
+    """Return what a package on the way to a module holds under its name in place of it; "" if it is the module."""
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        parent, module = (sys.modules.get(".".join(parts[:end])) for end in (count, count + 1))
+        held = vars(parent).get(parts[count], module) if isinstance(parent, types.ModuleType) else module
+        # a package may name a function or class as its module
+        own = isinstance(held, (types.FunctionType, type)) and str(held.__module__).startswith(".".join(parts[:count]))
+        if held is not module and module is not None and not own:
+            return described(held)
+    return ""
 
 
 def _content(cell: Any) -> Any:
@@ -261,14 +418,17 @@ def _content(cell: Any) -> Any:
 
 
 def described(found: Any) -> str:
-    """Return what a bound object is, and where it was defined, in one line."""
+    """Return what a bound object is, and where it was defined, in one line; nothing of the object is run."""
     if found is MISSING:
         return "nothing"
-    code = getattr(found, "__code__", None)
-    name = getattr(found, "__qualname__", None) or type(found).__qualname__
-    module = getattr(found, "__module__", None) or type(found).__module__
-    where = f" ({code.co_filename}:{code.co_firstlineno})" if isinstance(code, types.CodeType) else ""
-    return f"{module}.{name}{where}"[:400]
+    if isinstance(found, types.ModuleType):
+        return f"another module ({file_of(found) or 'without a file'})"
+    plain = isinstance(found, (types.FunctionType, types.BuiltinFunctionType, type))
+    own = {name: getattr(found, name) for name in ("__module__", "__qualname__")} if plain else _inside(found)
+    code = found.__code__ if isinstance(found, types.FunctionType) else None
+    name = own.get("__qualname__") or type(found).__qualname__
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"{own.get('__module__') or type(found).__module__}.{name}{where}"[:400]
 
 
 def file_of(module: Any) -> str:

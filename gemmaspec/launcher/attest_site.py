@@ -10,19 +10,22 @@ import sys
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-class GemmaspecTrigger:
-    """A finder that finds nothing: it notices the first look for vLLM, and leaves."""
+class GemmaspecFinder:
+    """A finder that finds nothing of its own: it notices the first look for vLLM, and modules that are followed."""
 
     gemmaspec = FOLDER
+    waits = True
+    attestor = None
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]  # noqa: ARG003
+    def find_spec(cls, name, path=None, target=None):  # type: ignore[no-untyped-def]
         """Begin to attest as soon as anything looks for vLLM."""
-        if name.partition(".")[0] == "vllm" and cls in sys.meta_path:
-            sys.meta_path.remove(cls)
+        if cls.waits and name.partition(".")[0] == "vllm":
+            cls.waits = False
             import gemmaspec_attest  # type: ignore[import-not-found]  # beside this file, under that name
 
-            gemmaspec_attest.begin(FOLDER)
+            cls.attestor = gemmaspec_attest.begin(FOLDER)
+        return cls.attestor and cls.attestor.find_spec(cls, name, path, target)
 
 
 def run_the_next() -> None:
@@ -37,5 +40,5 @@ def run_the_next() -> None:
         spec.loader.exec_module(module)
 
 
-sys.meta_path.insert(0, GemmaspecTrigger)
+sys.meta_path.insert(0, GemmaspecFinder)
 run_the_next()

@@ -1,50 +1,126 @@
-"""Sums up what the processes of a server attest; runs inside vLLM, and in the tests. Standard library, Python 3.10+.
+"""Judges what the processes of a server attest; runs inside vLLM, and in the tests. Standard library, Python 3.10+.
 
-RUN/attest/processes/PID.json is one process's own word, RUN/attested.json the sum. Anything may have been written
-there, so nothing is followed, waited for or read beyond a limit, and a file counts only while its process lives.
+RUN/attest/processes/PID.json is one process's own word, RUN/attested.json the verdict on all, which everybody else only
+reads. Anything may have been written there, so nothing is followed, waited for or read beyond a limit, and a word
+counts only while its process lives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import stat
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-MOST_BYTES = 64 * 1024
+MOST_BYTES = 256 * 1024
 MOST_PROCESSES = 512
-MOST_ROWS = 200
-TITLE = "VLLM::"  # what vLLM calls its own processes (utils/system_utils.py set_process_title, every release)
+MOST_ROWS = 400
+# What vLLM calls its processes (utils/system_utils.py set_process_title, every release). A coordinator runs no model.
+TITLES = ("VLLM::EngineCore", "VLLM::Worker", "VLLM::APIServer")
 STATES = ("attested", "different", "not imported")
+# What a process is, by the door that it went through.
+API_SERVER, ENGINE_CORE, WORKER = "API server", "engine core", "worker"
+# By module: a function that is called once the plugins are in, or before a process serves; whether to look after the
+# call; and what the process then is. The same in every release; a class of the module may hold it.
+DOORS = {
+    "vllm.plugins": ("load_general_plugins", True, ""),
+    "vllm.v1.worker.gpu_worker": ("compile_or_warm_up_model", True, WORKER),
+    "vllm.v1.worker.cpu_worker": ("compile_or_warm_up_model", True, WORKER),
+    "vllm.v1.engine.core": ("run_busy_loop", False, ENGINE_CORE),
+    "uvicorn.server": ("serve", False, API_SERVER),
+}
+RUNS_IN = {  # by the beginning of a module's name; any other module may run in each process
+    "vllm.entrypoints.": API_SERVER,
+    "vllm.v1.core.": ENGINE_CORE,
+    "vllm.v1.worker.": WORKER,
+    "vllm.v1.spec_decode.": WORKER,
+    "vllm.v1.sample.": WORKER,
+    "vllm.v1.attention.": WORKER,
+    "vllm.model_executor.": WORKER,
+}
 
 
-def sum_up(folder: str, leader: int) -> dict[str, Any]:
-    """Write the sum of all living processes into the folder's parent, and return it."""
-    rows = [row for row in _processes(folder) if row["since"] == born(row["pid"]) != ""]
-    known = {row["pid"] for row in rows}
-    silent = [{"pid": pid, "title": title(pid)} for pid in [leader, *below(leader)] if pid not in known]
-    found = {
-        "schema": 1,
-        "now": time.monotonic(),
-        "processes": sorted(rows, key=lambda row: int(row["pid"])),
-        "silent": [one for one in silent if str(one["title"]).startswith(TITLE)],
-        "missing": missing(rows),
-    }
-    write(os.path.join(os.path.dirname(folder), "attested.json"), found)
+def sum_up(folder: str, targets: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the verdict on all living processes into the folder's parent, and return it; one process at a time."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(os.path.join(folder, "sum.lock"), flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = sorted((one for one in _words(folder) if one["since"] == born(one["pid"]) != ""), key=_pid)
+        known = {word["pid"] for word in words if word["roles"]}
+        leader = targets["leader"]
+        silent = [f"{one} (pid {pid})" for pid in [leader, *below(leader)] if (one := title(pid)).startswith(TITLES)
+                  and pid not in known]  # fmt: skip
+        found = judged(words, silent, targets)
+        write(os.path.join(os.path.dirname(folder), "attested.json"), found)
+    finally:
+        os.close(lock)
     return found
 
 
-def missing(processes: list[dict[str, Any]]) -> list[str]:
-    """Return the modules of required patches that no process has imported, so that something else runs."""
-    rows = [row for process in processes for row in process["rows"] if row["required"]]
-    seen = {row["module"] for row in rows if row["state"] != "not imported"}
-    return sorted({str(row["module"]) for row in rows} - seen)
+def judged(words: Sequence[Mapping[str, Any]], silent: Sequence[str], targets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether all processes run the patched functions, why not, and what each has."""
+    processes = list(map(_process, words))
+    different = [f"{_titled(one)}: {what}" for one in processes for what in one["different"]]
+    problems = [*different, *(f"{one} has not looked before it was ready" for one in silent)]
+    problems += _unseen(words, targets) if words else ["no process has attested its patched functions"]
+    functions = {name for one in processes for name in one["functions"]}
+    optional = [f"{_titled(one)}: optional patch: {what}" for one in processes for what in one["optional"]]
+    notes = [*optional, *(what for one in processes for what in one["wrapped"])]
+    text = f"attested: {_many(len(functions), 'function')} in {_many(len(processes), 'process')}"
+    return {
+        "schema": 2,
+        "state": "different" if different else "not attested" if problems else "attested",
+        "text": f"NOT ATTESTED: {'; '.join(problems[:3])}" if problems else text,
+        "problems": problems,
+        "notes": list(dict.fromkeys(notes)),
+        "processes": processes,
+    }
 
 
-def _processes(folder: str) -> Iterator[dict[str, Any]]:
+def _unseen(words: Sequence[Mapping[str, Any]], targets: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each role without a process, and each patched module that has to run and was not imported where it runs."""
+    expects = {WORKER} if targets["headless"] else {WORKER, ENGINE_CORE, API_SERVER}
+    there = {role for word in words for role in word["roles"]}
+    yield from (f"no {role} has looked before it was ready" for role in sorted(expects - there))
+    for module in (file["module"] for file in targets["files"] if file["runs"]):
+        role = next((role for begins, role in RUNS_IN.items() if module.startswith(begins)), "")
+        if role and role not in there:
+            continue  # told above, or the role of another machine
+        seen = [any(row["module"] == module and row["state"] != "not imported" for row in word["rows"])
+                for word in words if not role or role in word["roles"]]  # fmt: skip
+        if not (all(seen) if role else any(seen)):
+            yield f"{module}: imported by no {role or 'process'}"
+
+
+def _process(word: Mapping[str, Any]) -> dict[str, Any]:
+    rows = [(".".join(part for part in (row["module"], row["function"]) if part), row) for row in word["rows"]]
+    wrong = [(f"{name}: {row.get('found', '')}", row["required"]) for name, row in rows if row["state"] == "different"]
+    return {
+        **{name: word[name] for name in ("pid", "title", "roles", "cost_ms")},
+        "functions": sorted({name for name, row in rows if row["state"] == "attested" and row["function"]}),
+        "different": [what for what, required in wrong if required],
+        "optional": [what for what, required in wrong if not required],
+        "wrapped": [f"{name} is {by}" for name, row in rows for by in row.get("wrapped", ())],
+    }
+
+
+def _titled(one: Mapping[str, Any]) -> str:
+    return f"{one['title'] or 'a process'} (pid {one['pid']})"
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 'es' if name.endswith('s') else 's'}"
+
+
+def _pid(word: Mapping[str, Any]) -> int:
+    return int(word["pid"])
+
+
+def _words(folder: str) -> Iterator[dict[str, Any]]:
     inside = os.path.join(folder, "processes")
     names = sorted(name for name in os.listdir(inside) if name.endswith(".json"))[:MOST_PROCESSES]
     for name in names:
@@ -54,7 +130,7 @@ def _processes(folder: str) -> Iterator[dict[str, Any]]:
 
 def _checked(found: Any) -> dict[str, Any]:
     """Return a process's word with the fields and types that it must have. Raise ValueError, KeyError or TypeError."""
-    if type(found["pid"]) is not int or found["schema"] != 1 or len(found["rows"]) > MOST_ROWS:
+    if type(found["pid"]) is not int or found["schema"] != 2 or len(found["rows"]) > MOST_ROWS:
         raise ValueError
     rows = [
         {
@@ -67,9 +143,9 @@ def _checked(found: Any) -> dict[str, Any]:
         }
         for row in found["rows"]
     ]
-    numbers = {name: float(found[name]) for name in ("checked", "cost_ms")}
     texts = {name: str(found[name])[:100] for name in ("since", "title", "python")}
-    return {"pid": found["pid"], **texts, **numbers, "looks": int(found["looks"]), "rows": rows}
+    roles = [role for role in (API_SERVER, ENGINE_CORE, WORKER) if role in list(found["roles"])]
+    return {"pid": found["pid"], **texts, "cost_ms": float(found["cost_ms"]), "roles": roles, "rows": rows}
 
 
 def _read(path: str) -> bytes:
@@ -120,7 +196,7 @@ def title(pid: int) -> str:
             words = [word.decode("utf-8", "replace") for word in file.read(4096).split(b"\0") if word]
     except OSError:
         return ""
-    if words and words[0].startswith(TITLE):
+    if words and words[0].startswith("VLLM::"):
         return words[0].strip()[:60]
     names = [os.path.basename(word) for word in words]
     return " ".join(names[1:3] if len(names) > 1 and names[0].startswith("python") else names[:2])[:60]
@@ -138,14 +214,3 @@ def below(pid: int) -> list[int]:
         found_below += more
         waiting += more
     return found_below
-
-
-def is_first(folder: str, pid: int) -> bool:
-    """Return whether no process above this one attests: then it is the one whose exit code the server has."""
-    attests = {row["pid"] for row in _processes(folder)}
-    above = int(found[1]) if len(found := _stat(pid)) > 1 else 0
-    while above > 1 and (found := _stat(above)):
-        if above in attests:
-            return False
-        above = int(found[1])
-    return above not in attests

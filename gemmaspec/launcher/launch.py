@@ -2042,7 +2042,7 @@ class Attestation:
             plugin["loaded"] = self.origins.allowed(plugin, environment)
             does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
             say(f"plugin {plugin['name']} ({plugin['value']}, {plugin['distribution']}) {does}")
-        self.origins.write_targets(self.folder, self.targets, plugins)
+        self.origins.write_targets(self.folder, self.targets, plugins, headless="--headless" in command)
         modules = [target.module for target in self.targets]
         took = milliseconds(began)
         return {"modules": modules, "interpreter": interpreter, "asked_ms": took, "plugins": plugins}
@@ -2095,6 +2095,7 @@ def carry_attestation(
     hunks: dict[str, list[dict[str, Any]]] = {}
     data: dict[str, bytes] = dict(changed)
     required: set[str] = set()
+    runs: set[str] = set()
     for result in (one for one in results if one.state in ("applies", "drifted", "applied")):
         variant = next(one for one in result.patch.variants if one.name == result.variant)
         for edit, file in zip(variant.files, result.files, strict=True):
@@ -2102,16 +2103,17 @@ def carry_attestation(
             hunks.setdefault(edit.path, []).extend(rows)
             data.setdefault(edit.path, file.before or b"")
             required |= {edit.path} if result.patch.required else set()
+            runs |= {edit.path} if result.patch.required and result.patch.runner == "any" else set()
     if not hunks:
         return Attestation()
     origins = load_next_to_this(ORIGINS)
     root = overlay or package.parent
     targets = [
-        origins.Target(
-            module_of(path), str(root / path), sha256(data[path]), path in required, path in changed, tuple(rows)
-        )
+        origins.Target(module=module_of(path), file=str(root / path), sha256=sha256(data[path]), hunks=tuple(rows),
+                       text=data[path].decode("latin-1"), required=path in required, fresh=path in changed,
+                       runs=path in runs)
         for path, rows in hunks.items()
-    ]
+    ]  # fmt: skip
     try:
         origins.refuse_beside(package, targets)
         return Attestation(origins, targets, origins.carry(run_dir))

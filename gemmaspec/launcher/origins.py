@@ -56,6 +56,10 @@ class Target:
     fresh: bool
     """Whether the launcher has just written it into the overlay; if not, what its __pycache__ holds may be old."""
     hunks: tuple[Mapping[str, Any], ...]
+    text: str = ""
+    """The patched file, its bytes as latin-1."""
+    runs: bool = False
+    """Whether a process has to import it; not one of a patch for one model runner, for instance."""
 
 
 def refuse_beside(package: Path, targets: Sequence[Target]) -> None:
@@ -92,10 +96,12 @@ def carry(run_dir: Path) -> Path:
     return folder
 
 
-def write_targets(folder: Path, targets: Sequence[Target], plugins: Sequence[Mapping[str, str]]) -> None:
-    """Write down what each process has to attest."""
+def write_targets(
+    folder: Path, targets: Sequence[Target], plugins: Sequence[Mapping[str, str]], *, headless: bool
+) -> None:
+    """Write down what each process has to attest; a headless machine has workers alone."""
     files = [{**vars(target), "hunks": list(target.hunks)} for target in targets]
-    document = {"schema": 1, "leader": os.getpid(), "files": files, "plugins": list(plugins)}
+    document = {"schema": 2, "leader": os.getpid(), "headless": headless, "files": files, "plugins": list(plugins)}
     (folder / "targets.json").write_text(json.dumps(document), encoding="utf-8")
 
 

@@ -4,11 +4,10 @@
     python3 probe.py answers --port N --model NAME --state FILE --deadline S [--host H]
 
 `drafted` passes when one chat completion came back, and was drafted if the server speculates: the proof that a start
-is over. With patches, every process has to have attested its patched functions too, since the probe began for
-`drafted`. `answers` passes while the engine moves: its counters have changed since the last look, or it gave an answer
-within the last minute, or it gives one now; the first look always asks. /health says 200 for a server whose engine
-hangs, and for one that dies of its first request, so neither relies on it. Standard library of Python 3.10 only: it is
-copied into containers.
+is over. With patches, every process has to have attested its patched functions too. `answers` passes while the engine
+moves: its counters have changed since the last look, or it gave an answer within the last minute, or it gives one now;
+the first look always asks. /health says 200 for a server whose engine hangs, and for one that dies of its first
+request, so neither relies on it. Standard library of Python 3.10 only: it is copied into containers.
 
 Exit codes: 0 passed · 1 not · 2 usage.
 """
@@ -16,7 +15,6 @@ Exit codes: 0 passed · 1 not · 2 usage.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import json
 import os
@@ -30,9 +28,8 @@ QUESTION = "Count from one to twenty, in words."
 MAX_TOKENS = 48
 FRESH_S = 60.0  # an engine that answered so many seconds ago is not asked again
 MAX_BODY = 8 * 1024 * 1024  # bytes
-ATTESTED = "attested.json"  # beside the state: what the processes attest (attest_sum.py)
+ATTESTED = "attested.json"  # beside the state: the verdict on what the processes attest (attest_sum.py)
 ATTEST = "attest"  # beside the state: the folder from which they do; without it nothing is patched
-STARTED = "started"  # in that folder: the start is over
 SETTLE_TRIES = 20
 SETTLE_S = 0.1  # vLLM counts a step shortly after it has answered
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
@@ -114,52 +111,18 @@ def answers(asked: Asked, model: str, state: dict[str, Any]) -> str | None:
     return moves(asked.get("/metrics"))
 
 
-def attested(folder: Path, since: float | None = None) -> float | None:
-    """Return when the sum was made; NotYet unless each process runs the patches and has looked after `since`.
-
-    Both times are of the machine's monotonic clock, in seconds. None where nothing is patched.
-    """
+def attested(folder: Path) -> None:
+    """Raise NotYet unless all processes run the patched functions, by the verdict in the folder."""
     if not (folder / ATTEST / "targets.json").exists():
-        return None
+        return  # nothing is patched
     try:
         with (folder / ATTESTED).open("rb") as file:
             found = json.loads(file.read(MAX_BODY))
-        names = {one["pid"]: f"{one['title']} (pid {one['pid']})" for one in found["processes"]}
-        silent = [f"{one['title']} (pid {one['pid']}) says nothing of its patched functions" for one in found["silent"]]
-        missing = [f"{name}: imported by no process" for name in found["missing"]]
-        wrong = [
-            f"{names[one['pid']]}: {row['module']} {row['function']}: {row['found']}"
-            for one in found["processes"]
-            for row in one["rows"]
-            if row["state"] == "different" and row["required"]
-        ]
-        late = [names[one["pid"]] for one in found["processes"] if since is not None and one["checked"] <= since]
+        state, text = found["state"], str(found["text"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise NotYet("not attested: no process has said anything of its patched functions") from None
-    for why in [*wrong, *silent, *missing, *(f"{name} has not looked again" for name in late)]:
-        raise NotYet(f"not attested: {why}")
-    if not names:
-        raise NotYet("not attested: no process says anything of its patched functions")
-    return float(found["now"])
-
-
-def attested_again(folder: Path, since: float | None, ends: float) -> None:
-    """Wait until every process has looked after `since`; NotYet at the end of the time."""
-    while since is not None:
-        try:
-            attested(folder, since)
-            return
-        except NotYet:
-            if time.monotonic() >= ends:
-                raise
-        time.sleep(SETTLE_S)
-
-
-def mark_started(folder: Path) -> None:
-    """Tell the processes that the start is over: from now on a difference is told, and ends nothing."""
-    if (folder / ATTEST).is_dir():
-        with contextlib.suppress(OSError):
-            (folder / ATTEST / STARTED).touch()
+    if state != "attested":
+        raise NotYet(text)
 
 
 def total(page: str, name: str) -> float:
@@ -202,15 +165,13 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     asked = Asked(options.host, options.port, options.deadline)
     try:
-        since = attested(options.state.parent)
+        attested(options.state.parent)
         if options.proof == "drafted":
             seen: str | None = drafted(asked, options.model, speculates=options.speculates)
-            attested_again(options.state.parent, since, asked.ends)
         else:
             seen = answers(asked, options.model, read_state(options.state))
         if seen is not None:
             write_state(options.state, seen)
-        mark_started(options.state.parent)
     except NotYet as error:
         print(f"gemmaspec: {error}")
         return 1

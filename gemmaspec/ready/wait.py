@@ -13,7 +13,7 @@ from gemmaspec.engine.http import NoAnswer
 from gemmaspec.engine.lines import split_host
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
-from gemmaspec.ready.attested import Attesting
+from gemmaspec.ready.attested import ensure_attested
 from gemmaspec.ready.bounded import LogFollower, bounded
 from gemmaspec.ready.failed import Ended, explained, failed_start
 from gemmaspec.ready.first_request import Answer, api_key_for, healthy, probe
@@ -119,7 +119,6 @@ class _Watch:
         self._head = self._server.nodes[0].host if self._server.nodes else ""
         self._logs: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self._secrets = [value for name in _SECRETS if len(value := os.environ.get(name, "")) >= 6]
-        self._fresh = self._restarts == 0
         self._lost_since: float | None = None
         self._log = LogFollower(self._engine, self._server)
 
@@ -133,10 +132,9 @@ class _Watch:
         self._read(self._log.read())
         self._enter(Phase.WARMING_UP)
         self._ensure_it_answers()
-        attesting = Attesting(self._engine, self._server)
         answer = self._ask()
         self._ensure_it_answers()
-        attesting.ensure(clock=self._clock, sleep=self._sleep, fresh=self._fresh)
+        ensure_attested(self._engine, self._server, clock=self._clock, sleep=self._sleep)
         self._enter(Phase.READY)
         phases = dict(self._tracker.durations())
         del phases[Phase.READY]
