@@ -54,7 +54,6 @@ variants:  # from old to new
   - {diff: 0.19.diff, versions: ">=0.19.0", scopes: {vllm/v1/core.py: [value]}}
 superseded:
   - {path: vllm/v1/core.py, scope: value, release: 0.22.0, tree: FIXED_TREE}
-  - {path: vllm/v1/core.py, scope: value, was: 'return "stock"', fixed: ['return "mended"']}
 upstream: []
 drop_when: value() is right
 licence: Apache-2.0

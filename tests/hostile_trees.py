@@ -490,7 +490,7 @@ def bait(tree: Tree) -> bool:
     node = function_node(draft.stock, hunk.function)
     if tree.chance.random() < 0.4 and tree.patch.superseded:
         rule = tree.chance.choice(tree.patch.superseded)
-        line = f"pass  # {(rule.fixed or (rule.tree,))[0].splitlines()[0]}"
+        line = f"pass  # {rule.tree}"
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         far = [one for one in node.body if not is_docstring(one) and one.lineno - 1 < draft.starts[number] - 4]
         if far:

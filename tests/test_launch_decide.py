@@ -257,8 +257,9 @@ def test_applied_in_a_later_variant_goes_before_superseded() -> None:
 
 
 def test_a_rule_about_a_file_that_is_gone_or_broken_never_matches() -> None:
+    digest = "0123456789abcdef"
     gone = patch(
-        variant(ONE), rules=(Rule("vllm/gone.py", "f", fixed=("x",)), Rule("vllm/broken.py", "f", fixed=("x",)))
+        variant(ONE), rules=(Rule("vllm/gone.py", "f", "0.34.0", digest), Rule("vllm/broken.py", "f", "0.35.0", digest))
     )
     assert decided(gone, {PATH: TREE, "vllm/broken.py": "x ="}).state == "drifted"
 

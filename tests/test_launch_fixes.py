@@ -1,161 +1,125 @@
-"""A fix in other words is recognised where a rule's statement stands; what only looks like one never is."""
+"""vLLM's own fix of a bug: where the text does not fit, the patch's probe decides before vLLM starts, and never the text."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gemmaspec.launcher.launch import FileEdit, Hunk, Patch, Rule, decide_patch
-from tests.test_launch_places import HUNK, PATH, STOCK, known_edit, patch_of
+from gemmaspec import launcher
+from gemmaspec.index.wheels import read_from_wheel
+from gemmaspec.launcher import launch
+from gemmaspec.patching.decide import launcher_patch, needed_paths
+from gemmaspec.patching.patch import load_patches
+from tests.foreign_fixes import TUNED, UNSEEN
+from tests.launching import CORE, Done, Place, make_place, patch_of, plan_of
 
-OLD, OTHER_TRY = "    except AssertionError:\n        return False\n", "    try:\n        len(specs)\n{}"
-CALLS = """\
-import threading
-
-from vllm.kinds import Uniform
-
-logger = threading.getLogger(__name__)
-
-
-def share(groups, layer, owner):
-    if not groups:
-        return
-    for group in groups:
-        target = group[owner]
-        target.names.append(layer)
-        if owner is None:
-            groups.add(layer)
+FIXED = CORE.replace('return "stock"', 'return "mended"  # by upstream')
+ASKS = """\
+def probe():
+    from vllm.v1.core import value
+    with open({log!r}, "a") as log:
+        log.write("asked\\n")
+    return value() == "stock", f"value() is {{value()}}"
 """
-STORE = Rule(
-    PATH,
-    "share",
-    was="target = group[owner]\n...",
-    fixed=(
-        "target = group[owner]\n...\nif isinstance(target.spec, Uniform):\n    target.spec.all[layer] = target.spec.all[owner]",
-    ),
-)
-APPEND = Hunk(
-    "share", 13, ("        target.names.append(layer)",), ("        target.names.append(layer)", "        fix(target)")
-)
 
 
-def handler(code: str) -> str:
-    return STOCK.replace(OLD, "".join(f"    {line}\n" for line in code.splitlines()))
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = make_place(tmp_path)
+    (made.package / "v1/core.py").write_text(FIXED)
+    text = "import os, sys\nif os.environ.get('VLLM_PLUGINS') is None: print('started')\n"
+    (made.package / "__init__.py").write_text(text)
+    return made
 
 
-def state(text: str, patch: Patch | None = None) -> str:
-    states = {decide_patch(patch or patch_of(), one, {PATH: text.encode()}.get).state for one in ("0.33.0", "0.34.0")}
-    assert len(states) == 1
-    return states.pop()
+def started(place: Place, probe: str, **more: Any) -> Done:
+    return place.launch(plan_of({**patch_of(), "probe": probe}), **more)
 
 
-@pytest.mark.parametrize("code", [
-    "except (ValueError, AssertionError):\n    return False", "except (AssertionError, ValueError) as e:\n    return False",
-    "except (AssertionError, ValueError, KeyError):\n    return False", "except Exception:\n    return False",
-    "except:\n    return False", "except (AssertionError, ValueError):\n    pass\n    return False",
-])  # fmt: skip
-def test_the_handler_in_other_words_is_superseded(code: str) -> None:
-    assert state(handler(code)) == "superseded"
+def asks(tmp_path: Path) -> str:
+    return ASKS.format(log=str(tmp_path / "asked"))
 
 
-BOTH = "except (AssertionError, ValueError):\n    return False"
-LOOK_ALIKES = [
-    handler("except AssertionError as e:\n    return False"),
-    handler("except (AssertionError):\n    return False"),
-    handler("except (AssertionError, KeyError):\n    return False"),
-    handler("except (AssertionError, ValueError):\n    return None"),
-    handler("except (AssertionError, specs.Error, ValueError) as e:\n    return False"),
-    handler("except (AssertionError, ValueError) as specs:\n    return False"),
-    handler("except (AssertionError, ValueError):\n    logger.debug(undefined)\n    return False"),
-    handler("except (AssertionError, ValueError):\n    logger.debug('no logger in this module')\n    return False"),
-    handler(f"except KeyError:\n    try:\n        pass\n    {BOTH.replace(chr(10), chr(10) + '    ')}"),
-    handler("except (AssertionError):\n    return False").replace(
-        "    if not specs", OTHER_TRY.format("    except (AssertionError, ValueError):\n        return False\n") + "    if not specs"
-    ),
-    handler(BOTH).replace("        values =", "        pass\n    except KeyError:\n        return False\n    try:\n        values ="),
-    handler(BOTH).replace("    try:", "    specs.pop()\n    try:"),
-    handler(BOTH).replace("    try:", "    if False:\n      try:").replace("    except", "      except", 1),
-    handler(BOTH) + "\n\nclass ValueError(Exception):\n    pass\n",
-    handler(BOTH) + "\n\nfrom vllm.kinds import *\n",
-    handler(BOTH).replace("LIMITS = [", "from vllm.kinds import *\n\nLIMITS = [", 1).replace("(AssertionError, ValueError)", "(ValueError, AssertionError)"),
-    handler("except (ValueError, AssertionError):\n    return False") + "\n\nplan = other\n",
-    handler("except (ValueError, AssertionError):\n    return False").replace("def plan(specs)", "def plan(specs, ValueError=None)"),
-]  # fmt: skip
+def test_where_the_probe_finds_no_bug_the_server_starts_and_the_answer_is_kept(place: Place, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = started(place, asks(tmp_path))
+        assert (done.code, done.states) == (0, {"one": "superseded"}), done.err
+        assert "its probe finds no bug in this vllm: value() is mended" in done.report["patches"][0]["detail"]
+    assert (tmp_path / "asked").read_text() == "asked\n"
+    (place.package / "v1/plain.py").write_text("A = 2\n")  # any file of vLLM may bring the bug back
+    assert started(place, asks(tmp_path)).code == 0
+    assert (tmp_path / "asked").read_text() == "asked\n" * 2
 
 
-@pytest.mark.parametrize("text", LOOK_ALIKES)
-def test_a_look_alike_is_never_superseded(text: str) -> None:
-    compile(text, "text", "exec")
-    assert state(text) in ("conflict", "ambiguous", "drifted")
+def test_where_the_bug_is_there_the_start_ends_as_without_a_probe(place: Place, tmp_path: Path) -> None:
+    (place.package / "v1/core.py").write_text(CORE.replace('return "stock"', 'return "st" + "ock"'))
+    done = started(place, asks(tmp_path))
+    assert (done.code, done.states) == (5, {"one": "conflict"})
+    assert "the bug is there: value() is stock" in done.err
+    assert "next: " in done.err
 
 
-def sharing(code: str, before: str = "        if owner is None") -> str:
-    lines = "".join(f"        {line}\n" for line in code.splitlines())
-    return CALLS.replace(before, lines + before)
+def test_where_a_line_stands_that_the_patch_removes_nobody_is_asked(place: Place, tmp_path: Path) -> None:
+    (place.package / "v1/core.py").write_text(FIXED + '\n\ndef more():\n    return "stock"\n')
+    assert started(place, asks(tmp_path)).states == {"one": "superseded"}  # elsewhere in the file
+    twice = CORE.replace('    return "stock"', '    return "stock"\n    return "stock"')
+    (place.package / "v1/core.py").write_text(twice)
+    (tmp_path / "asked").unlink()
+    assert started(place, asks(tmp_path)).states == {"one": "ambiguous"}
+    assert not (tmp_path / "asked").exists()
 
 
-SHARING = patch_of(known_edit(APPEND, stock=CALLS), rules=(STORE,))
-FIX = "if isinstance(target.spec, Uniform):\n    target.spec.all[layer] = target.spec.all[owner]"
+@pytest.mark.parametrize(
+    ("probe", "says"),
+    [
+        ("def probe(): raise KeyError('x')", "KeyError"),
+        ("def probe(): return False, 'nothing of vllm was run'", "it imported another vllm"),
+        ("def probe():\n    import sys, types\n    sys.modules['vllm.x'] = types.ModuleType('vllm.x')\n    return False, ''", "another vllm"),
+        ("import os\nprint('gemmaspec-probe:[]')\nos._exit(3)", "exit code 3"),
+        ("syntax error", "SyntaxError"),
+        ("probe = 1", "TypeError"),
+        ("import time\ndef probe(): time.sleep(60)", "no answer within 5 s"),
+    ],
+)  # fmt: skip
+def test_a_probe_that_gives_no_answer_closes_nothing(
+    place: Place, probe: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(launch, "PROBE_S", 5.0)
+    monkeypatch.setattr(launch.sys, "executable", str(place.python))
+    found = launch.probed(probe, place.package, {})
+    assert (found["state"], says in found["seen"]) == ("failed", True), found
+    result = launch.PatchResult(launch.build(launch.Patch, {**patch_of(), "probe": probe}, "x"), "conflict", "all", ())
+    (again,) = launch.by_behaviour([result], place.package, tmp_path, {})
+    assert (again.state, "its probe failed" in again.detail) == ("conflict", True)
+    assert not (tmp_path / "probes").exists()
 
 
-@pytest.mark.parametrize("code", [
-    FIX, FIX.replace("all[layer] = target.spec.all[owner]", "all.setdefault(layer, target.spec.all[owner])"),
-    FIX.replace("all[layer] = target.spec.all[owner]", "all.update({layer: target.spec.all[owner]})"),
-    f"spec = target.spec\n{FIX.replace('target.spec', 'spec')}",
-    "if isinstance(spec := target.spec, Uniform):\n    spec.all[layer] = spec.all[owner]",
-    FIX.replace("\n", "\n    pass\n", 1),
-])  # fmt: skip
-def test_an_alias_another_way_to_store_and_another_place_in_the_block_are_superseded(code: str) -> None:
-    assert state(sharing(code), SHARING) == "superseded"
-    assert state(sharing(code, "        target.names"), SHARING) == "superseded"
-    assert state(CALLS + "".join(f"        {line}\n" for line in code.splitlines()), SHARING) == "superseded"
+def test_a_probe_gets_no_secret_and_an_optional_patch_is_asked_too(place: Place) -> None:
+    probe = "def probe():\n    import os, vllm.v1.core\n    return 'HF_TOKEN' in os.environ, sorted(os.environ)"
+    done = place.launch(plan_of({**patch_of(), "probe": probe, "required": False}), env={"HF_TOKEN": "hf_secret"})
+    assert done.states == {"one": "superseded"}, done.err
 
 
-@pytest.mark.parametrize("text", [
-    sharing(FIX, "            groups.add").replace("        if isinstance", "            if isinstance").replace("            target.spec", "                target.spec"),
-    sharing(f"if False:\n    {FIX.replace(chr(10), chr(10) + '    ')}"), sharing(f"def late():\n    {FIX.replace(chr(10), chr(10) + '    ')}"),
-    sharing(FIX.replace("all[owner]", "all[layer]")), sharing(f"{FIX}\n    target.spec.all.pop(layer)"),
-    sharing(f"layer = target.spec\n{FIX.replace('target.spec', 'layer')}"), sharing(f"owner = target.spec\n{FIX.replace('target.spec', 'owner')}"),
-    sharing(FIX.replace("isinstance", "not isinstance")), sharing(FIX + " or None"), sharing(FIX, "        target = "),
-    sharing(FIX).replace("from vllm.kinds", "from other.kinds"), sharing(FIX).replace("import Uniform", "import Mamba as Uniform"),
-    sharing(FIX).replace("from vllm.kinds import Uniform", "if False:\n    from vllm.kinds import Uniform"),
-    sharing(FIX).replace("from vllm.kinds import Uniform\n", ""), sharing(FIX) + "\n\nUniform = int\n",
-    sharing(f"spec = target.spec\nspec = None\n{FIX.replace('target.spec', 'spec')}"),
-    CALLS + f"    else:\n        {FIX.replace(chr(10), chr(10) + '        ')}\n",
-])  # fmt: skip
-def test_a_store_that_is_not_the_fix_is_never_superseded(text: str) -> None:
-    compile(text, "text", "exec")
-    assert state(text, SHARING) != "superseded"
+def wrong_fixes() -> Iterator[Any]:
+    for name, fixes in (("tuned", TUNED), ("later", UNSEEN)):
+        yield from (pytest.param(id_, one, id=f"{name} {id_}") for id_, one in fixes.items())
 
 
-def test_without_the_known_function_there_is_nothing_to_compare_with() -> None:
-    fixed = handler("except (ValueError, AssertionError):\n    return False")
-    assert state(fixed, patch_of(FileEdit(PATH, (HUNK,)))) == "conflict"
-
-
-def test_a_statement_that_is_only_added_may_not_be_all_of_its_block() -> None:
-    stock = STOCK.replace(
-        "    return merged is not None\n", "    if merged:\n        print(merged)\n    return merged\n"
-    )
-    rule = Rule(PATH, "plan", fixed=("specs.off = True",))
-    added = replace(HUNK, old=("        print(merged)",), new=("        print(merged)", "        specs.off = 1"))
-    patch = patch_of(known_edit(added, stock=stock), rules=(rule,))
-    assert (
-        state(stock.replace("        print(merged)\n", "        print(merged)\n        specs.off = True\n"), patch)
-        == "superseded"
-    )
-    other = stock.replace("        print(merged)\n", "        print(merged)\n    else:\n        specs.off = True\n")
-    assert state(other, patch) != "superseded"
-
-
-def test_every_conflict_says_what_to_run_next() -> None:
-    patch = patch_of()
-    for text in (
-        handler("except KeyError:\n    return False"),
-        "x = 1\n",
-        handler("except (AssertionError, KeyError):\n    pass"),
-    ):
-        result = decide_patch(patch, "0.34.0", {PATH: text.encode()}.get)
-        assert (result.state, "gemmaspec patch prove p --tree DIR" in result.detail) == ("conflict", True)
-    assert "gemmaspec patch prove p --tree DIR" in decide_patch(patch, "0.34.0", lambda _: None).detail
+@pytest.mark.network
+@pytest.mark.parametrize(("id_", "fixes"), [*wrong_fixes()])
+def test_of_foreign_fixes_the_text_alone_calls_no_wrong_one_fixed(id_: str, fixes: Any) -> None:
+    """What their behaviour is, `tools/bench_fixes.py --probe` asks: it takes a minute for each patch."""
+    patch = launcher_patch(load_patches()[id_])
+    stock = read_from_wheel("vllm", fixes.release, needed_paths([patch]))
+    for fix in fixes.wrong:
+        text = stock[fixes.path].decode()
+        for old, new in fix:
+            assert old in text
+            text = text.replace(old, new, 1)
+        for version in (fixes.release, "0.34.0", f"{fixes.release}.dev3+gabc1234"):
+            plan = launcher.Plan(1, "", "", (), (patch,), "")
+            (result,), _ = launcher.decide_plan(plan, version, (stock | {fixes.path: text.encode()}).get)
+            assert result.state not in ("superseded", "applied"), fix

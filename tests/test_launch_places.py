@@ -47,12 +47,7 @@ HUNK = Hunk(
     ("    except AssertionError:",),
     ("    except (AssertionError, ValueError):", "        # windows differ"),
 )
-RULE = Rule(
-    PATH,
-    "plan",
-    was="except AssertionError:\n    return False",
-    fixed=("except (AssertionError, ValueError):\n    return False",),
-)
+RULE = Rule(PATH, "plan", release="0.35.0", tree="0" * 16)
 OTHER_RULE = Rule(PATH, "other", release="0.34.0", tree=tree_of_function(STOCK, "other"))
 DECOY = "    try:\n        list(specs)\n    except AssertionError:\n        return False\n"
 EDITED = STOCK.replace("except AssertionError:", "except (AssertionError, KeyError):")
@@ -284,7 +279,7 @@ def test_an_encoding_that_is_none_of_text_is_a_conflict(codec: str) -> None:
     whole = Hunk("", 1, ("x = 1",), ("x = 2",))
     result = launch.decide_file(FileEdit(PATH, (whole,)), f"# coding: {codec}\nx = 1\n".encode())
     assert result.state in ("conflict", "applies")
-    assert launch.closed_by(RULE, patch_of(), {PATH: f"# coding: {codec}\n{STOCK}".encode()}.get) is None
+    assert launch.closed_by(RULE, {PATH: f"# coding: {codec}\n{STOCK}".encode()}.get) is None
 
 
 def test_the_launcher_reads_no_file_that_is_larger_than_any_of_vllm(tmp_path: Path) -> None:

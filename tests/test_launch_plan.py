@@ -70,7 +70,7 @@ BROKEN: dict[str, Change] = {
     "required that is 1": of_patch(required=1),
     "an unknown runner": of_patch(runner="v3"),
     "no variants": of_patch(variants=[]),
-    "a rule that is in everything": of_patch(superseded=[{"path": "vllm/a.py", "scope": "f", "fixed": [""]}]),
+    "a rule without a digest": of_patch(superseded=[{"path": "vllm/a.py", "scope": "f", "release": "1", "tree": ""}]),
     "no files": of_variant(files=[]),
     "a file twice": of_variant(files=[FILE, FILE]),
     "a specifier in words": of_variant(specifier="any"),
@@ -123,7 +123,7 @@ PATHS = [
 @pytest.mark.parametrize("path", PATHS, ids=ascii)
 def test_a_path_that_is_no_py_file_inside_vllm_is_refused(place: Place, path: str) -> None:
     in_a_file = changed(of_file(path=path))
-    in_a_rule = changed(of_patch(superseded=[{"path": path, "scope": "f", "fixed": ["x"]}]))
+    in_a_rule = changed(of_patch(superseded=[{"path": path, "scope": "f", "release": "1", "tree": "0123456789abcdef"}]))
     for plan in (in_a_file, in_a_rule):
         assert "is not the path of a .py file in vllm/" in refused(place, plan)
 

@@ -22,7 +22,7 @@ speculation_only: true
 variants:
   - {diff: 0.19.diff, versions: ">=0.19.0", scopes: {vllm/m.py: [f]}}
 superseded:
-  - {path: vllm/m.py, scope: f, fixed: [x()]}
+  - {path: vllm/m.py, scope: f, release: 0.34.0, tree: 0123456789abcdef}
 upstream:
   - {url: "https://example.org/1", state: open, seen: "2026-11-20"}
 drop_when: never
@@ -79,10 +79,8 @@ REFUSED = [
         "has hunks {'vllm/m.py': 1}, but the scopes are {'vllm/m.py': 2}",
     ),
     ("{vllm/m.py: [f]}", "{vllm/n.py: [f]}", "the scopes are {'vllm/n.py': 1}"),
-    ("fixed: [x()]", "fixed: ['x(']", "superseded.0: not valid Python"),
-    ("fixed: [x()]", "was: x", "superseded.0: a rule has either fixed or tree"),
-    ("fixed: [x()]", "tree: 0123456789abcdef", "superseded.0: tree is not a digest, or has no release"),
-    ("scope: f, fixed", 'scope: "", fixed', "superseded.0.scope: is empty"),
+    ("tree: 0123456789abcdef", "tree: x", "superseded.0: tree is not a digest, or has no release"),
+    ("scope: f, release", 'scope: "", release', "superseded.0.scope: is empty"),
     ("{path: vllm/m.py,", "{path: /etc/m.py,", "superseded.0.path: '/etc/m.py' is not the path of a .py file in vllm/"),
     ('"https://example.org/1"', '"javascript:x"', "upstream.0.url: does not match ^"),
     ('"2026-11-20"', '"yesterday"', "upstream.0.seen: does not match ^"),

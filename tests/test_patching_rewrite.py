@@ -8,11 +8,10 @@ import pytest
 
 from gemmaspec import data, strict_yaml
 from gemmaspec.errors import PatchError
-from gemmaspec.patching.patch import Imported, SupersededRule
+from gemmaspec.patching.patch import Imported
 from gemmaspec.patching.rewrite import NewVariant, diff_name, ranges_with, skeleton, with_variant
 
 VARIANT = NewVariant(diff="0.34.diff", floor="0.34.0", scopes={"vllm/v1/m.py": ("C.f", "")})
-RULE = SupersededRule(path="vllm/v1/m.py", scope="f", fixed=("x: y",))
 BLOCK = """\
 # a note on top
 id: some-fix
@@ -30,7 +29,7 @@ variants:   # from old to new
 
 # how it is seen
 superseded:
-- {path: vllm/m.py, scope: f, fixed: [x]}
+- {path: vllm/m.py, scope: f, release: 0.34.0, tree: 0123456789abcdef}
 # the end
 author: somebody"""
 ADDED = """\
@@ -39,14 +38,11 @@ ADDED = """\
     versions: ">=0.34.0"
     scopes: {vllm/v1/m.py: [C.f, ""]}
 """
-SEEN = "- {path: vllm/m.py, scope: f, fixed: [x]}\n"
-BLOCK_AFTER = BLOCK.replace("    versions: '>=0.20.0'\n", ADDED).replace(
-    SEEN, f'{SEEN}- {{path: vllm/v1/m.py, scope: f, fixed: ["x: y"]}}\n'
-)
+BLOCK_AFTER = BLOCK.replace("    versions: '>=0.20.0'\n", ADDED)
 
 
-def test_a_variant_and_a_rule_are_added_and_every_comment_stays() -> None:
-    assert with_variant(BLOCK, VARIANT, {0: RULE}, name="patch.yaml") == BLOCK_AFTER
+def test_a_variant_is_added_and_every_comment_stays() -> None:
+    assert with_variant(BLOCK, VARIANT, name="patch.yaml") == BLOCK_AFTER
 
 
 @pytest.mark.parametrize(
@@ -75,16 +71,16 @@ def test_a_variant_and_a_rule_are_added_and_every_comment_stays() -> None:
     ],
 )
 def test_the_new_variant_is_written_as_the_others_are(before: str, after: str) -> None:
-    assert with_variant(before, VARIANT, {}, name="patch.yaml") == after
+    assert with_variant(before, VARIANT, name="patch.yaml") == after
 
 
 def test_what_cannot_be_edited_alone_is_refused() -> None:
     text = 'variants:\n- diff: a.diff\n  versions: ">=0.19"\n  scopes: {}\n...\n'
-    assert "0.34" in with_variant(text, VARIANT, {}, name="patch.yaml")
+    assert "0.34" in with_variant(text, VARIANT, name="patch.yaml")
     odd = '{variants: [{diff: a.diff, versions: ">=0.19", scopes: {}}, ], id: x}'
-    assert with_variant(odd, VARIANT, {}, name="patch.yaml").count("0.34.diff") == 1
+    assert with_variant(odd, VARIANT, name="patch.yaml").count("0.34.diff") == 1
     crlf = 'id: x\r\nvariants:\r\n- diff: a.diff\r\n  versions: ">=0.19"\r\n  scopes: {}\r\n'
-    assert "0.34.diff" in with_variant(crlf, VARIANT, {}, name="patch.yaml")
+    assert "0.34.diff" in with_variant(crlf, VARIANT, name="patch.yaml")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +139,7 @@ OPEN_ENDED = [file for file in sorted(data.PATCHES.glob("*/patch.yaml")) if "\nu
 @pytest.mark.parametrize("file", OPEN_ENDED, ids=lambda file: file.parent.name)
 def test_every_shipped_patch_that_goes_on_can_be_edited(file: Path) -> None:
     before = file.read_text()
-    after = with_variant(before, NewVariant(diff="9.9.diff", floor="9.9.0", scopes={"vllm/m.py": ("f",)}), {}, name="x")
+    after = with_variant(before, NewVariant(diff="9.9.diff", floor="9.9.0", scopes={"vllm/m.py": ("f",)}), name="x")
     changed = [line for line in before.splitlines() if line not in after.splitlines()]
     assert len(changed) == 1
     assert "versions" in changed[0]

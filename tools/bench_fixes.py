@@ -1,7 +1,7 @@
 """Decide foreign fixes of the patches' bugs: what the launcher calls right ones, and ones that only look right.
 
-    .venv/bin/python tools/bench_fixes.py            # the launcher's rules alone
-    .venv/bin/python tools/bench_fixes.py --probe    # what each fix really does, by the patch's probe
+    .venv/bin/python tools/bench_fixes.py            # the text and the launcher's digests alone
+    .venv/bin/python tools/bench_fixes.py --probe    # and the patch's probe, where a start would ask it
 
 The fixes are those of tests/foreign_fixes.py, each as the release itself, as 0.34.0 and as a development build. A fix
 that leaves the bug in must never be called superseded or applied. Exit code 1 if one is, or if a probe disagrees.
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the counts for each patch and set, and each fix that is called what it is not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--probe", action="store_true", help="ask the probes what each fix does")
-    parser.add_argument("--unseen", action="store_true", help="only those that were written after the rules")
+    parser.add_argument("--unseen", action="store_true", help="only those that were written later")
     options = parser.parse_args(arguments)
     faults = 0
     with Probes(prove_python(progress=print) if options.probe else Path(sys.executable)) as probes:
@@ -54,14 +54,15 @@ def _one(name: str, id_: str, fixes: Fixes, probes: Probes | None) -> int:
         counts: collections.Counter[str] = collections.Counter()
         for number, fix in enumerate(some):
             data = fixed(stock[fixes.path].decode(), fix).encode()
-            states = list(_states(patch, fixes, stock | {fixes.path: data}))
+            results = list(_results(patch, fixes, stock | {fixes.path: data}))
+            seen = _probed(id_, fixes, data, probes) if probes else ""
+            states = [_started(result, seen) for result in results]
             counts.update(states[:1])
             closed = [state for state in states if state in ("superseded", "applied")]
             if closed and kind == "wrong":
                 faults += 1
                 print(f"WRONG: {name} {id_} {kind} {number}: {states}")
-            seen = _probed(id_, fixes, data, probes) if probes else kind_of(kind)
-            if seen != kind_of(kind):
+            if probes and seen != kind_of(kind):
                 faults += 1
                 print(f"THE PROBE SAYS {seen}: {name} {id_} {kind} {number}")
             if kind == "right" and states[0] not in ("superseded", "applied"):
@@ -85,11 +86,17 @@ def fixed(text: str, fix: Sequence[tuple[str, str]]) -> str:
     return text
 
 
-def _states(patch: launcher.Patch, fixes: Fixes, files: dict[str, bytes]) -> Iterator[str]:
+def _started(result: launcher.PatchResult, seen: str) -> str:
+    """Return the state with which a start goes on, or ends, if the probe says this."""
+    is_asked = seen and result.state not in launcher.FITS and not result.stands
+    return "superseded" if is_asked and seen == "closed" else result.state
+
+
+def _results(patch: launcher.Patch, fixes: Fixes, files: dict[str, bytes]) -> Iterator[launcher.PatchResult]:
     for version in VERSIONS:
         plan = launcher.Plan(1, "", "", (), (patch,), "")
         (result,), _ = launcher.decide_plan(plan, version.format(fixes.release) or fixes.release, files.get)
-        yield result.state
+        yield result
 
 
 def _probed(id_: str, fixes: Fixes, data: bytes, probes: Probes) -> str:

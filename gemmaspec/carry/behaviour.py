@@ -48,8 +48,8 @@ def _asked(cell: PatchOnTree, patch: Patch, folder: Path, behaviour: Behaviour) 
     seen, state = behaviour.of(patch, folder), cell.verdict.state
     if seen.state == "closed":
         rules = ", ".join(_rules(patch, folder, cell.vllm))
-        leave = "a start does not ask probes: leave the patch out of the profile"
-        detail = f"the probe finds no bug: {seen.seen}; {leave}" + (f", or add to superseded: {rules}" if rules else "")
+        add = f"; reviewed, add to superseded: {rules}" if rules else ""
+        detail = f"the probe finds no bug, and a start asks it too: {seen.seen}{add}"
         state = "superseded"
     elif seen.state == "open":
         detail = f"the bug is there: {seen.seen}; run gemmaspec patch rebase {patch.id} --tree {folder}"

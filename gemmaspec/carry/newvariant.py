@@ -17,7 +17,7 @@ from gemmaspec.patching import decide as deciding
 from gemmaspec.patching import rewrite
 from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.minimal import FileDiff, minimal_diff
-from gemmaspec.patching.patch import Patch, SupersededRule, load_patch
+from gemmaspec.patching.patch import Patch, load_patch
 from gemmaspec.trees.listing import Listing
 from gemmaspec.trees.reader import ReleaseReader
 from gemmaspec.trees.verdicts import Judge
@@ -87,8 +87,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
         diff=rewrite.diff_name(floor, taken), floor=floor, scopes={diff.edit.path: diff.scopes for diff in diffs}
     )
     file = patch.folder / "patch.yaml"
-    rules = _moved_rules(patch, wanted, say)
-    text = rewrite.with_variant(rewrite.read_text(file), variant, rules, name=str(file))
+    text = rewrite.with_variant(rewrite.read_text(file), variant, name=str(file))
     files = {variant.diff: "".join(diff.text for diff in diffs), "patch.yaml": text}
     new = _loaded(patch, files)
     _check_target(new, wanted)
@@ -177,22 +176,6 @@ def plain(version: str) -> str:
     """Return a release without .post1 or +cpu, as in ranges."""
     found = re.match(launcher.VERSION_NUMBER, version)
     return found[0] if found else version
-
-
-def _moved_rules(patch: Patch, wanted: Wanted, say: Say) -> dict[int, SupersededRule]:
-    """Return copies of the superseded rules for code that moved to a new file."""
-    found: dict[int, SupersededRule] = {}
-    for new, old in wanted.moved.items():
-        for index, rule in enumerate(patch.text.superseded):
-            copy = rule.model_copy(update={"path": new})
-            if rule.path != old or copy in patch.text.superseded or index in found:
-                continue
-            if rule.tree:
-                continue  # of a file of a release, which did not move
-            if launcher.definitions(launcher.Source(wanted.files[new][0]).tree, rule.scope):
-                found[index] = copy
-                say(f"superseded: copied a rule for {new}")
-    return found
 
 
 def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:

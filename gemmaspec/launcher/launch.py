@@ -21,7 +21,6 @@ Contents (a comment marks each section; to read it as a story, start at `launch`
     Versions            ranges, releases, and builds that are not releases
     Reading code        a file as lines and as a syntax tree; which lines are code; digests of code
     Names that are ...  a patched name that the file binds a second time
-    Fixes in other ...  a function that vLLM itself fixed, compared with the known ones as syntax trees
     Finding a place     one hunk in one file: where it applies, and whether that is the right place
     Deciding            from hunks to files, variants, patches and the plan
     This machine        the installed vLLM, the packages it needs, the overlay
@@ -95,6 +94,29 @@ RANK_FACTS = "rank_facts.py"  # beside this file: what they compare
 ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
 # Beside this file: what answers origins.py, and what runs inside vLLM.
 ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
+PROBE_S = 300.0  # a probe imports vLLM, which takes a minute from a cold disk
+PROBE_SAYS = "gemmaspec-probe:"
+PROBE_NEEDS = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
+PROBE_SETS = {
+    "VLLM_LOGGING_LEVEL": "CRITICAL", "VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+PROBE_RUNS = """
+import json, os, sys
+package, found, names = sys.argv[1], None, {}
+try:
+    exec(compile(sys.stdin.read(), "probe.py", "exec"), names)
+    is_open, seen = names["probe"]()
+    found = {"state": "open" if is_open else "closed", "seen": str(seen)}
+    places = {os.path.realpath(one.__file__ or "") for name, one in list(sys.modules.items())
+              if name.partition(".")[0] == "vllm" and getattr(one, "__file__", None)}
+    if not places or any(not one.startswith(os.path.realpath(package) + os.sep) for one in places):
+        found = {"state": "failed", "seen": "it imported another vllm"}
+except BaseException as error:
+    found = {"state": "failed", "seen": f"{type(error).__name__}: {error}"}
+print("\\ngemmaspec-probe:" + json.dumps(found), flush=True)
+os._exit(0)
+"""
 RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, every release)
 
 
@@ -245,28 +267,18 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rule:
-    """A sign that vLLM itself fixed the bug in `scope`, compared as syntax trees.
-
-    Either `tree`: the digest of the function or class in a `release` that was reviewed; all such rules of one release
-    must hold. Or `fixed` and `was`: with one of the `fixed` statements replaced by `was`, the function is that of a
-    known release. In both, `...` stands for any statements.
-    """
+    """The digest of a reviewed function or class in a release that fixed the bug; all rules of a release must hold."""
 
     path: str
     scope: str
-    was: str = ""
-    fixed: tuple[str, ...] = ()
-    release: str = ""
-    tree: str = ""
+    release: str
+    tree: str
 
     def __post_init__(self) -> None:
-        """Require one of both kinds, and code that can be parsed."""
+        """Require a scope and a digest."""
         check_path(self.path)
         check(self.scope, "scope is empty: a rule is about a function or class")
-        check(bool(self.fixed) != bool(self.tree), "a rule has either fixed or tree")
-        check(not self.tree or (TREE.fullmatch(self.tree) and self.release), "tree is not a digest, or has no release")
-        statements(self.was)
-        check(all(map(statements, self.fixed)), "fixed has no statement")
+        check(TREE.fullmatch(self.tree) and self.release, "tree is not a digest, or has no release")
 
 
 @dataclass(frozen=True)
@@ -294,6 +306,8 @@ class Patch:
     purpose: str = "defect"
     needs: tuple[str, ...] = ()
     where: tuple[Measured, ...] = ()
+    probe: str = ""
+    """The text of its probe.py, which says whether the bug is there; "" for none."""
 
     def __post_init__(self) -> None:
         """Require variants, because a patch without any would never be needed."""
@@ -823,250 +837,6 @@ def is_namespace(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "__dict__"
 
 
-# Fixes in other words
-
-
-def statements(text: str) -> list[Any]:
-    """Return the statements, or the handlers, of a piece of code. Raise ValueError if it is not valid Python."""
-    try:
-        if text.lstrip().startswith("except"):
-            return [*ast.parse(f"try:\n    pass\n{text}").body[0].handlers]  # type: ignore[attr-defined]
-        return [*ast.parse(text).body]
-    except SyntaxError as error:
-        raise ValueError(f"not valid Python: {error.msg}: {text!r}") from None
-
-
-def is_rewritten(function: Any, tree: ast.Module, was: str, fixed: str, known: Iterable[str]) -> bool:
-    """Return whether the function is a known one but for `fixed` in the place of `was`."""
-    pattern, digests = statements(fixed), set(known)
-    for block in blocks_of(function):
-        for begin in range(len(block) if digests else 0):
-            for end in range(begin + 1, len(block) + 1):
-                for window in (block[begin:end], without_aliases(block[begin:end])):
-                    for gaps in same_block(pattern, window or [], function):
-                        fix, back = block[begin:end], filled(statements(was), gaps)
-                        block[begin:end] = back
-                        kept = names_in([function]) if block and tree_digest([function]) in digests else None
-                        block[begin : begin + len(back)] = fix
-                        if kept is not None:
-                            return is_sound(function, tree, fix, kept, stored_in(back), fixed)
-    return False
-
-
-def blocks_of(node: ast.AST) -> Iterator[list[Any]]:
-    """Yield the lists of statements, and of handlers, in a function, without those of functions inside."""
-    for _, value in ast.iter_fields(node):
-        if isinstance(value, list) and value and isinstance(value[0], (ast.stmt, ast.excepthandler)):
-            yield value
-            for child in value:
-                if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                    yield from blocks_of(child)
-
-
-def same_block(pattern: Sequence[Any], found: Sequence[Any], function: Any) -> Iterator[list[Any]]:
-    """Yield, for each way in which statements are those of a pattern, what its gaps (`...`) stand for, in order."""
-    if not pattern and not found:
-        yield []
-    if pattern and is_gap(pattern[0]):
-        for size in range(len(found) + 1):
-            yield from ([found[:size], *rest] for rest in same_block(pattern[1:], found[size:], function))
-    elif found:
-        if pattern:
-            for gaps in same_node(pattern[0], found[0]):
-                yield from ([*gaps, *rest] for rest in same_block(pattern[1:], found[1:], function))
-        if is_log(found[0], function):
-            yield from same_block(pattern, found[1:], function)
-
-
-def same_node(pattern: Any, found: Any) -> Iterator[list[Any]]:
-    """Yield as same_block() does, for one statement or handler."""
-    pattern, found = as_store(pattern), as_store(found)
-    if type(pattern) is not type(found):
-        return
-    gaps: list[list[Any]] = [[]]
-    for name, value in ast.iter_fields(pattern):
-        other = getattr(found, name)
-        if isinstance(pattern, ast.ExceptHandler) and name != "body":
-            gaps = gaps if name == "name" or catches(pattern.type, found.type) else []
-        elif isinstance(value, list) and isinstance([*value, *other, None][0], (ast.stmt, ast.excepthandler)):
-            gaps = [[*one, *more] for one in gaps for more in same_block(value, other, found)]
-        elif name not in ("kind", "type_comment") and canonical(value) != canonical(other):
-            gaps = []
-    yield from gaps
-
-
-def is_gap(node: Any) -> bool:
-    """Return whether a statement of a pattern is `...`."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and node.value.value is ...
-
-
-def filled(back: list[Any], gaps: Sequence[Any]) -> list[Any]:
-    """Return the statements of `was` with its gaps filled from those of the match, in order."""
-    left = list(gaps)
-
-    def fill(nodes: list[Any]) -> list[Any]:
-        done: list[Any] = []
-        for node in nodes:
-            if is_gap(node):
-                done += left.pop(0) if left else []
-                continue
-            for name, value in ast.iter_fields(node):
-                if isinstance(value, list) and value and isinstance(value[0], (ast.stmt, ast.excepthandler)):
-                    setattr(node, name, fill(value))
-            done.append(node)
-        return done
-
-    return fill(back)
-
-
-def catches(wanted: Any, found: Any) -> bool:
-    """Return whether a handler catches the wanted exceptions, and otherwise only builtin ones."""
-    if found is None:
-        return True
-    names, needed = ({one.id for one in each if isinstance(one, ast.Name)} for each in map(members, (found, wanted)))
-    kinds = [getattr(builtins, name, None) for name in names]
-    if len(names) != len({ast.dump(one) for one in members(found)}) or not all(isinstance(one, type) for one in kinds):
-        return False
-    return needed <= names or bool(names & {"Exception", "BaseException"})
-
-
-def members(node: Any) -> list[Any]:
-    """Return the parts of a tuple; anything else is its only part."""
-    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
-
-
-LOGS = ("debug", "info", "warning", "error", "exception", "debug_once", "info_once", "warning_once")
-
-
-def is_log(node: Any, around: Any) -> bool:
-    """Return whether a statement does nothing, or logs constants and names that are bound there."""
-    if isinstance(node, ast.Pass) or is_text(node):
-        return True
-    call = node.value if isinstance(node, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in LOGS:
-        return False
-    bound = {around.name} if isinstance(around, ast.ExceptHandler) else set()
-    if isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        bound = {one.arg for one in [*around.args.posonlyargs, *around.args.args, *around.args.kwonlyargs]}
-    values = [*call.args, *(one.value for one in call.keywords)]
-    plain = [isinstance(one, ast.Constant) or (isinstance(one, ast.Name) and one.id in bound) for one in values]
-    return isinstance(call.func.value, ast.Name) and call.func.value.id == "logger" and all(plain)
-
-
-def as_store(node: Any) -> Any:
-    """Return a statement in a plainer form: `x.setdefault(k, v)`, `x.update({k: v})` as `x[k] = v`, if in if as one."""
-    while isinstance(node, ast.If) and not node.orelse and len(node.body) == 1 and isinstance(node.body[0], ast.If):
-        inner = node.body[0]
-        if inner.orelse:
-            break
-        tests = [one for test in (node.test, inner.test) for one in conjuncts(test)]
-        node = ast.If(ast.BoolOp(ast.And(), tests), inner.body, [])
-    call = node.value if isinstance(node, ast.Expr) else None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.keywords:
-        return node
-    pair = call.args if call.func.attr in ("setdefault", "__setitem__") else []
-    if call.func.attr == "update" and len(call.args) == 1 and isinstance(call.args[0], ast.Dict):
-        pair = [*call.args[0].keys, *call.args[0].values]  # type: ignore[list-item]
-    if len(pair) != 2 or pair[0] is None:
-        return node
-    return ast.Assign([ast.Subscript(call.func.value, pair[0], ast.Store())], pair[1])
-
-
-def conjuncts(test: Any) -> list[Any]:
-    """Return the operands of an `and`; anything else is its only one."""
-    return list(test.values) if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-
-
-def without_aliases(window: Sequence[Any]) -> list[Any] | None:
-    """Return the statements with new names for plain values (`a = x.y`, `a := x.y`) replaced by these; None if none."""
-    import copy
-
-    module = copy.deepcopy(ast.Module(list(window), []))
-    assigned = [(node.targets, node.value) for node in module.body if isinstance(node, ast.Assign)]
-    assigned += [([node.target], node.value) for node in ast.walk(module) if isinstance(node, ast.NamedExpr)]
-    aliases = {
-        targets[0].id: value
-        for targets, value in assigned
-        if len(targets) == 1 and isinstance(targets[0], ast.Name) and is_plain(value)
-    }
-    stored = [one.id for one in ast.walk(module) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
-    if not aliases or any(stored.count(name) != 1 for name in aliases):
-        return None
-
-    class Inline(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> Any:
-            return self.visit(copy.deepcopy(aliases[node.id])) if node.id in aliases else node
-
-        def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
-            return self.visit(node.value) if node.target.id in aliases else self.generic_visit(node)
-
-        def visit_Assign(self, node: ast.Assign) -> Any:
-            named = node.targets[0].id if isinstance(node.targets[0], ast.Name) else ""
-            return None if named in aliases else self.generic_visit(node)
-
-    with contextlib.suppress(RecursionError):
-        return list(Inline().visit(module).body)
-    return None
-
-
-def is_plain(node: Any) -> bool:
-    """Return whether reading a value has no effect: a name, an attribute of one, or getattr(…) with a constant."""
-    if isinstance(node, ast.Call):
-        named = isinstance(node.func, ast.Name) and node.func.id == "getattr" and not node.keywords
-        return named and is_plain(node.args[0]) and all(isinstance(one, ast.Constant) for one in node.args[1:])
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and is_plain(node.value))
-
-
-def is_sound(
-    function: Any, tree: ast.Module, fix: Sequence[ast.AST], kept: set[str], stored: set[str], fixed: str
-) -> bool:
-    """Return whether the names in a fix mean what they say: new ones hide nothing, and the others are what they were.
-
-    `kept` are the names of the statements that the fix replaced and of the rest of the function, `stored` those that
-    the replaced statements bind.
-    """
-    ours = names_in(statements(fixed))
-    handlers = {one.name for node in fix for one in ast.walk(node) if isinstance(one, ast.ExceptHandler) and one.name}
-    if (stored_in(fix) - stored) & (kept | ours) or handlers & (kept | ours):
-        return False
-    local = stored_in([function]) | handlers | {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-    bound = [name for top in tree.body for name, _ in bindings(top)]
-    bound += [node.name for node in defined_in(tree)]
-    imported = [
-        one.name
-        for top in tree.body
-        if isinstance(top, ast.ImportFrom) and (top.level or (top.module or "").partition(".")[0] == "vllm")
-        for one in top.names
-        if one.asname in (None, one.name)
-    ]
-    top_level = [name for top in tree.body if not is_block(top) for name, _ in bindings(top)]
-    for name in names_in(fix) - local:
-        if "*" in bound or (hasattr(builtins, name) and name in bound):
-            return False
-        from_vllm = bound.count(name) == 1 and name in imported
-        if not hasattr(builtins, name) and not from_vllm and (name in ours or top_level.count(name) != 1):
-            return False
-    return True
-
-
-def is_block(node: ast.AST) -> bool:
-    """Return whether a statement holds others that run where it stands, or not at all (if, try, with, for)."""
-    return any(
-        isinstance(value, list) and value and isinstance(value[0], ast.stmt) for _, value in ast.iter_fields(node)
-    )
-
-
-def stored_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return every name that some statements bind."""
-    found = (one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name))
-    return {one.id for one in found if not isinstance(one.ctx, ast.Load)}
-
-
-def names_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return every name in some statements."""
-    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
-
-
 # Finding a place
 
 
@@ -1569,12 +1339,12 @@ def closed_rules(
     edits = [edit for variant in variants for edit in variant.files]
     decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
     groups: dict[str, list[Rule]] = {}
-    for number, rule in enumerate(patch.superseded):
+    for rule in patch.superseded:
         if rule.path not in decided:
-            groups.setdefault(rule.release or f"#{number}", []).append(rule)
+            groups.setdefault(rule.release, []).append(rule)
     found: list[FileResult] = []
     for rules in groups.values():
-        closed = [closed_by(rule, patch, lambda path: changed.get(path, read(path))) for rule in rules]
+        closed = [closed_by(rule, lambda path: changed.get(path, read(path))) for rule in rules]
         found += [file for file in closed if file] if all(closed) else []
     return tuple(found)
 
@@ -1642,7 +1412,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def closed_by(rule: Rule, patch: Patch, read: Read) -> FileResult | None:
+def closed_by(rule: Rule, read: Read) -> FileResult | None:
     """Return the result if the one definition of the rule's scope is fixed as the rule says; else None."""
     data = read(rule.path)
     if rule.scope.rpartition(".")[2].encode() not in (data or b""):
@@ -1652,22 +1422,8 @@ def closed_by(rule: Rule, patch: Patch, read: Read) -> FileResult | None:
         nodes = definitions(source.tree, rule.scope)
         if len(nodes) != 1 or any(bound_again(source, rule.scope, 0)):
             return None
-        if rule.tree:
-            closed = tree_digest(nodes) == rule.tree
-            detail = f"{rule.scope} is that of {rule.release}"
-        else:
-            edits = [edit for variant in patch.variants for edit in variant.files if edit.path == rule.path]
-            known = {
-                place.function
-                for edit in edits
-                for entry in edit.known
-                for hunk, place in zip(edit.hunks, entry.places, strict=False)
-                if hunk.function == rule.scope
-            }
-            closed = any(is_rewritten(nodes[0], source.tree, rule.was, fixed, known) for fixed in rule.fixed)
-            detail = f"{rule.scope} is fixed by vLLM itself"
-        if closed:
-            return FileResult(rule.path, "superseded", first_line(nodes[0]), detail)
+        if tree_digest(nodes) == rule.tree:
+            return FileResult(rule.path, "superseded", first_line(nodes[0]), f"{rule.scope} is that of {rule.release}")
     return None
 
 
@@ -1847,6 +1603,71 @@ def read_from(package: Path) -> Read:
         return data
 
     return read
+
+
+# This machine: what the installed vLLM does
+
+
+def by_behaviour(
+    results: Sequence[PatchResult], package: Path, cache_dir: Path, environment: Mapping[str, str]
+) -> list[PatchResult]:
+    """Return the results, superseded in place of a conflict where the patch's own probe finds no bug.
+
+    A file with lines that the patch removes has the bug, and nobody is asked.
+    """
+    return [
+        asked(result, package, cache_dir, environment)
+        if result.state not in FITS and result.patch.probe and not result.stands
+        else result
+        for result in results
+    ]
+
+
+def asked(result: PatchResult, package: Path, cache_dir: Path, environment: Mapping[str, str]) -> PatchResult:
+    """Ask one patch's probe, or what was kept of its answer about these very files."""
+    digest = hashlib.sha256(f"{sys.version}\0{result.patch.probe}".encode())
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    kept = cache_dir / "probes" / f"{digest.hexdigest()}.json"
+    found: Any = None
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_plain(kept, PLAN_LIMIT))
+    if not isinstance(found, dict) or found.get("state") not in ("open", "closed"):
+        say(f"patch {result.patch.id}: {result.state}; asking its probe whether vllm has the bug")
+        found = probed(result.patch.probe, package, environment)
+        if found["state"] != "failed":
+            with contextlib.suppress(OSError):
+                kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_report(kept, found)
+    seen = str(found.get("seen"))[:400]
+    if found["state"] == "closed":
+        return PatchResult(result.patch, "superseded", None, (), f"its probe finds no bug in this vllm: {seen}")
+    says = "the bug is there" if found["state"] == "open" else "its probe failed"
+    return replace(result, detail="; ".join(part for part in (f"{says}: {seen}", result.detail) if part))
+
+
+def probed(probe: str, package: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run a probe in this Python, on the installed vLLM, without secrets; "failed" for whatever goes wrong."""
+    import subprocess  # only for a conflict
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="gemmaspec-probe-") as home:
+        own = dict.fromkeys(("HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR"), home)
+        given = {name: environment[name] for name in PROBE_NEEDS if name in environment}
+        words = [sys.executable, "-c", PROBE_RUNS, str(package)]
+        try:
+            done = subprocess.run(words, input=probe, capture_output=True, text=True, errors="replace",
+                                  timeout=PROBE_S, cwd=home, env={**given, **PROBE_SETS, **own})  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)[:300] if isinstance(error, OSError) else f"no answer within {PROBE_S:.0f} s"
+            return {"state": "failed", "seen": why}
+    for line in reversed(done.stdout.splitlines()):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(line.partition(PROBE_SAYS)[2] or "null")
+            if isinstance(found, dict) and found.get("state") in ("open", "closed", "failed"):
+                return found
+    last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+    return {"state": "failed", "seen": f"exit code {done.returncode}: {''.join(last)[:300]}"}
 
 
 # This machine: the packages vLLM needs
@@ -2510,6 +2331,7 @@ def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoRe
     began = time.perf_counter()
     read = read_from(package)
     results, changed = decide_plan(plan, version, read, compute_capabilities)
+    results = by_behaviour(results, package, options.cache_dir, environment_of(pythonpath))
     pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)
     rows = [patch_row(result, pristine) for result in results]

@@ -38,18 +38,12 @@ class RequiredBy(evidence.Written):
 
 
 class SupersededRule(evidence.Written):
-    """A sign that vLLM fixed the bug itself, compared as syntax trees.
-
-    Either one of the statements in `fixed` stands where `was` stood, and the rest of the function is that of a known
-    release; `...` is any statements. Or `tree` is the digest of the function in a reviewed `release`.
-    """
+    """The digest of a function in a reviewed release, in which vLLM fixed the bug itself."""
 
     path: str
     scope: str
-    was: Annotated[str, Field(min_length=0)] = ""
-    fixed: tuple[str, ...] = ()
-    release: Annotated[str, Field(min_length=0)] = ""
-    tree: Annotated[str, Field(min_length=0)] = ""
+    release: str
+    tree: str
 
 
 class Upstream(evidence.Written):
@@ -259,7 +253,7 @@ def _rule_findings(text: PatchText) -> Iterator[str]:
 
 
 def compile_rule(rule: SupersededRule) -> launcher.Rule:
-    """Return a rule as the launcher has it. Raise ValueError for a path outside vllm/ and for invalid code."""
+    """Return a rule as the launcher has it. Raise ValueError for a path outside vllm/."""
     return launcher.Rule(**rule.model_dump())
 
 

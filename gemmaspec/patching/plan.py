@@ -89,8 +89,14 @@ def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ())
         "runner": patch.text.runner,
         "superseded": [rule.model_dump(mode="json", exclude_defaults=True) for rule in patch.text.superseded],
         "variants": [_variant_entry(variant) for variant in patch.variants],
-        **(own if patch.is_speed else {}),
+        **(own if patch.is_speed else _probe_of(patch)),
     }
+
+
+def _probe_of(patch: Patch) -> dict[str, str]:
+    """Return the text of a patch's probe, which the launcher runs where the patch does not fit; nothing without one."""
+    file = patch.folder / "probe.py"
+    return {"probe": file.read_text(encoding="utf-8")} if file.is_file() else {}
 
 
 def _variant_entry(variant: Variant) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import yaml
 
 from gemmaspec import launcher, strict_yaml
 from gemmaspec.errors import PatchError
-from gemmaspec.patching.patch import UNWRITTEN, Imported, SupersededRule
+from gemmaspec.patching.patch import UNWRITTEN, Imported
 
 _WIDTH: Final = 120
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w.]*")
@@ -56,8 +56,8 @@ def ranges_with(ranges: Sequence[str], floor: str) -> Ranges:
     return Ranges(versions=tuple(f">={low},<{end}" if end else f">={low}" for low, end in bounds), index=index)
 
 
-def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededRule], *, name: str) -> str:
-    """Return the text with one more variant, adjusted ranges, and `rules` after the superseded rules that they copy.
+def with_variant(text: str, variant: NewVariant, *, name: str) -> str:
+    """Return the text with one more variant and adjusted ranges.
 
     Raise PatchError if this is impossible without changing anything else.
     """
@@ -70,13 +70,9 @@ def with_variant(text: str, variant: NewVariant, rules: Mapping[int, SupersededR
     nodes = _values(root)
     edits = _range_edits(data["variants"], old_ranges, nodes["variants"])
     edits.append(_insertion(text, nodes["variants"], ranges.index, item))
-    for index, rule in rules.items():
-        edits.append(
-            _insertion(text, nodes["superseded"], index + 1, rule.model_dump(mode="json", exclude_defaults=True))
-        )
     for begin, end, new in sorted(edits, reverse=True):
         text = text[:begin] + new + text[end:]
-    _check(text, _expected(data, old_ranges, ranges.index, item, rules), name)
+    _check(text, _expected(data, old_ranges, ranges.index, item), name)
     return text
 
 
@@ -206,23 +202,10 @@ def _scalar(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _expected(
-    data: Mapping[str, Any],
-    ranges: Sequence[str],
-    index: int,
-    item: Mapping[str, Any],
-    rules: Mapping[int, SupersededRule],
-) -> dict[str, Any]:
+def _expected(data: Mapping[str, Any], ranges: Sequence[str], index: int, item: Mapping[str, Any]) -> dict[str, Any]:
     variants = [{**one, "versions": versions} for one, versions in zip(data["variants"], ranges, strict=True)]
     variants.insert(index, dict(item))
-    found = {**data, "variants": variants}
-    if rules:
-        found["superseded"] = [
-            rule
-            for at, old in enumerate(data["superseded"])
-            for rule in ([old, rules[at].model_dump(mode="json", exclude_defaults=True)] if at in rules else [old])
-        ]
-    return found
+    return {**data, "variants": variants}
 
 
 def _check(text: str, expected: Mapping[str, Any], name: str) -> None:
