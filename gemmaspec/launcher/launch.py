@@ -98,8 +98,13 @@ PROBE_S = 300.0  # a probe imports vLLM, which takes a minute from a cold disk
 PROBE_SAYS = "gemmaspec-probe:"
 PROBE_NEEDS = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
 PROBE_SETS = {
-    "VLLM_LOGGING_LEVEL": "CRITICAL", "VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "VLLM_LOGGING_LEVEL": "CRITICAL",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
 PROBE_RUNS = """
 import json, os, sys
