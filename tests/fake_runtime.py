@@ -3,7 +3,8 @@ slow for, or cannot be made to show.
 
 The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, or until the file FAKE_VLLM_GO is there;
 FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print, FAKE_VLLM_DIES_OF
-the text of a request that ends it, FAKE_VLLM_LARGE to be as slow to end as a real one:
+the text of a request that ends it, FAKE_VLLM_SILENT paths that get no answer,
+FAKE_VLLM_DRIBBLES a file with which every header comes byte by byte and never ends, FAKE_VLLM_LARGE to be as slow to end as a real one:
 with 60 threads and 300 MB, and on SIGTERM only once its streams have ended. A streamed answer names its port, 20 times a
 second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
@@ -44,6 +45,8 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path in os.environ.get("FAKE_VLLM_SILENT", "").split():
+            time.sleep(99)
         rows = (("drafts", 1), ("draft_tokens", 4), ("accepted_tokens", 2))
         lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n * self.server.drafts}.0' for name, n in rows]
         lines.append(f'vllm:num_requests_running{{engine="0"}} {self.server.running}.0')
@@ -79,6 +82,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status, body):
         self.send_response(status)
+        self.flush_headers()
+        while os.path.exists(os.environ.get("FAKE_VLLM_DRIBBLES", "")):
+            self.wfile.write(b"X")
+            time.sleep(0.3)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -100,7 +100,7 @@ def test_a_server_that_ended_says_how_and_since_when_and_what_to_look_at(
     machine.running.clear()
     machine.ended = State(status="exited", exit_code=137, ended=time.time() - 600)
     found = row(capsys)
-    assert (found["state"], found["exit_code"], found["next"]) == ("exited", 137, "gemmaspec up mine")
+    assert (found["state"], found["exit_code"], found["next"]) == ("exited", 137, "gemmaspec restart mine")
     assert "killed from outside (SIGKILL)" in found["cause"]
     assert run(["status", "mine"]) == 1
     printed = capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_the_cause_of_a_death_is_the_same_everywhere_and_leftovers_are_ended_fir
     machine.ended = State(status="exited", detail="left processes behind: pid 7", ended=time.time())
     found = row(capsys)
     assert (found["why"], found["next"]) == (
-        "left processes behind: pid 7", "gemmaspec down mine    # then: gemmaspec up mine",
+        "left processes behind: pid 7", "gemmaspec down mine    # then: gemmaspec restart mine",
     )  # fmt: skip
     assert "CUDA out of memory" in found["cause"]
     assert "gpu_memory_utilization" in found["fix"]
@@ -170,7 +170,7 @@ def test_a_start_that_was_interrupted_ends_soon_and_a_second_ctrl_c_kills(
     assert "interrupted; mine is not running" in said
     found = row(capsys)
     assert (found["state"], found["why"], found["next"]) == (
-        "stopped", "its start was interrupted", "gemmaspec up mine",
+        "stopped", "its start was interrupted", "gemmaspec restart mine",
     )  # fmt: skip
     assert run(["status", "mine", "--wait"]) == 6
     assert "its start was interrupted" in capsys.readouterr().err
@@ -180,7 +180,7 @@ def test_what_was_stopped_is_not_called_exited(machine: FakeMachine, capsys: pyt
     up()
     run(["down", "mine"])
     found = row(capsys)
-    assert (found["state"], found["next"]) == ("stopped", "gemmaspec up mine")
+    assert (found["state"], found["next"]) == ("stopped", "gemmaspec restart mine")
 
 
 def test_a_start_that_failed_leads_to_its_log(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -398,7 +398,7 @@ def test_a_server_that_drafts_without_graphs_is_degraded_everywhere(
     assert found["next"] == "gemmaspec restart mine --set serve.attention_backend=TRITON_ATTN"
     assert run(["status", "mine"]) == 5
     assert run(["status"]) == 5
-    assert run(["wait", "mine"]) == 5
+    assert run(["status", "mine", "--wait"]) == 5
 
 
 def test_on_memory_as_slow_as_a_spark_lost_graphs_are_a_warning_and_with_graphs_nothing_is_said(

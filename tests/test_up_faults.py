@@ -407,3 +407,81 @@ def test_an_interrupt_within_executed_text_ends_the_command_with_130(fake: Fake,
     with fake.start("status", env={"PYTHONPATH": str(tmp_path)}) as interrupted:
         out, err = interrupted.communicate(timeout=60)
     assert (interrupted.returncode, out) == (130, "told\n"), err
+
+
+def told_next(fake: Fake, name: str) -> list[str]:
+    """The words of the command that `status` names next."""
+    (found,) = json.loads(fake.run("status", name, "--json").out)["stacks"]
+    return shlex.split(found["next"], comments=True)
+
+
+@pytest.mark.parametrize("ended", ["killed", "stopped", "failed"])
+def test_the_next_command_starts_it_as_it_ran(fake: Fake, ended: str) -> None:
+    fake.profile("pa", free_port())
+    how = (
+        "--engine",
+        "process",
+        "--set",
+        "serve.max_num_seqs=2",
+        "--set",
+        "serve.served_model_name=two words",
+        "--no-spec",
+    )
+    if ended == "failed":  # another start went well before, with other options
+        assert fake.run("up", "pa", "--engine", "process").code == 0
+        assert fake.run("down", "pa").code == 0
+        env = {"FAKE_VLLM_SECONDS": "60"}
+        with fake.start("up", "pa", *how, env=env) as starting:
+            wait_for(lambda: servers("pa"))
+            starting.send_signal(signal.SIGTERM)
+            starting.communicate(timeout=60)
+    else:
+        assert fake.run("up", "pa", *how).code == 0
+        (server,) = servers("pa")
+        ran = server.cmdline()
+    if ended == "killed":
+        server.kill()
+        server.wait(60)
+    elif ended == "stopped":
+        assert fake.run("down", "pa").code == 0
+    program, *words = told_next(fake, "pa")
+    assert program == "gemmaspec"
+    assert words[0] == ("up" if ended == "failed" else "restart")
+    done = fake.run(*words)
+    assert done.code == 0, done.err
+    (server,) = servers("pa")
+    assert "max-num-seqs" in " ".join(server.cmdline())
+    assert server.cmdline()[server.cmdline().index("--max-num-seqs") + 1] == "2"
+    assert ended == "failed" or server.cmdline() == ran
+    assert not stacks.find("pa").server.speculates
+
+
+def test_a_server_that_bench_has_left_behind_is_known_and_stopped(fake: Fake, tmp_path: Path) -> None:
+    fake.profile("pa", free_port())
+    assert fake.run("up", "pa", "--engine", "process", "--set", "serve.max_num_seqs=3").code == 0
+    assert fake.run("down", "pa").code == 0
+    bench = ("bench", "pa", "--engine", "process", "--out", str(tmp_path / "out"))
+    with fake.start(*bench, env={"FAKE_VLLM_SECONDS": "1", "FAKE_VLLM_SILENT": "/v1/models"}) as measuring:
+        wait_for(lambda: "by gemmaspec bench" in fake.run("status", "pa").out)
+        wait_for(lambda: f"measured by gemmaspec bench (pid {measuring.pid})" in fake.run("status", "pa").out)
+        refused = fake.run("up", "pa", "--engine", "process")
+        assert refused.code == 1, refused.err
+        assert f"pa is being measured by gemmaspec bench (pid {measuring.pid})" in refused.err
+        other = fake.run("bench", "pa", "--out", str(tmp_path / "other"))
+        assert "being measured by gemmaspec bench" in other.err, other.err
+        measuring.kill()
+        measuring.communicate(timeout=60)
+    (server,) = servers("pa")
+    assert "left behind by gemmaspec bench" in fake.run("status", "pa").out
+    with fake.start(*bench, env={"FAKE_VLLM_SECONDS": "60"}) as again:  # goes on, without --replace
+        wait_for(lambda: servers("pa") and server not in servers("pa"))
+        assert fake.run("down", "pa").code == 0
+        again.communicate(timeout=60)
+    assert "--max-num-seqs 3" in " ".join(_words_after_restart(fake))
+
+
+def _words_after_restart(fake: Fake) -> list[str]:
+    """The command line that `restart` runs: with the options of the last start that was to be used."""
+    assert fake.run("restart", "pa").code == 0
+    (server,) = servers("pa")
+    return server.cmdline()

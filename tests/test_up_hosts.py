@@ -92,7 +92,7 @@ def test_a_replacement_that_fails_names_the_command_that_starts_the_old_one(
     machine.fails["wait"] = StartFailed("no")
     assert up("--set", "serve.max_num_seqs=3") == 6
     said = capsys.readouterr().err
-    assert "gemmaspec up pair    # as it was" in said
+    assert "gemmaspec up pair --hosts a,b    # as it was" in said
     assert "gemmaspec rollback" not in said
 
 

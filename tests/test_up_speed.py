@@ -1,4 +1,4 @@
-"""A start that fails with its patches for speed: again without them, said loudly, and remembered."""
+"""A start that fails with its patches for speed: again without them, said loudly."""
 
 from __future__ import annotations
 
@@ -62,33 +62,21 @@ def test_it_starts_again_without_them_and_says_so(machine: FakeMachine, capsys: 
     assert stacks.find("mine").outcome == "ready"
 
 
-def test_it_is_remembered_until_the_profile_changes(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_so_a_restart_keeps_it_and_the_next_up_tries_them_again(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.fails["wait"] = StartFailed(DIED)
     assert up(*FAST) == 0
     assert run(["restart", "mine"]) == 0
     assert not has_speed()
     capsys.readouterr()
-    assert up(*FAST) == 0
-    said = capsys.readouterr().err
-    assert (
-        f"WARNING: mine starts without faster, because {DIED}: its log has a traceback through code of faster" in said
-    )
-    assert "they are tried again once its profile or lock changes, or after: rm " in said
-    assert run(["status", "mine"]) == 4  # the fake does not answer
-    assert "WARNING   it runs without faster, because" in capsys.readouterr().out
-    assert up(*FAST, "--set", "serve.max_num_seqs=3") == 0
-    assert has_speed()
-
-
-def test_a_new_lock_tries_them_again(machine: FakeMachine, profiles: Path) -> None:
-    machine.fails["wait"] = StartFailed(DIED)
-    assert up(*FAST) == 0
-    (profiles / "mine.lock").write_text("# another lock\n")
+    run(["status", "mine"])
+    assert "WARNING   it runs without its patches for speed (patches.speed=off)" in capsys.readouterr().out
     assert up(*FAST) == 0
     assert has_speed()
 
 
-def test_where_both_starts_fail_nothing_is_remembered(
+def test_where_both_starts_fail_nothing_runs(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def wait(*_: object, **__: object) -> None:
@@ -96,7 +84,6 @@ def test_where_both_starts_fail_nothing_is_remembered(
 
     monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", wait)
     assert up(*FAST) == 6
-    assert speedless.kept_for("mine") is None
     assert stacks.find("mine").outcome == "failed"
     assert "mine" not in machine.running
 
@@ -121,22 +108,11 @@ def test_where_they_cannot_be_the_cause_the_start_just_fails(
 ) -> None:
     machine.fails["wait"], machine.log = error, log
     assert up(*arguments) in (6, 7)
-    assert speedless.kept_for("mine") is None
     assert [call.split()[1] for call in machine.calls].count("start") == 1
 
 
-def test_an_error_of_a_kernel_may_come_from_anywhere(machine: FakeMachine) -> None:
+def test_an_error_of_a_kernel_may_come_from_anywhere(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.log = [APPLIED, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"]
     machine.fails["wait"] = StartFailed(DIED)
     assert up(*FAST) == 0
-    kept = speedless.kept_for("mine")
-    assert kept
-    assert kept.why == f"{DIED}: faster was in, and may be the cause"
-
-
-def test_a_damaged_memory_counts_as_none(machine: FakeMachine) -> None:
-    machine.fails["wait"] = StartFailed(DIED)
-    assert up(*FAST) == 0
-    speedless.file_of("mine").write_text('{"patches": 3')
-    assert up(*FAST) == 0
-    assert has_speed()
+    assert f"WARNING: {DIED}: faster was in, and may be the cause" in capsys.readouterr().err

@@ -93,13 +93,16 @@ def _test(found: Sequence[Watched]) -> None:
     output.told(f"told: {', '.join(one.started.server.name for one in found)}")
 
 
-def _restart(name: str, *, no_spec: bool) -> None:
+def _restart(name: str, *, no_spec: bool, no_speed: bool) -> None:
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy.start import up as use_case
+    from gemmaspec.deploy.start.speedless import OFF
     from gemmaspec.deploy.views.memory import wait_released
 
     with stack.start_progress() as progress:
-        use_case.restart(name, progress, timeout_s=1800, no_spec=no_spec, gate=wait_released)
+        use_case.restart(
+            name, progress, timeout_s=1800, overrides=(OFF,) if no_speed else (), no_spec=no_spec, gate=wait_released
+        )
 
 
 def _tell(line: WatchLine, *, as_json: bool) -> None:

@@ -35,6 +35,8 @@ _TOTALS: Final = {
 }
 _KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 _MOST_POSITIONS: Final = 64
+_LARGEST: Final = 2.0**53
+"""No count is larger: above it, a float does not hold every whole number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +90,8 @@ def read_sample(text: str, *, at: float) -> Sample:
         raise ValueError("the page has no vLLM counters")
     for family in text_string_to_metric_families(wanted):
         for name, labels, value, *_ in family.samples:
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"{name} is negative or not a number")
+            if not 0 <= value <= _LARGEST:
+                raise ValueError(f"{name} is negative, too large or not a number")
             if field := _TOTALS.get(name):
                 totals[field] += value
             elif name == _PER_POSITION:

@@ -15,6 +15,8 @@ from gemmaspec.engine.http import Chat
 from gemmaspec.measure.stream import Broken, Stream, streamed
 
 _LOOK_S: Final = 0.2
+AT_ONCE: Final = 16
+"""Servers that are looked at together, so that one which does not answer holds up none."""
 _T = TypeVar("_T")
 
 
@@ -51,7 +53,7 @@ def run_load(
     return Load(streams=streams, wall=wall, idle=idle)
 
 
-def together(work: Sequence[Callable[[], _T]], *, at_once: int, abort: Callable[[], None]) -> list[_T]:
+def together(work: Sequence[Callable[[], _T]], *, at_once: int, abort: Callable[[], None] = lambda: None) -> list[_T]:
     """Do everything in threads, `at_once` at a time, and return the results in order.
 
     Raises what the first one that failed raised. That, or Ctrl-C, calls `abort`, which ends what is under way.

@@ -13,6 +13,7 @@ from gemmaspec.engine.http import Chat
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.ready.logline import printable
 from gemmaspec.sidecar.exchange import Arriving
+from gemmaspec.smoke.answer import count, error_text, said
 
 MAX_EVENT: Final = 4 * 1024 * 1024
 """Maximum bytes of one event of a stream; those of vLLM have a few hundred."""
@@ -98,14 +99,14 @@ def _take(found: Stream, event: Any, moment: float) -> None:
     if not isinstance(event, dict):
         raise Broken("the server's stream contains an event that is not a chunk of an answer")
     if error := event.get("error"):
-        raise Broken(f"the request failed inside the server{_said(error)}")
+        raise Broken(f"the request failed inside the server{_quoted(said(error))}")
     choices = event.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         _take_choice(found, choices[0], moment)
     usage = event.get("usage")
     if isinstance(usage, dict):
-        found.prompt_tokens = _count(usage.get("prompt_tokens"))
-        found.completion_tokens = _count(usage.get("completion_tokens"))
+        found.prompt_tokens = count(usage.get("prompt_tokens"))
+        found.completion_tokens = count(usage.get("completion_tokens"))
     metrics = event.get("metrics")
     if isinstance(metrics, dict):
         found.metrics = metrics
@@ -124,28 +125,19 @@ def _take_choice(found: Stream, choice: Mapping[str, Any], moment: float) -> Non
     found.characters += len(text) if isinstance(text, str) else 0
 
 
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
-
-
 def _refused(arriving: Arriving) -> GemmaspecError:
     body = b""
     for part in arriving.parts():
         body += part
         if len(body) > 65536:
             break
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    said = _said(found.get("error") or found) if isinstance(found, dict) else ""
+    why = _quoted(error_text(body))
     if arriving.status == 401:
         return UsageError("the server rejects the API key", hint="export VLLM_API_KEY=…    # the server's key")
     if arriving.status < 500:
-        return UsageError(f"the server rejects a request (HTTP {arriving.status}){said}")
-    return Broken(f"a request failed inside the server (HTTP {arriving.status}){said}")
+        return UsageError(f"the server rejects a request (HTTP {arriving.status}){why}")
+    return Broken(f"a request failed inside the server (HTTP {arriving.status}){why}")
 
 
-def _said(error: object) -> str:
-    message = error.get("message") if isinstance(error, dict) else error
-    return f": {printable(message)[:300]}" if isinstance(message, str) and message else ""
+def _quoted(text: str) -> str:
+    return f": {printable(text)[:300]}" if text else ""

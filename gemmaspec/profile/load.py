@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from gemmaspec import strict_yaml
 from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.files import UnreadableFile, read_regular
 from gemmaspec.profile import rules
 from gemmaspec.profile.find import find_profile, profile_folders, profile_names
 from gemmaspec.profile.invalid import invalid
@@ -85,9 +86,12 @@ def load_profile(
 
 def _read(file: Path) -> Document:
     try:
-        text = strict_yaml.read_text(file.read_bytes(), file=_shown(file))
-    except OSError as error:
-        raise ProfileError(f"cannot read {file}: {error.strerror}") from None
+        content = read_regular(file, limit=4 * strict_yaml.MAX_CHARACTERS, follow=True)
+    except UnreadableFile as error:
+        raise ProfileError(f"cannot read {file}: {error.why}") from None
+    if content is None:
+        raise ProfileError(f"cannot read {file}: No such file or directory")
+    text = strict_yaml.read_text(content, file=_shown(file))
     if foreign := foreign_file(text):
         raise UsageError(f"{_shown(file)} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(_shown(file))))
     document = strict_yaml.parse(text, file=_shown(file))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.ready.failed import LAUNCHER
+from gemmaspec.ready.failed import LAUNCHER, STARTS_VLLM
 from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.known_failures import KILLED
 from gemmaspec.ready.logline import message_of, printable
@@ -38,8 +38,12 @@ class Death:
 def failed(lines: Sequence[str]) -> Death:
     """Return why a start failed: a known failure, its first exception, or the launcher's last words."""
     found = _said(lines)
-    own = [text.removeprefix(LAUNCHER) for line in lines if (text := message_of(line)).startswith(LAUNCHER)]
-    return found or Death(why=_short(own[-1]) if own else "")
+    own = [text for line in lines if (text := message_of(line)).startswith(LAUNCHER)]
+    if found or not own:
+        return found or Death(why="")
+    if STARTS_VLLM.match(own[-1]):
+        return Death(why="vLLM ended, and its log names no error")
+    return Death(why=_short(own[-1].removeprefix(LAUNCHER)))
 
 
 def death(lines: Sequence[str], *, exit_code: int | None = None) -> Death:

@@ -22,7 +22,7 @@ NOT_ATTESTED: Final = f"{LAUNCHER}not attested: "
 CONFLICT: Final = 5
 """Exit code of the launcher for a required patch that does not fit."""
 
-_STARTS_VLLM: Final = re.compile(r"gemmaspec: .*, starting vllm$")
+STARTS_VLLM: Final = re.compile(r"gemmaspec: .*, starting vllm$")
 _DOES_NOT_FIT: Final = re.compile(r"gemmaspec: .* does not fit vllm .*: vllm was not started$")
 _SIGKILL: Final = (137, -9)
 
@@ -46,7 +46,7 @@ def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError
     """Return the error for a server that died: PatchConflict if the launcher refused a patch, else StartFailed."""
     messages = [message_of(line) for line in ended.lines]
     own = [text for text in messages if text.startswith(LAUNCHER)]
-    if own and not any(map(_STARTS_VLLM.match, own)):
+    if own and not any(map(STARTS_VLLM.match, own)):
         return _not_started(ended, own, secrets=secrets)
     killed = ended.state.exit_code in _SIGKILL
     if not_attested := [text for text in own if text.startswith(NOT_ATTESTED)]:

@@ -173,8 +173,8 @@ class Collector:
         self.model = _text(found.get("model"))[:200] or self.model
         usage = found.get("usage")
         usage = usage if isinstance(usage, dict) else {}
-        self.prompt_tokens = _count(usage.get("prompt_tokens")) or self.prompt_tokens
-        self.completion_tokens = _count(usage.get("completion_tokens")) or self.completion_tokens
+        self.prompt_tokens = count(usage.get("prompt_tokens")) or self.prompt_tokens
+        self.completion_tokens = count(usage.get("completion_tokens")) or self.completion_tokens
         calls = message.get("tool_calls")
         for place, call in enumerate(calls if isinstance(calls, list) else ()):
             self._take_call(place, call)
@@ -241,7 +241,8 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _count(value: object) -> int:
+def count(value: object) -> int:
+    """Return a count that a server reports; 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
 
 

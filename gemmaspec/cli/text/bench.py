@@ -42,7 +42,10 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     yield from table.lines(columns, cells, width=width, indent="  ")
     for method, _, _, speeds in _speeds(document):
         for load, k in best_k(speeds).items() if any(len(own) > 1 for own in speeds.values()) else ():
-            yield f"  fastest at {load}: {f'{method} k={k}' if k else 'no speculation'}, {speeds[load][k]:,.1f} tok/s"
+            fastest = (
+                f"  fastest at {load}: {f'{method} k={k}' if k else 'no speculation'}, {speeds[load][k]:,.1f} tok/s"
+            )
+            yield f"{fastest}{_doubt([row for row in rows if row['concurrency'] == load and row['k'] in speeds[load]])}"
         yield from (f"  {one}" for one in table_line(speeds))
     yield from (f"  {one}" for one in remarks(document))
 
@@ -70,6 +73,15 @@ def _speeds(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str] | 
         bases = [base for row in own if (base := alone(row, rows))]
         cells = ((row["concurrency"], row["k"], row["tokens_per_second"]) for row in [*bases, *own])
         yield method, patches, context, speeds_of(cells)
+
+
+def _doubt(rows: Sequence[Row]) -> str:
+    """Return a mark where the fastest of these rows may not be the fastest."""
+    first, *others = sorted(rows, key=lambda row: -float(row["tokens_per_second"]))
+    if any(mark_of(row) == "!" for row in rows):
+        return " !"
+    lead = min((first["tokens_per_second"] / row["tokens_per_second"] - 1 for row in others[:1]), default=1.0)
+    return " ! (by less than its rounds differ)" if lead < max(spread_of(row) or 0.0 for row in rows) else ""
 
 
 def _where(document: Mapping[str, Any]) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _whole(status: Status) -> None:
         for line in (*filter(None, (status.graphs,)), *status.logged.warnings):
             output.told(f"  WARNING   {line}")
         if status.speedless:
-            output.told(f"  WARNING   it runs {status.speedless}")
+            output.told("  WARNING   it runs without its patches for speed (patches.speed=off)")
         for file in status.changed:
             output.told(f"  CHANGED   {file}")
         _drafting(status)
@@ -146,7 +146,8 @@ def _document(status: Status) -> dict[str, Any]:
         "attention": status.logged.backends,
         "logged": status.logged.warnings,
         "graphs": graphs_document(status.graphs),
-        "without_speed_patches": status.speedless or None,
+        "started_by": status.started.by.command if status.started.by else "up",
+        "without_speed_patches": status.speedless,
         "nodes": [
             {
                 "rank": node.rank,

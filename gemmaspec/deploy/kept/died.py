@@ -30,5 +30,5 @@ def why_ended(started: Started, state: State) -> Death:
 def next_after(started: Started, state: State) -> str:
     """Return the command that gets a server running again whose processes have ended."""
     if state.detail:  # what it left behind is in the way of a start
-        return f"gemmaspec down {started.server.name}    # then: gemmaspec up {started.profile}"
-    return f"gemmaspec up {started.profile}"
+        return f"gemmaspec down {started.server.name}    # then: {started.again}"
+    return started.again

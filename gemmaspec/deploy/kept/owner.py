@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from gemmaspec.files import make_folder, state_dir, unwritable
 if TYPE_CHECKING:
     import filelock
 
-STARTS: Final = ("up", "restart", "rollback")
+STARTS: Final = ("up", "restart", "rollback", "bench", "tune")
 """Commands that lock a stack for as long as a server takes to start; the others end soon by themselves."""
 
 _DROPPED_S: Final = 0.05
@@ -32,16 +33,36 @@ _SHORT_S: Final = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
-    """The gemmaspec command that currently works on a stack."""
+class Caller:
+    """A gemmaspec command that runs, or has run."""
 
-    stack: str
     command: str
-    """up, restart, rollback, down, k, lock or render."""
+    """up, restart, rollback, down, bench, tune, lock or render."""
     pid: int
     start_ticks: int
     """Clock ticks from boot to its start, so that a reused pid is not mistaken for it."""
     boot_id: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.boot_id == boot_id() and start_ticks(self.pid) == self.start_ticks
+
+    def __str__(self) -> str:
+        return f"gemmaspec {self.command} (pid {self.pid})"
+
+
+def this_command(command: str) -> Caller:
+    """Return this process as the caller of a command."""
+    pid = os.getpid()
+    return Caller(command=command, pid=pid, start_ticks=start_ticks(pid) or 0, boot_id=boot_id())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder(Caller):
+    """The gemmaspec command that currently works on a stack."""
+
+    stack: str
     since: float
     """Seconds since 1970."""
     wants: str = ""
@@ -84,8 +105,7 @@ def holder(name: str) -> Holder | None:
     Stale files of killed commands and damaged files do not count.
     """
     found = records.kept(Holder, _file(name), limit=64 * 1024)
-    alive = found and found.boot_id == boot_id() and start_ticks(found.pid) == found.start_ticks
-    return found if alive else None
+    return found if found and found.alive else None
 
 
 @contextlib.contextmanager
@@ -113,15 +133,7 @@ def owned(
     except OSError as error:
         raise unwritable(Path(lock.lock_file), error) from None
     try:
-        me = Holder(
-            stack=name,
-            command=command,
-            pid=os.getpid(),
-            start_ticks=start_ticks(os.getpid()) or 0,
-            boot_id=boot_id(),
-            since=round(time.time(), 3),
-            wants=wants,
-        )
+        me = Holder(stack=name, since=round(time.time(), 3), wants=wants, **dataclasses.asdict(this_command(command)))
         owner = Owner(me)
         try:
             with _interrupted_by_sigterm():

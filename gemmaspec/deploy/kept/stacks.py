@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from gemmaspec import records
+from gemmaspec.deploy.kept.owner import Caller
 from gemmaspec.engine.server import Engine, EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, state_dir
@@ -45,6 +47,19 @@ class Options:
     replica: int | None = None
     """Which replica of the profile it is, counted from 1; None for a profile's only server."""
 
+    @property
+    def command(self) -> str:
+        """The `gemmaspec up` with these options; for a replica it starts what its profile lacks."""
+        words = [
+            "gemmaspec",
+            "up",
+            self.profile,
+            *(("--engine", self.engine) if self.engine and not self.hosts else ()),
+        ]
+        words += [word for one in self.overrides for word in ("--set", one)]
+        words += [flag for flag, given in (("--no-spec", self.no_spec), ("--locked", self.locked)) if given]
+        return shlex.join([*words, *(("--hosts", ",".join(self.hosts)) if self.hosts else ())])
+
     @classmethod
     def of(cls, other: Options, **more: Any) -> Self:
         """Return the options of `other`, with what else this kind of record holds."""
@@ -67,6 +82,8 @@ class Started(Options):
     """Unix time of the start; None in a record of an older gemmaspec."""
     before: Options | None = None
     """The options of the last start that became ready before this one."""
+    by: Caller | None = None
+    """The bench or tune that started it to measure it; None for a server to be used."""
 
     @property
     def options(self) -> Options:
@@ -80,8 +97,14 @@ class Started(Options):
 
     @property
     def last_good_options(self) -> Options:
-        """The options for the next restart; after a start that was undone, those of the start before it."""
-        return self.before if self.was_undone and self.before else self.options
+        """The options for the next restart; after a start that was undone or measured, those of the start before it."""
+        return self.before if (self.was_undone or self.by) and self.before else self.options
+
+    @property
+    def again(self) -> str:
+        """The command that starts it again as it ran."""
+        same = self.replica is None and self.last_good_options == self.options
+        return f"gemmaspec restart {self.server.name}" if same else self.options.command
 
 
 class Orphaned(EnvironmentMissing):

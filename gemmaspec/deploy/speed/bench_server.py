@@ -209,10 +209,17 @@ class Servers:
         with contextlib.suppress(UsageError):
             self._before = stacks.find(name)
         before = self._before
-        if self._starts.replace or before is None:
+        if before is None or (before.by is None and self._starts.replace):
             return
         with contextlib.suppress(EnvironmentMissing):
             if stacks.engine_of(before).state(before.server).status == "running":
+                if before.by and not before.by.alive:
+                    self._progress.note(f"stopping {name}, which {before.by} has left behind")
+                    down(name)
+                    return
+                if before.by:
+                    hint = f"gemmaspec down {name}    # ends that; or wait for it"
+                    raise UsageError(f"{name} is being measured by {before.by}", hint=hint)
                 raise UsageError(
                     f"{name} is already running, and {self._command} needs to start its own server",
                     hint=self._instead(),
@@ -246,7 +253,7 @@ class Servers:
             engine=self._starts.engine,
             hosts=self._before.options.hosts if self._before else (),
             timeout_s=self._starts.timeout_s,
-            to_measure=True,
+            measured_by=self._command,
             any_text=self._starts.any_text or self._starts.dummy,
         )
         self._started = True

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gemmaspec.deploy.kept.models import ModelRef
+from gemmaspec.deploy.kept.owner import Caller
 from gemmaspec.deploy.kept.stacks import Options, Started
 from gemmaspec.engine.server import EngineName, Server, State
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.profile.engines import other_engines, uses_image
 from gemmaspec.profile.load import Loaded
 from gemmaspec.runtime.spec import RuntimeSpec
@@ -40,10 +41,15 @@ class UpRequest(Options):
     """Restart it even if it already runs unchanged."""
     rollback_on_failure: bool = True
     """Restart the replaced stack if this one does not become ready."""
-    to_measure: bool = False
-    """Whether it is started only to be timed: such a stack is not kept as known good."""
+    measured_by: str = ""
+    """bench or tune, for a server that is started only to be timed: it is not kept as known good."""
     any_text: bool = False
     """Whether an unreadable first answer is accepted, as dummy weights give it."""
+
+    @property
+    def to_measure(self) -> bool:
+        """Whether it is started only to be timed."""
+        return bool(self.measured_by)
 
     @property
     def wants(self) -> str:
@@ -60,6 +66,8 @@ class FoundStack:
     state: State
     good: KnownGood | None = None
     """The known good stack that it is, if it became ready."""
+    being_measured: bool = False
+    """Whether the bench or tune that started it still runs."""
 
     @property
     def lives(self) -> bool:
@@ -109,6 +117,8 @@ class Observed:
     image: Here
     now: float
     """Seconds since 1970."""
+    by: Caller | None = None
+    """The bench or tune that asks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,9 +192,10 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     """
     before, server = observed.before, observed.server
     _refuse_unknown(before, forced=request.engine)
+    _refuse_measured(before, observed.by)
     started = _as_started(request, observed)
     runs = bool(before) and _runs_as_rendered(before, started, observed)
-    joins = runs and not request.afresh
+    joins = runs and not request.afresh and before is not None and before.started.by == started.by
     replaces = before if before and before.lives and not joins else None
     of_hub = [seen for seen in observed.models if not seen.model.local]
     return Start(
@@ -228,6 +239,7 @@ def _as_started(request: UpRequest, observed: Observed) -> Started:
         profile=observed.profile,
         hub_cache=observed.hub_cache,
         since=observed.now,
+        by=observed.by,
         before=_options_before(observed.before),
     )
 
@@ -244,6 +256,7 @@ def decide_rollback(
 ) -> Start:
     """Return what `rollback` to a known good stack will do. Raises EnvironmentMissing as `decide`."""
     _refuse_unknown(before, forced=None)
+    _refuse_measured(before, None)
     started = dataclasses.replace(
         good.started, known_good=good.key, since=now, outcome="starting", before=_options_before(before)
     )
@@ -281,6 +294,16 @@ def _refuse_unknown(before: FoundStack | None, *, forced: EngineName | None) -> 
         f"cannot tell whether {name} runs ({engine}): {before.state.detail}",
         hint=before.state.hint or f"gemmaspec up {name} --engine {other}    # if that server no longer exists",
     )
+
+
+def _refuse_measured(before: FoundStack | None, by: Caller | None) -> None:
+    """Raise GemmaspecError for a server that somebody else measures now."""
+    if before and before.lives and before.being_measured and before.started.by != by:
+        name = before.started.server.name
+        raise GemmaspecError(
+            f"{name} is being measured by {before.started.by}",
+            hint=f"gemmaspec down {name}    # ends that; or wait for it",
+        )
 
 
 def _options_before(before: FoundStack | None) -> Options | None:

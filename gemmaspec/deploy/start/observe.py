@@ -11,6 +11,7 @@ from gemmaspec.deploy.checks.lint import stop_on_errors
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.fleet import hosts_of, nodes_of
 from gemmaspec.deploy.kept.models import ModelRef, hub_is_off, models_of, server_cache
+from gemmaspec.deploy.kept.owner import this_command
 from gemmaspec.deploy.start import speedless
 from gemmaspec.deploy.start.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
 from gemmaspec.deploy.start.prepare import prepare, runtime_spec
@@ -24,7 +25,7 @@ from gemmaspec.models import access
 from gemmaspec.models.hub_cache import is_commit
 from gemmaspec.profile.engines import ENGINES, uses_image
 from gemmaspec.profile.find import is_path
-from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.runtime.managed import describe
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack import folder as stack_files
@@ -48,13 +49,20 @@ def has_replicas(request: UpRequest) -> bool:
 def load_request(request: UpRequest) -> Loaded:
     """Return the requested profile as it is written, or the replica of it that is meant.
 
-    One that failed to start with its patches for speed comes without them, unless it is to be measured or locked.
-    Raises UsageError for a profile with replicas whose replica is not named, or one that it has no longer.
+    Raises what load_profile raises, and UsageError for a profile with replicas or a replica that it does not have.
     """
-    loaded = speedless.as_written(request)
-    if loaded.profile.patches.speed == "off" or request.to_measure or request.locked:
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    name, count = loaded.profile.name, loaded.profile.replicas
+    if request.replica is None and count == 1:
         return loaded
-    return speedless.as_written(without_speed(request)) if speedless.remembered(loaded) else loaded
+    if request.replica is None:
+        raise UsageError(
+            f"{name} has {count} replicas, and this command works on one server",
+            hint="add --set replicas=1 --set router=    # one server of this profile, on serve.port",
+        )
+    if count == 1 or request.replica > count:
+        raise UsageError(f"{name} has no replica {request.replica} any more", hint=f"gemmaspec up {loaded.typed}")
+    return replica_of(loaded, request.replica)
 
 
 def without_speed(request: UpRequest) -> UpRequest:
@@ -99,6 +107,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         runtime=None if uses_image(engine.name) else _runtime_to_build(loaded),
         image="unknown" if hosts else _image(server.image),
         now=stacks.now(),
+        by=this_command(request.measured_by) if request.measured_by else None,
     )
     return observed, engine
 
@@ -119,7 +128,10 @@ def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
         return None
     from gemmaspec.deploy.start import knowngood
 
-    return FoundStack(started=started, state=stacks.look(started), good=knowngood.find(started))
+    measured = started.by is not None and started.by.alive
+    return FoundStack(
+        started=started, state=stacks.look(started), good=knowngood.find(started), being_measured=measured
+    )
 
 
 def _engine_of(hosts: Sequence[Host], request: UpRequest) -> tuple[Engine, str]:

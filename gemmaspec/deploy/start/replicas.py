@@ -133,7 +133,7 @@ def wait_for_all(name: str, progress: StartProgress, *, timeout_s: float) -> Rol
     ends = time.monotonic() + timeout_s
     until_nobody_starts_it(name, progress, timeout_s=timeout_s)
     group = groups.find(name)
-    hint = f"gemmaspec up {group.options.profile}"
+    hint = group.options.command
     running = {}
     for one in group.members:
         if stacks.read_stack(one) is None:

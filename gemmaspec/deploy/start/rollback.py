@@ -30,7 +30,6 @@ def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: St
     """
     name = name or only_name()
     _refuse_nodes(name)
-    choose(name, to)
     with owned(name, "rollback", note=progress.note) as owner:
         return restore(choose(name, to), Told(progress=progress, owner=owner), timeout_s=timeout_s)
 
@@ -41,8 +40,7 @@ def _refuse_nodes(name: str) -> None:
     if started and started.server.nodes:
         raise UsageError(
             f"{name} spans {len(started.server.nodes)} machines, and rollback knows servers of one machine only",
-            hint=f"gemmaspec up {started.profile} --hosts {','.join(started.options.hosts)}"
-            "    # with the profile as it was",
+            hint=f"{started.options.command}    # with the profile as it was",
         )
 
 

@@ -1,31 +1,19 @@
-"""A start without the patches for speed, after one with them has failed; remembered until lock or profile change."""
+"""Patches for speed that may be why a start has failed, or why a server goes wrong."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec import records
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.lockfile import lock_file
-from gemmaspec.deploy.kept.stacks import Started, stack_folder
-from gemmaspec.deploy.start.decide import UpRequest
 from gemmaspec.engine.server import Engine, Server
-from gemmaspec.errors import GemmaspecError, StartFailed, UsageError
-from gemmaspec.files import UnreadableFile, read_regular
-from gemmaspec.profile.load import Loaded, load_profile, replica_of
-from gemmaspec.profile.runs import settings_digest
+from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.known_failures import ENVIRONMENT
 from gemmaspec.ready.logline import message_of
 
-FILE: Final = "speed.json"
 OFF: Final = "patches.speed=off"
 _LINES: Final = 4000
 _APPLIED: Final = re.compile(r"gemmaspec: patch (?P<patch>[a-z0-9-]{1,80}): applies\b")
@@ -34,22 +22,6 @@ _OF_KERNELS: Final = re.compile(
     r"CUDA error|illegal memory|device-side assert|misaligned|triton|kernel|shared memory", re.IGNORECASE
 )
 """What an error says that a changed kernel can cause, wherever it is raised: kernels run later than they are called."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fallback:
-    """Why a stack runs without its patches for speed."""
-
-    of: str
-    """Digest of the profile, its lock and its plan, with which the patches failed."""
-    patches: tuple[str, ...]
-    """The patches that were in."""
-    why: str
-    at: float
-    """Seconds since 1970."""
-
-    def __str__(self) -> str:
-        return f"without {', '.join(self.patches)}, because {self.why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,80 +37,6 @@ class Suspicion:
             return f"its log has a traceback through code of {', '.join(self.named)}"
         names = ", ".join(self.patches)
         return f"{names} {'was' if len(self.patches) == 1 else 'were'} in, and may be the cause"
-
-
-def file_of(name: str) -> Path:
-    """Return the file that says so in a stack's folder."""
-    return stack_folder(name) / FILE
-
-
-def remembered(loaded: Loaded) -> Fallback | None:
-    """Return why a stack is started without patches for speed; None once its profile, lock or plan has changed.
-
-    What cannot be read counts as missing: the patches are then tried again.
-    """
-    kept = kept_for(loaded.profile.name)
-    return kept if kept and kept.of == digest_of(loaded) else None
-
-
-def as_written(request: UpRequest) -> Loaded:
-    """Return the requested profile or replica, whatever happened at earlier starts.
-
-    Raises what load_profile raises, and UsageError for a profile with replicas or a replica that it does not have.
-    """
-    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-    name, count = loaded.profile.name, loaded.profile.replicas
-    if request.replica is None and count == 1:
-        return loaded
-    if request.replica is None:
-        raise UsageError(
-            f"{name} has {count} replicas, and this command works on one server",
-            hint="add --set replicas=1 --set router=    # one server of this profile, on serve.port",
-        )
-    if count == 1 or request.replica > count:
-        raise UsageError(f"{name} has no replica {request.replica} any more", hint=f"gemmaspec up {loaded.typed}")
-    return replica_of(loaded, request.replica)
-
-
-def why_without(started: Started) -> str:
-    """Return why a stack runs without its patches for speed; "" where it has them, or was never meant to."""
-    kept = kept_for(started.server.name)
-    if kept is None:
-        return ""
-    with contextlib.suppress(GemmaspecError, UnreadableFile):
-        plan = (read_regular(started.server.folder / "plan.json") or b"").decode(errors="replace")
-        loaded = as_written(UpRequest.of(started.last_good_options))
-        if not speed_files(plan) and loaded.profile.patches.speed != "off" and remembered(loaded):
-            return str(kept)
-    return ""
-
-
-def kept_for(name: str) -> Fallback | None:
-    """Return what is kept of a stack, whatever its profile says by now."""
-    return records.kept(Fallback, file_of(name))
-
-
-def remember(loaded: Loaded, patches: Sequence[str], why: str) -> None:
-    """Keep that a stack runs without its patches for speed. Raises EnvironmentMissing when it cannot be written."""
-    kept = Fallback(of=digest_of(loaded), patches=tuple(patches), why=why, at=stacks.now())
-    records.write(file_of(loaded.profile.name), kept)
-
-
-def forget(name: str) -> None:
-    """Try the patches again at the next start."""
-    with contextlib.suppress(OSError):
-        file_of(name).unlink(missing_ok=True)
-
-
-def digest_of(loaded: Loaded) -> str:
-    """Return a digest of everything with which patches for speed would run again: profile, lock and plan."""
-    from gemmaspec.deploy.start.resolve import plan_digest
-
-    with contextlib.suppress(GemmaspecError):
-        lock = read_regular(lock_file(loaded), follow=True) or b""
-        whole = (settings_digest(loaded.profile), plan_digest(loaded.profile), hashlib.sha256(lock).hexdigest())
-        return hashlib.sha256("\n".join(whole).encode()).hexdigest()
-    return "unknown"
 
 
 def speed_files(plan: str) -> dict[str, frozenset[str]]:

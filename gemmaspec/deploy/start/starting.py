@@ -352,7 +352,7 @@ def _with_outlook(
         return error
     name, said = start.server.name, error.message
     before = start.replaces.started
-    command = f"up {before.profile}    # as it was" if before.server.nodes else f"rollback {name}"
+    command = f"{before.options.command}    # as it was" if before.server.nodes else f"gemmaspec rollback {name}"
     if start.rollback:
         told.note(f"{said.splitlines()[0]}; rolling back to {start.rollback.id}")
         try:
@@ -362,8 +362,7 @@ def _with_outlook(
         else:
             return error.amended(f"{said}\n{name} runs again as before ({start.rollback.id}, port {server.port}).")
     return error.amended(
-        f"{name} is not running: its earlier server was stopped for this start.\n{said}\n"
-        f"To start it again: gemmaspec {command}"
+        f"{name} is not running: its earlier server was stopped for this start.\n{said}\nTo start it again: {command}"
     )
 
 

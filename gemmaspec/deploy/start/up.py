@@ -14,7 +14,7 @@ from gemmaspec.deploy.start import speedless, tuned
 from gemmaspec.deploy.start.ahead import ahead
 from gemmaspec.deploy.start.decide import Start, UpRequest, decide
 from gemmaspec.deploy.start.knowngood import KnownGood
-from gemmaspec.deploy.start.observe import load_request, observe
+from gemmaspec.deploy.start.observe import load_request, observe, without_speed
 from gemmaspec.deploy.start.rollback import restore
 from gemmaspec.deploy.start.starting import Running, StartProgress, Told, carry_out, carry_out_detached
 from gemmaspec.engine.server import Engine
@@ -32,7 +32,9 @@ def up(request: UpRequest, progress: StartProgress) -> Running:
     """
     loaded = load_request(request)
     name, wants = loaded.profile.name, request.wants
-    with owned(name, "up", wants=wants, note=progress.note, timeout_s=request.timeout_s) as owner:
+    with owned(
+        name, request.measured_by or "up", wants=wants, note=progress.note, timeout_s=request.timeout_s
+    ) as owner:
         return _start(request, loaded, Told(progress=progress, owner=owner))
 
 
@@ -87,15 +89,10 @@ def _start(
     observed, engine = observe(request, loaded, told.note)
     start = decide(request, observed)
     _say_ahead(start, told)
-    _say_speedless(request, loaded, told)
     timeout_s = request.timeout_s
     way_back = _way_back(told, timeout_s=timeout_s)
-    instead = None if request.to_measure or request.locked else partial(_without_speed, request, loaded, engine, told)
-    try:
-        running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
-    except BaseException:
-        _forget_unproven(loaded, start)
-        raise
+    instead = None if request.to_measure or request.locked else partial(_without_speed, request, engine, told)
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
     if not request.to_measure:
         _say_tuned(loaded, start, told)
     return running
@@ -114,41 +111,17 @@ def _say_ahead(start: Start, told: Told) -> None:
     told.note(f"time  {before.time()}")
 
 
-def _say_speedless(request: UpRequest, loaded: Loaded, told: Told) -> None:
-    """Say loudly that a stack starts without its patches for speed, because it failed with them."""
-    kept = speedless.kept_for(loaded.profile.name)
-    if kept and loaded.profile.patches.speed == "off" and speedless.as_written(request).profile.patches.speed != "off":
-        name = loaded.profile.name
-        told.note(f"WARNING: {name} starts {kept}")
-        told.note(f"  they are tried again once its profile or lock changes, or after: rm {speedless.file_of(name)}")
-
-
-def _without_speed(
-    request: UpRequest, loaded: Loaded, engine: Engine, told: Told, start: Start, error: GemmaspecError
-) -> Start | None:
-    """Return the start without patches for speed, if those may be why a start has failed; remember it."""
+def _without_speed(request: UpRequest, engine: Engine, told: Told, start: Start, error: GemmaspecError) -> Start | None:
+    """Return the same start without patches for speed, if those may be why it has failed."""
     suspicion = speedless.suspicion(start.files, speedless.log_of(engine, start.server), error)
     if suspicion is None:
         return None
     told.note(f"WARNING: {error.message.splitlines()[0]}: {suspicion}")
     told.note(f"WARNING: starting {start.server.name} again without {', '.join(suspicion.patches)}")
-    speedless.remember(loaded, suspicion.patches, f"{error.message.splitlines()[0]}: {suspicion}")
-    observed, _ = observe(request, load_request(request), lambda _: None)
-    other = decide(request, observed)
-    return dataclasses.replace(
-        other,
-        joins=False,
-        replaces=start.replaces,
-        rollback=start.rollback,
-        started=dataclasses.replace(other.started, before=start.started.before),
-    )
-
-
-def _forget_unproven(loaded: Loaded, start: Start) -> None:
-    """Forget what this start remembered, because without the patches it failed too."""
-    kept = speedless.kept_for(loaded.profile.name)
-    if kept and start.started.since is not None and kept.at >= start.started.since:
-        speedless.forget(loaded.profile.name)
+    request = without_speed(request)
+    other = decide(request, observe(request, load_request(request), lambda _: None)[0])
+    started = dataclasses.replace(other.started, before=start.started.before)
+    return dataclasses.replace(other, joins=False, replaces=start.replaces, rollback=start.rollback, started=started)
 
 
 def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:

@@ -58,7 +58,7 @@ def _not_running(started: Started, state: State) -> StartFailed:
     name = started.server.name
     if started.outcome in ("stopped", "interrupted"):
         how = "it was stopped" if started.outcome == "stopped" else "its start was interrupted"
-        return StartFailed(f"{name} is not running: {how}", hint=f"gemmaspec up {started.profile}")
+        return StartFailed(f"{name} is not running: {how}", hint=started.again)
     cause = why_ended(started, state).why
     how = "its start failed" if started.outcome == "failed" else state.detail or state.status
     logs = f"gemmaspec logs --previous {name}"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmaspec.deploy.kept import groups, owner, stacks
 from gemmaspec.deploy.kept.groups import Group
-from gemmaspec.deploy.views.status import Status, status
+from gemmaspec.deploy.views.status import Status, each
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.server import State
 from gemmaspec.errors import GemmaspecError
@@ -62,14 +62,14 @@ def router_status(name: str) -> RouterStatus:
         except GemmaspecError as error:
             word, why = "unknown", error.message
     if word == "exited" and not why:
-        why = f"next: gemmaspec up {group.options.profile}"
+        why = f"next: {group.options.command}"
     lines = tuple(groups.last_audit(group))
     return RouterStatus(group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines)
 
 
 def replicas_status(name: str) -> list[Status]:
     """Return the status of each replica that was started."""
-    return [one for member in stacks.replicas_of(name) for one in status(member)]
+    return each(stacks.replicas_of(name), whole=True)
 
 
 def routers_status() -> Sequence[RouterStatus]:

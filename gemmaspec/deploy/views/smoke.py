@@ -157,7 +157,7 @@ def _running(name: str) -> Started:
     if state.status == "unknown":
         raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if state.status != "running":
-        raise UsageError(f"{name} is not running", hint=f"gemmaspec up {started.profile}")
+        raise UsageError(f"{name} is not running", hint=started.again)
     return started
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.deploy.kept import owner, stacks
@@ -22,6 +23,7 @@ from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, other_owner
 from gemmaspec.fleet.agree import same_as
 from gemmaspec.live.counters import Counters
+from gemmaspec.measure.load import AT_ONCE, together
 from gemmaspec.profile.engines import uses_image
 from gemmaspec.ready.death import Death
 from gemmaspec.ready.first_request import api_key_for, healthy
@@ -78,8 +80,8 @@ class Status:
 
     damaged: bool = False
     """Whether its record is damaged; `started` then has only its name and folder."""
-    speedless: str = ""
-    """Why it runs without the patches for speed of its profile."""
+    speedless: bool = False
+    """Whether it was started without the patches for speed of its profile."""
     problem: str = ""
     """Why the launcher's report cannot be read."""
     last: Last | None = None
@@ -103,7 +105,16 @@ def status(name: str | None) -> list[Status]:
     Raises UsageError if no stack of that name was started here.
     """
     names = [name] if name else sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
-    return [_with_log(_with_verdicts(_status(one)), alone=bool(name)) for one in names]
+    return each(names, whole=bool(name))
+
+
+def each(names: Sequence[str], *, whole: bool) -> list[Status]:
+    """Return the status of each of these stacks; `whole` with what its log says."""
+    return together([partial(_seen, one, whole=whole) for one in names], at_once=AT_ONCE)
+
+
+def _seen(name: str, *, whole: bool) -> Status:
+    return _with_log(_with_verdicts(_status(name)), alone=whole)
 
 
 def _with_log(found: Status, *, alone: bool) -> Status:
@@ -208,9 +219,9 @@ def _gone(started: Started, state: State) -> Status:
     if state.status == "unknown":
         return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
     if started.outcome == "stopped" and state.status == "absent":
-        return Status(started=started, state=state, word="stopped", next=f"gemmaspec up {started.profile}")
+        return Status(started=started, state=state, word="stopped", next=started.again)
     if started.outcome == "interrupted" and state.status == "absent":
-        why, follow = "its start was interrupted", f"gemmaspec up {started.profile}"
+        why, follow = "its start was interrupted", started.again
         return Status(started=started, state=state, word="stopped", why=why, since=started.since, next=follow)
     logs = f"gemmaspec logs --previous {name}"
     if started.server.nodes and state.status == "absent":  # `watch` stops all ranks after one has ended
@@ -253,6 +264,9 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         word, why, follow = "unknown", _no_token(started, state), f"gemmaspec restart {name}"
     elif started.outcome != "ready":
         word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec status {name} --wait"
+    elif started.by:
+        why = f"measured by {started.by}" if started.by.alive else f"left behind by {started.by}, which has ended"
+        follow = None if started.by.alive else f"gemmaspec down {name}    # or continue that {started.by.command}"
     return Status(
         started=started,
         state=state,
@@ -261,7 +275,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         since=started.since,
         next=follow,
         report=report,
-        speedless=speedless.why_without(started),
+        speedless=speedless.OFF in started.overrides,
         counters=_counters(started) if answers else None,
         changed=changed,
         problem=problem,

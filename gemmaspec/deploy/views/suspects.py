@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.start import speedless, up
+from gemmaspec.deploy.start import speedless
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.files import read_regular
@@ -34,16 +34,3 @@ def sentence(name: str, patches: Sequence[str]) -> str:
     if not patches:
         return ""
     return f"it runs with patches for speed ({', '.join(patches)}); without: gemmaspec up {name} --no-speed-patches"
-
-
-def leave_out(started: Started, patches: Sequence[str], why: str) -> bool:
-    """Remember that a stack starts without its patches for speed from now on, and return whether it will."""
-    if not patches:
-        return False
-    with contextlib.suppress(GemmaspecError):
-        request = up.again(started.server.name, timeout_s=0)
-        loaded = speedless.as_written(request)
-        if not request.locked and loaded.profile.patches.speed != "off":
-            speedless.remember(loaded, patches, why)
-            return True
-    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psutil
@@ -17,6 +18,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.history import NOW_S, History
 from gemmaspec.machine import nvidia
+from gemmaspec.measure.load import AT_ONCE, together
 from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.metrics import LOOK_S, read_metrics
 
@@ -46,7 +48,7 @@ class Top:
         """Read every stack once. The column of a stack that does not answer shows why."""
         return Board(
             at=time.time(),
-            views=tuple(_view(one) for one in self._watched),
+            views=tuple(together([partial(_view, one) for one in self._watched], at_once=AT_ONCE)),
             gpus=self._loads(),
             memory_available=psutil.virtual_memory().available,
         )

@@ -63,9 +63,9 @@ class WatchLine:
 
 
 class Restart(Protocol):
-    """Restarts a stack, with or without speculation. Raises GemmaspecError."""
+    """Restarts a stack, with or without speculation and patches for speed. Raises GemmaspecError."""
 
-    def __call__(self, name: str, *, no_spec: bool) -> None: ...
+    def __call__(self, name: str, *, no_spec: bool, no_speed: bool) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -289,7 +289,7 @@ def _act(
     """Do what was decided. A server with suspected patches for speed is first restarted without those."""
     if done.action == "report":
         return
-    speedless_first = suspects.leave_out(stack.started, speed, f"{event.kind}: {event.reason}")
+    speedless_first = bool(speed) and not stack.started.locked
     name = stack.started.server.name
     if drains(event.kind):
         yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
@@ -300,7 +300,7 @@ def _act(
     try:
         if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
             stacks.engine_of(stack.started).stop(stack.started.server)
-        restart(name, no_spec=off)
+        restart(name, no_spec=off, no_speed=speedless_first)
     except GemmaspecError as error:
         yield _failed(stack, event, error.message)
         return

@@ -25,6 +25,7 @@ class _Asked:
 
     name: str
     no_spec: bool
+    no_speed: bool
     done: threading.Event = field(default_factory=threading.Event)
     error: GemmaspecError | None = None
 
@@ -45,9 +46,9 @@ class _Shared:
         with self.printing:
             self.tell(line)
 
-    def restart(self, name: str, *, no_spec: bool) -> None:
+    def restart(self, name: str, *, no_spec: bool, no_speed: bool) -> None:
         """Have the main thread restart a server, and wait for it. Raises GemmaspecError as that does."""
-        asked = _Asked(name, no_spec)
+        asked = _Asked(name, no_spec, no_speed)
         self.asked.put(asked)
         asked.done.wait()
         if asked.error:
@@ -90,7 +91,7 @@ def _restarted(shared: _Shared, restart: Restart) -> None:
     if isinstance(asked, BaseException):
         raise asked
     try:
-        restart(asked.name, no_spec=asked.no_spec)
+        restart(asked.name, no_spec=asked.no_spec, no_speed=asked.no_speed)
     except GemmaspecError as error:
         asked.error = error
     asked.done.set()
