@@ -53,6 +53,28 @@ def test_an_edit_becomes_a_patch_that_is_yet_to_be_written_about(tmp_path: Path)
     assert not workspace.place_of("right-value").exists()
 
 
+def test_a_commit_says_which_other_releases_the_diff_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_releases(monkeypatch, tmp_path, v0_20_0={CORE: OLD}, v0_21_0={CORE: OLD}, v0_22_0={CORE: "a = 1\n"})
+    (file,) = open_workspace("right-value", [CORE], release="0.20.0")
+    file.write_text(patched(OLD))
+    assert run(["patch", "commit", "right-value", "--patches", str(tmp_path / "patches")]) == 0
+    assert "it also fits 0.21.0: variants.0.versions in patch.yaml" in capsys.readouterr().err
+
+
+def test_each_fault_of_an_invalid_patch_is_a_row_of_its_own(tmp_path: Path) -> None:
+    (file,) = open_workspace("right-value", [CORE], release="0.20.0")
+    file.write_text(patched(OLD))
+    commit("right-value", folder=tmp_path / "patches")
+    text = tmp_path / "patches/right-value/patch.yaml"
+    text.write_text(text.read_text().replace("reviewed: false", "reviewed: true"))
+    (cell,) = verify(Verify(folders=(tmp_path / "patches",), releases=("0.20.0",))).cells
+    assert {one.path for one in cell.verdict.files} == {"right-value/patch.yaml"}
+    assert len(cell.verdict.files) > 3
+    assert all("patch.yaml" not in one.detail for one in cell.verdict.files)
+
+
 def test_several_files_can_be_opened_and_those_not_edited_are_left_out(tmp_path: Path) -> None:
     (file,) = open_workspace("right-value", [CORE], release="0.20.0")
     file.write_text(patched(OLD))

@@ -135,7 +135,22 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(
     assert "engine: process" in printed
     assert "launch.py --plan" in printed
     assert "vllm serve" in printed
+    assert printed.count("write:") == 1
+    assert f"files in {tmp_path}/state/stacks/tiny-cpu\n" in printed
     assert not (tmp_path / "state").exists()
+
+
+def test_a_dry_run_says_each_reason_once_and_about_how_large_an_image_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("gemmaspec.deploy.start.ahead._image_bytes", lambda image: None)
+    monkeypatch.setattr("gemmaspec.engine.pulling.is_here", lambda image: False)
+    assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run"]) in (0, 4)
+    printed = capsys.readouterr().out
+    if printed:  # a daemon answers
+        assert printed.count("speed:  not ") == 1
+        assert "about 10 GB, as vLLM's images have" in printed
 
 
 @pytest.mark.parametrize(

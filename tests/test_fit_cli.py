@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import struct
 import time
 from pathlib import Path
@@ -121,6 +122,14 @@ def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFix
         "of the roofline), 1 concurrent, dgx-spark, somewhere",
     ):
         assert said in out
+
+
+def test_tokens_per_second_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "nvidia-31b-mtp", "--machine", "h100"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert re.match(
+        r"  speed     mtp k=4: [0-9.]+ tokens/s \([0-9.]+ to [0-9.]+\); [0-9]+ without a draft: predicted", shown[1]
+    )
 
 
 def test_one_that_does_not_fit_says_so_and_what_to_change(

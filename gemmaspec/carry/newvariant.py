@@ -98,6 +98,26 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     return WrittenVariant(diff=variant.diff, versions=made.versions, files=files)
 
 
+def also_fits(patch: Patch, made_on: str, listing: Callable[[], Listing], say: Say) -> list[str]:
+    """Return the other published releases that a new patch's one diff fits, oldest first; none without an index."""
+    compiled = deciding.launcher_patch(patch)
+    edits = compiled.variants[0].files
+    alone = dataclasses.replace(compiled, variants=(launcher.Variant("new", ">=0", edits),), superseded=())
+    try:
+        listed = listing()
+    except EnvironmentMissing as error:
+        say(f"did not check other releases: {error.message}")
+        return []
+    say("trying the diff on the other releases")
+    found = []
+    for version in listed.releases():
+        if launcher.PUBLISHED_RELEASE.fullmatch(version) and plain(version) != plain(made_on):
+            files = ReleaseReader(version, listed).files({edit.path for edit in edits})
+            if deciding.decide((alone,), version, files.__getitem__)[-1].state in ("applies", "drifted"):
+                found.append(version)
+    return found
+
+
 def release_number(vllm: str) -> str:
     """Return the release number of a release or pre-release build. Raise UsageError if it states none."""
     found = re.match(launcher.VERSION_NUMBER, vllm)

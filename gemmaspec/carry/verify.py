@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,8 +122,9 @@ def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = fr
 
 
 def _invalid(patch: str, why: str) -> Verdict:
-    file = FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=why)
-    return Verdict(patch=patch, state="invalid", variant=None, files=(file,))
+    said = [re.sub(r"^\S*patch\.yaml: ", "", line) for line in why.splitlines()]
+    files = (FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=one) for one in said)
+    return Verdict(patch=patch, state="invalid", variant=None, files=tuple(files))
 
 
 def _trees(request: VerifyRequest, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:

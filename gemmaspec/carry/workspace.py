@@ -18,7 +18,7 @@ from pathlib import Path
 from gemmaspec import launcher
 from gemmaspec.carry import rebase_state
 from gemmaspec.carry.newpatch import NewPatch, folder_for, write_patch
-from gemmaspec.carry.newvariant import Say, diffs_of, release_number
+from gemmaspec.carry.newvariant import Say, also_fits, diffs_of, release_number
 from gemmaspec.carry.rebase import Rebased, resume
 from gemmaspec.carry.rebase_state import Carried, CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
@@ -60,6 +60,8 @@ class Committed:
     diff: str
     versions: str
     unchanged: Sequence[str]
+    also: Sequence[str]
+    """Other releases that the diff of a new patch fits."""
 
 
 def open_workspace(
@@ -124,7 +126,7 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
     place = folder_for(folder)
     if (place / id_ / "patch.yaml").is_file():
         added = _add_variant(state, pairs, place, say)
-        patch, diff, versions = load_patch(place / id_), added.diff, added.versions
+        patch, diff, versions, also = load_patch(place / id_), added.diff, added.versions, []
     else:
         diffs = diffs_of(pairs)
         new = NewPatch(
@@ -137,8 +139,9 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
         )
         patch = write_patch(new, place)
         diff, versions = patch.text.variants[0].diff, patch.text.variants[0].versions
+        also = also_fits(patch, state.vllm, listing_of.published, say)
     rebase_state.remove(place_of(id_))
-    return Committed(patch=patch, diff=diff, versions=versions, unchanged=unchanged)
+    return Committed(patch=patch, diff=diff, versions=versions, unchanged=unchanged, also=also)
 
 
 def _add_variant(state: Workspace, pairs: Mapping[str, tuple[bytes, bytes]], folder: Path, say: Say) -> Rebased:

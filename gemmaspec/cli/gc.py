@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def gc(
     volumes: Annotated[
-        bool, typer.Option("--volumes", help="Docker volumes of removed stacks too: they hold downloaded models.")
+        bool, typer.Option("--volumes", help="Docker volumes of servers that do not run too: caches and models.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be freed; remove nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,

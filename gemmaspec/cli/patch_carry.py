@@ -116,12 +116,21 @@ def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> N
     done = workspace.commit(patch, folder=folder, say=output.progress)
     text = done.patch.text
     if json:
-        facts = {"patch": patch, "folder": str(done.patch.folder), "diff": done.diff, "versions": done.versions}
-        output.json_data({"ok": True, **facts, "reviewed": text.reviewed, "unchanged": done.unchanged})
+        facts: dict[str, object] = {
+            "patch": patch,
+            "folder": str(done.patch.folder),
+            "diff": done.diff,
+            "versions": done.versions,
+        }
+        facts |= {"reviewed": text.reviewed, "unchanged": done.unchanged, "also": done.also}
+        output.json_data({"ok": True, **facts})
         return
     output.data(str(done.patch.folder / done.diff))
     for path in done.unchanged:
         output.progress(f"not edited, and not in it: {path}")
+    if done.also:
+        fits = f"it also fits {', '.join(done.also)}"
+        output.progress(f"{fits}: variants.0.versions in patch.yaml says for which it is ({done.versions})")
     _next(done.patch.folder, reviewed=text.reviewed)
 
 

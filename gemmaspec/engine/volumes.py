@@ -1,4 +1,4 @@
-"""Docker volumes that stacks left behind."""
+"""Docker volumes of stacks that do not run."""
 
 from __future__ import annotations
 

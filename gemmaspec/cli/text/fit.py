@@ -25,6 +25,10 @@ def lines(fit: Fit) -> Iterator[str]:
     plan = fit.plan
     verdict = "would NOT start" if fit.refused else "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
+    if fit.speed and fit.speed["rows"]:
+        one, alone = fit.speed["rows"][-1], fit.speed["rows"][0]
+        without = f"; {alone['tokens_per_second']:,.0f} without a draft" if one is not alone else ""
+        yield f"  speed     {_predicted(one).partition('), ')[0].rstrip(')')}){without}: predicted, see below"
     yield f"  flags     {flags_text(plan.flags)}"
     if chosen := words(fit.attention):
         yield f"  attention {chosen}"

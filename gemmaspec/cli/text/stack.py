@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
@@ -98,15 +99,16 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         for one in plan.ahead.parts:
             output.told(f"{'fetch:' if one.verb == 'download' else f'{one.verb}:':<7} {one}")
         output.told(f"time:   {plan.ahead.time()}")
-    for file in plan.files:
-        output.told(f"write:  {file}")
+    if plan.files:
+        folders = sorted({str(Path(file).parent) for file in plan.files})
+        output.told(f"write:  {len(plan.files)} files in {', '.join(folders)}")
     output.told(f"env:    {', '.join(plan.environment) or 'no variables set'}")
     if plan.offline != "no":
         output.told(f"hub:    not used by the server ({plan.offline})")
     if plan.speed_patches:
         output.told(f"speed:  {', '.join(plan.speed_patches)}")
-    for patch, why in plan.left_out.items():
-        output.told(f"speed:  not {patch}: {why}")
+    for why in dict.fromkeys(plan.left_out.values()):
+        output.told(f"speed:  not {', '.join(name for name, one in plan.left_out.items() if one == why)}: {why}")
     for line in plan.graphs:
         output.told(f"graphs: WARNING: {line}")
     output.told(f"run:    {plan.command}")

@@ -51,8 +51,8 @@ class Garbage:
 def garbage(*, volumes: bool, note: Callable[[str], None]) -> Iterator[Garbage]:
     """Yield what could be freed; known good stacks, logs and prompts only when they are older than a week.
 
-    What gemmaspec is not sure about is kept and noted. Volumes hold downloaded models, and stacks of another state
-    folder have the same names: only on request.
+    What gemmaspec is not sure about is kept and noted. Volumes hold downloaded models: only on request, and only those
+    of this state folder's stacks, never another's.
     """
     before = time.time() - _WEEK_S
     for look in (_runtimes, _known_good, _logs, _prompts, *((_volumes,) if volumes else ())):
@@ -143,8 +143,8 @@ def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
             continue
         for name, project in unused:
             stack = project.removeprefix(_PREFIX)
-            if not stacks.stack_folder(stack).exists():
-                why = f"no container uses it, and no stack {stack} is in this state folder"
+            if stacks.stack_folder(stack).exists():
+                why = f"{stack} does not run; its caches, and models downloaded into it, are fetched again by up"
                 yield Garbage(kind="volume", name=name, bytes=None, why=why, host=host, node=node)
 
 
