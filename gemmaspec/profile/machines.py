@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 
@@ -24,77 +26,8 @@ class Machine:
     """Network to another such machine in 10^9 bits per second, as the vendor names it; None if machines differ."""
 
 
-MACHINES: Final = {
-    machine.name: machine
-    for machine in (
-        Machine(
-            name="dgx-spark",
-            summary="NVIDIA DGX Spark (GB10): unified memory shared with the CPU",
-            gpus=True,
-            memory_gb=130.663,
-            bandwidth_gb_s=273,
-            compute_capability="12.1",
-            most_gpus=1,
-            link_gbit_s=200,
-        ),
-        Machine(
-            name="h100",
-            summary="NVIDIA H100, 80 GB, up to eight in a machine",
-            gpus=True,
-            memory_gb=85.017,
-            bandwidth_gb_s=3350,
-            compute_capability="9.0",
-            most_gpus=8,
-        ),
-        Machine(
-            name="h200",
-            summary="NVIDIA H200, up to eight in a machine",
-            gpus=True,
-            memory_gb=150.11,
-            bandwidth_gb_s=4800,
-            compute_capability="9.0",
-            most_gpus=8,
-        ),
-        Machine(
-            name="b200",
-            summary="NVIDIA B200, up to eight in a machine",
-            gpus=True,
-            memory_gb=191.5,
-            bandwidth_gb_s=8000,
-            compute_capability="10.0",
-            most_gpus=8,
-        ),
-        Machine(
-            name="a100",
-            summary="NVIDIA A100, 80 GB, up to eight in a machine",
-            gpus=True,
-            memory_gb=84.98,
-            bandwidth_gb_s=2039,
-            compute_capability="8.0",
-            most_gpus=8,
-        ),
-        Machine(
-            name="rtx-5090",
-            summary="one NVIDIA GeForce RTX 5090 (32 GB)",
-            gpus=True,
-            memory_gb=34.2,
-            bandwidth_gb_s=1792,
-            compute_capability="12.0",
-            most_gpus=1,
-        ),
-        Machine(
-            name="rtx-pro-6000",
-            summary="one NVIDIA RTX PRO 6000 Blackwell (96 GB)",
-            gpus=True,
-            memory_gb=102.6,
-            bandwidth_gb_s=1792,
-            compute_capability="12.0",
-            most_gpus=1,
-        ),
-        Machine(name="nvidia", summary="any machine with NVIDIA GPUs", gpus=True),
-        Machine(name="cpu", summary="no accelerator; for a first try", gpus=False),
-    )
-}
+_ROWS: Final = json.loads(Path(__file__).with_name("machines.json").read_text(encoding="utf-8"))
+MACHINES: Final = {row["name"]: Machine(**row) for row in _ROWS}
 """Sources of memory: torch on such machines for H100 and H200; owners' logs for a Spark (121.69 GiB, or 119.68 with
 older firmware); published logs for A100 and B200, not measured. Bandwidth and link: NVIDIA's data sheets."""
 

@@ -5,8 +5,10 @@ Numbers are those of github.com/vllm-project/vllm, issues and pull requests; sta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from packaging.version import InvalidVersion, Version
@@ -62,69 +64,8 @@ def _before(running: str, fixed: str) -> bool | None:
         return None
 
 
-_ENGINE_PARSER: Final = "vllm/parser/gemma4.py, there from 0.24.0 on"
-_TRIM: Final = "trim_reasoning_for_advance: missing in 0.24.0, there in 0.26.0; 0.25.0 was not read"
-
+_ROWS: Final = json.loads(Path(__file__).with_name("known_issues.json").read_text(encoding="utf-8"))
 KNOWN: Final[Mapping[str, tuple[Known, ...]]] = {
-    "S1": (
-        Known(number=38855, title="the thought stays in an answer that is not streamed", state="closed",
-              seen_in="0.19.0", fixed_in="0.19.1", source="pull request 39027; the wheels of 0.19.0 and 0.19.1"),
-    ),
-    "S2": (
-        Known(number=39885, title="thoughts are streamed as content after a tool's result", state="open"),
-    ),
-    "S3": (
-        Known(number=48262, title="an answer without a thought is streamed as reasoning alone", state="merged"),
-        Known(number=49717, title="content empty, reasoning holds the whole streamed answer", state="open"),
-    ),
-    "S4": (
-        Known(number=57231, title="a tool parser without a reasoning parser leaks <|channel>", state="open"),
-    ),
-    "S5": (
-        Known(number=50938, title="text in front of the thought leaks before the JSON", state="open"),
-    ),
-    "S6": (
-        Known(number=42635, title="a thought that is cut off gives a content of null", state="closed"),
-    ),
-    "S7": (
-        Known(number=41967, title="MTP drops the arguments of the first of two streamed tool calls", state="closed",
-              seen_in="0.20 to 0.23", fixed_in="0.24.0", source=f"pull request 45588; {_ENGINE_PARSER}"),
-        Known(number=42696, title="streamed tool calls without id or name", state="closed",
-              fixed_in="0.24.0", source=_ENGINE_PARSER),
-    ),
-    "S8": (
-        Known(number=42781, title="speculation cuts streamed reasoning short", state="closed", seen_in="0.21.0"),
-    ),
-    "S9": (
-        Known(number=44993, title="JSON under a schema breaks under speculation, many requests at once",
-              state="merged", seen_in="0.24.0", fixed_in="0.26.0", source=_TRIM),
-        Known(number=46118, title="JSON and MTP", state="open"),
-    ),
-    "S10": (
-        Known(number=40080, title="repetition under a JSON schema", state="open"),
-        Known(number=54881, title="reasoning skipped and JSON repeated under a schema", state="closed",
-              seen_in="0.26.1rc1.dev1133"),
-        Known(number=55313, title="blanks without end under DSpark, with HTTP 200", state="open"),
-    ),
-    "S11": (
-        Known(number=39407, title="garbage from an FP8 block checkpoint; closed as stale", state="closed",
-              seen_in="0.19.1rc1.dev216"),
-    ),
-    "S12": (
-        Known(number=43559, title="worse answers with the prefix cache and MTP, for models with Mamba layers (Qwen3.6)",
-              state="closed", fixed_in="0.26.0", source="a comment of 2026-07-26 in the issue; not read in the code"),
-    ),
-    "S13": (
-        Known(number=42005, title="a request with an image stops the engine if a draft model runs", state="closed"),
-        Known(number=35714, title="draft models for targets that take images", state="closed"),
-    ),
-    "S17": (
-        Known(number=41758, title="greedy texts differ under ngram (Qwen3-0.6B); closed as stale", state="closed",
-              seen_in="0.20.1"),
-    ),
-    "S18": (
-        Known(number=41789, title="0.2 % of drafted tokens accepted", state="open", seen_in="0.20.2rc1.dev49"),
-        Known(number=52479, title="acceptance 0 after a wake from sleep level 2", state="open"),
-    ),
+    check: tuple(Known(**row) for row in rows) for check, rows in _ROWS.items()
 }  # fmt: skip
 """S14, S15 and S16 show settings, not issues."""
