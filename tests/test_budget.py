@@ -22,8 +22,8 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "lint codes": (103, 85),
     "environment variables of its own": (6, 12),
     "modules": (504, 320),
-    "package lines": (62_990, 48_000),
-    "words of the docs": (42_175, 39_000),
+    "package lines": (62_701, 48_000),
+    "words of the docs": (41_995, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

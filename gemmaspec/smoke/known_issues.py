@@ -67,5 +67,5 @@ def _before(running: str, fixed: str) -> bool | None:
 _ROWS: Final = json.loads(Path(__file__).with_name("known_issues.json").read_text(encoding="utf-8"))
 KNOWN: Final[Mapping[str, tuple[Known, ...]]] = {
     check: tuple(Known(**row) for row in rows) for check, rows in _ROWS.items()
-}  # fmt: skip
+}
 """S14, S15 and S16 show settings, not issues."""
