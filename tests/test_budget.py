@@ -17,8 +17,8 @@ ROOT: Final = Path(__file__).parent.parent
 _NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
 """Failures are rows of data, of which there can be as many as vLLM has."""
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
-    "top-level commands": (25, 24),
-    "options in the reference": (126, 100),
+    "top-level commands": (24, 24),
+    "options in the reference": (123, 100),
     "lint codes": (103, 85),
     "environment variables of its own": (6, 12),
     "modules": (504, 320),

@@ -436,6 +436,28 @@ def test_the_arms_of_shipped_profiles() -> None:
     assert "model runner v1" not in {one.knob for one in found.knobs if one.profile == "spark-31b-dspark"}
 
 
+SAMPLED = {"accepted by blocks", "draft sampled"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "sets", "sampled", "tried"),
+    [
+        ("nvidia-31b-mtp", (), False, {"matrices by Marlin"}),
+        ("nvidia-31b-mtp", (), True, {"matrices by Marlin"} | SAMPLED),
+        ("spark-31b-mtp", ("serve.linear_backend=marlin",), True, SAMPLED),
+        ("nvidia-26b-a4b-dflash", (), True, {"accepted by blocks"}),  # a DFlash head drafts greedily
+        ("spark-26b-a4b-mtp", (), True, SAMPLED),  # its weights are FP8
+        ("nvidia-31b-mtp", ("image=vllm/vllm-openai:v0.21.0",), True, set()),
+    ],
+)
+def test_what_no_default_takes_is_tried(profile: str, sets: tuple[str, ...], sampled: bool, tried: set[str]) -> None:
+    own = load_profile(profile, overrides=sets).profile
+    found = field_of(own, [], loads=(1,), sampled=sampled)
+    assert {one.knob for one in found.knobs} & ({"matrices by Marlin"} | SAMPLED) == tried
+    for knob in found.knobs:
+        load_profile(profile, overrides=(*sets, *knob.overrides))
+
+
 def test_a_cpu_has_neither_another_runner_nor_graphs_to_try() -> None:
     patched = field_of(load_profile("tiny-cpu").profile, [], loads=(1,), patched={"tiny-cpu"})
     assert [(one.knob, one.overrides) for one in patched.knobs] == [

@@ -1,4 +1,4 @@
-"""`gemmaspec tune-kernels`: what is asked of the GPU's Python, and what is made of its answer."""
+"""The launch stage of `gemmaspec tune`: what is asked of the GPU's Python, and what is made of its answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
-from gemmaspec.cli.app import run
 from gemmaspec.deploy.speed import kernels
 from gemmaspec.launcher import tune_kernels
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.patching.launches import OWN_LAUNCHES
+from gemmaspec.profile.load import load_profile
+from gemmaspec.tune.arms import Field, with_launches
 from gemmaspec.tune.launches import Launches, layers, reading
 
 ROW = {
@@ -168,25 +169,38 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_profile_gets_the_row_that_it_can_take(
-    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["tune-kernels", "spark-31b-mtp", "--seconds", "20", "--set", "serve.kv_cache_dtype=fp8"]) == 0
+def test_tune_asks_for_the_layers_of_its_profile(asked: list[dict[str, Any]]) -> None:
+    loaded = load_profile("spark-31b-mtp", overrides=("serve.kv_cache_dtype=fp8",))
+    found = kernels.launches_of(loaded, None, (), lambda _: None, budget_s=200)
+    assert found
+    assert found.variable == "9,512,1=32,64,8,2"
     (job,) = asked
     assert (job["script"], job["server"], job["fp8"]) == ("tune_kernels.py", "spark-31b-mtp", True)
     assert [row["head"] for row in job["layers"]] == [512, 256]
     assert job["limit_s"] > 2 * job["seconds"] == 40
-    told = capsys.readouterr().out
-    assert "released 16.40, best 8.50 (32, 64, 8, 2): 1.93 times as fast" in told
-    assert '  env: {GEMMASPEC_TRITON_PREFILL: "9,512,1=32,64,8,2"}\n' in told
 
 
-def test_as_json_and_with_a_backend_that_does_not_launch_it(
-    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("machine=h200", "serve.attention_backend=FLASH_ATTN"),
+        ('env.GEMMASPEC_TRITON_PREFILL="9,512,1=32,64,8,2"',),
+        ("machine=cpu", "patches.speed=off"),
+    ],
+)
+def test_nothing_is_measured_that_the_server_would_not_launch(
+    asked: list[dict[str, Any]], sets: tuple[str, ...]
 ) -> None:
-    own = ["--set", "machine=h200", "--set", "serve.attention_backend=FLASH_ATTN"]
-    assert run(["tune-kernels", "spark-31b-mtp", "--json", *own]) == 0
-    assert json.loads(capsys.readouterr().out)["variable"] == "9,512,1=32,64,8,2"
-    assert run(["tune-kernels", "spark-31b-mtp", *own]) == 0
-    assert "gets FLASH_ATTN for attention, which does not launch these kernels" in capsys.readouterr().out
-    assert run(["tune-kernels", "spark-31b-mtp", "--tokens", "4096", "--context", "2048"]) == 2
+    loaded = load_profile("spark-31b-mtp", overrides=sets)
+    assert kernels.launches_of(loaded, None, (), lambda _: None, budget_s=200) is None
+    assert not asked
+
+
+def test_what_was_found_is_tried_on_the_fastest_with_the_patch_that_reads_it() -> None:
+    field = Field(arms=(), knobs=())
+    (knob,) = with_launches(field, "p", ["a"], "9,512,1=32,64,8,2").knobs
+    run = load_profile("spark-31b-mtp", overrides=(knob.overrides[0],)).profile
+    assert run.env["GEMMASPEC_TRITON_PREFILL"] == "9,512,1=32,64,8,2"
+    assert knob.overrides[1] == "patches.speed=[a, triton-launch-params]"
+    (knob,) = with_launches(field, "p", ["triton-launch-params"], "9,512,1=32,64,8,2").knobs
+    assert len(knob.overrides) == 1

@@ -20,7 +20,7 @@ from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, Interrupted
 
-_ELSEWHERE: Final[Mapping[str, str]] = {"restart": "up", "tune-kernels": "tune_kernels"}
+_ELSEWHERE: Final[Mapping[str, str]] = {"restart": "up"}
 _MODULES: Final[Mapping[str, str]] = {
     name: _ELSEWHERE.get(name, name) for names in help_.SECTIONS.values() for name in names
 }

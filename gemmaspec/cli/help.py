@@ -15,7 +15,7 @@ from gemmaspec.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
     "Run": ("restart", "logs", "connect", "top", "watch"),
-    "Measure": ("compare", "tune-kernels"),
+    "Measure": ("compare",),
     "Check before a start": ("doctor", "fit", "inspect", "predict"),
     "Pin and go back": ("pull", "lock", "rollback"),
     "Profiles": ("profile", "render"),
@@ -64,7 +64,6 @@ ABOUT: Final[Mapping[str, About]] = {
     "predict": About("Predict speed for draft lengths and loads", ("predict spark-31b-e2b",)),
     "bench": About("Measure speed with and without a draft", ("bench spark-31b-e2b",)),
     "compare": About("Compare two results of bench", ("compare before.json after.json",)),
-    "tune-kernels": About("Find how this GPU computes prompts fastest", ("tune-kernels spark-31b-mtp",)),
     "tune": About(
         "Find the fastest draft for this machine",
         ("tune spark-31b-mtp --budget 45m", "tune spark-31b-mtp --concurrency 1,4 --dry-run"),

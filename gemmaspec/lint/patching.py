@@ -167,7 +167,7 @@ def own_launches(subject: Subject) -> Iterator[Issue]:
     """Launch parameters of one's own that no patch would read, or in a form that stops it."""
     value, path = subject.profile.env.get(VARIABLE), ("env", VARIABLE)
     if value is not None and not OWN_LAUNCHES.fullmatch(value):
-        fix = f"let gemmaspec tune-kernels {subject.profile.name} write it"
+        fix = f"let gemmaspec tune {subject.profile.name} write it"
         yield Issue(path=path, message="must be rows such as 12,512,1=32,64,8,2 with spaces between", fix=fix)
     elif value is not None and PATCH not in taken(subject):
         yield Issue(

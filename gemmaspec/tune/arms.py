@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from gemmaspec import launcher
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.bench.settings import arm_of, arms_of
 from gemmaspec.errors import UsageError
+from gemmaspec.patching.launches import PATCH, VARIABLE
 from gemmaspec.predict.steps import PARALLEL
 from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.graphs import graph_modes, hurts
@@ -53,12 +55,14 @@ def field_of(
     memory: Mapping[str, int] | None = None,
     patched: Collection[str] = (),
     tables: Collection[str] = (),
+    sampled: bool = False,
 ) -> Field:
     """Return the arms of `base` and of the other profiles of its target.
 
     `ks` replaces the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm in addition to its own, and
     `memory` has the bytes of each profile's draft;
-    `patched` are profiles that take patches for speed, `tables` those that take k_by_requests.
+    `patched` are profiles that take patches for speed, `tables` those that take k_by_requests, and
+    `sampled` says whether answers are sampled.
     Raises UsageError if the target alone is the only arm left.
     """
     left_out = {one.name: why for one in others if (why := _unlike(one, base, loads))}
@@ -78,7 +82,9 @@ def field_of(
     alone = Arm(profile=base.name, method=NONE, k=0)
     return Field(
         arms=(alone, *first, *more),
-        knobs=tuple(knob for one in compared for knob in _knobs(one, knobs, patched=one.name in patched)),
+        knobs=tuple(
+            knob for one in compared for knob in _knobs(one, knobs, patched=one.name in patched, sampled=sampled)
+        ),
         left_out=left_out,
         tables=frozenset(tables),
     )
@@ -89,6 +95,16 @@ def with_knob(arm: Arm, knob: Arm) -> Arm:
     return replace(
         arm, overrides=(*arm.overrides, *knob.overrides), knob=", ".join(filter(None, (arm.knob, knob.knob)))
     )
+
+
+def with_launches(field: Field, profile: str, taken: Sequence[str], variable: str) -> Field:
+    """Return a field that also tries launch parameters; `taken` are the patches for speed that the profile takes."""
+    own = (
+        f'env.{VARIABLE}="{variable}"',
+        *(() if PATCH in taken else (f"patches.speed=[{', '.join([*taken, PATCH])}]",)),
+    )
+    knob = Arm(profile=profile, method=NONE, k=0, overrides=own, knob="launch parameters of this GPU")
+    return replace(field, knobs=(*field.knobs, knob))
 
 
 def with_table(arm: Arm, table: Mapping[int, int]) -> Arm:
@@ -136,7 +152,7 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
         yield replace(arm, profile=profile.name, required=len(profile.patches.required), memory=memory)
 
 
-def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool) -> Iterator[Arm]:
+def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool, sampled: bool) -> Iterator[Arm]:
     """Yield what is tried on the fastest arm: what was asked for, then patches, runner, attention and graphs."""
     for text in asked:
         yield _knob(profile, text, text)
@@ -150,6 +166,7 @@ def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool) -> Iterator
         given = (RunnerInput(mixture=mixture, triton=True, method=spec.method) for mixture in (False, True))
         if spec.method != "dspark" and all(runs(runner_for(vllm), one) == "v2" for one in given):
             yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
+    yield from _tries(profile, vllm, sampled=sampled)
     yield from _attention(profile, vllm)
     if profile.serve.enforce_eager:
         yield _knob(profile, "with graphs", "serve.enforce_eager=false")
@@ -161,6 +178,44 @@ def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool) -> Iterator
             return  # the backend gives up these graphs, and nothing is compiled
         words = json.dumps(extra)
         yield _knob(profile, "full graphs for decoding, nothing compiled", f"serve.extra_args={words}")
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A setting that is tried on the fastest arm."""
+
+    name: str
+    overrides: tuple[str, ...]
+    since: str
+    sampled: bool = False
+    """Whether it changes answers that are sampled, and no others."""
+    heads: frozenset[str] | None = None
+    """Methods that it is for; None for the target alone, too."""
+    quantized: bool = False
+    """Whether it is for 4-bit weights."""
+
+
+_CHAINS: Final = frozenset({"mtp", "eagle3", "eagle", "draft_model", "dspark"})
+_TRIES: Final = (
+    _Try("matrices by Marlin", ("serve.linear_backend=marlin",), "0.22.0", quantized=True),
+    _Try("accepted by blocks", ("speculative.rejection_sample_method=block",), "0.25.0", True, _CHAINS | {"dflash"}),
+    _Try("draft sampled", ("speculative.draft_sample_method=probabilistic",), "0.22.0", True, _CHAINS),
+)
+"""What released vLLM has and no default takes. A DFlash head drafts greedily; on Blackwell Marlin is W4A16 for W4A4."""
+
+
+def _tries(profile: Profile, vllm: str | None, *, sampled: bool) -> Iterator[Arm]:
+    """Yield the rows of _TRIES that go with a profile, its release and its traffic, and that it does not set itself."""
+    release, spec = nearest(vllm or newest()), profile.speculative
+    four_bits = "fp4" in profile.target.model.lower()
+    for one in _TRIES:
+        section, _, key = one.overrides[0].partition("=")[0].partition(".")
+        own = getattr(getattr(profile, section), key, None) if getattr(profile, section) else None
+        fits = one.heads is None or bool(spec and spec.method in one.heads)
+        released = launcher.range_contains(f">={one.since}", release)
+        wanted = (sampled or not one.sampled) and (four_bits or not one.quantized)
+        if own is None and fits and released and wanted:
+            yield _knob(profile, one.name, *one.overrides)
 
 
 def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:

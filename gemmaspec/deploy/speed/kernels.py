@@ -1,11 +1,10 @@
-"""`tune-kernels`: launch parameters of Triton's attention, measured on this machine's GPU."""
+"""The stage of `tune` that measures launch parameters of Triton's attention on this machine's GPU."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gemmaspec import data
 from gemmaspec.deploy.kept.attention import expected
@@ -17,7 +16,10 @@ from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.fit.flags import cache_dtype_of
 from gemmaspec.models.open import open_checkpoint
-from gemmaspec.profile.load import load_profile
+from gemmaspec.patching.launches import VARIABLE
+from gemmaspec.profile.load import Loaded
+from gemmaspec.profile.machines import MACHINES
+from gemmaspec.profile.model import Profile
 from gemmaspec.tune.launches import Launches, layers, reading
 
 _FP8: Final = ("fp8", "fp8_e4m3")
@@ -26,65 +28,42 @@ _START_S: Final = 300
 """For imports, and for a compilation that is under way when the time is over."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelsRequest:
-    """The request."""
-
-    profile: str
-    overrides: Sequence[str] = ()
-    engine: EngineName | None = None
-    new: int = 2048
-    """Tokens of a prompt that are computed at once."""
-    context: int = 8192
-    """The prompt up to their end."""
-    seconds: float = 60
-    """For each kind of layer."""
+_SHARE: Final = 0.2
+_MOST_S: Final = 60.0
+_TOKENS, _CONTEXT = 2048, 8192
+"""Tokens of a prompt that are computed at once, and the prompt up to their end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TunedKernels:
-    """What was found for a profile."""
-
-    profile: str
-    launches: Launches
-    backend: str | None
-    """The attention backend that the profile's target gets; None if that is not known."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether the profile's server launches these kernels, as far as known."""
-        return self.backend is None or "TRITON" in self.backend
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result for --json."""
-        found = self.launches.model_dump()
-        return {"profile": self.profile, "backend": self.backend, **found, "variable": self.launches.variable}
+def worth_measuring(profile: Profile, target_backend: str | None) -> bool:
+    """Return whether a profile's server launches these kernels, and nobody set how."""
+    triton = target_backend is None or "TRITON" in target_backend
+    return bool(MACHINES[profile.machine].gpus) and triton and VARIABLE not in profile.env
 
 
-def tune_kernels(request: KernelsRequest, progress: Callable[[str], None]) -> TunedKernels:
-    """Measure in the image or environment that would run the profile. Its server must be stopped.
+def launches_of(
+    loaded: Loaded, engine: EngineName | None, overrides: Sequence[str], note: Callable[[str], None], *, budget_s: float
+) -> Launches | None:
+    """Measure in the image or environment that would run the profile; its server must be stopped.
 
-    Raises EnvironmentMissing if there is no GPU, image or environment, or vLLM's kernel cannot be launched.
+    Takes a fifth of the budget at most. Returns None where the profile launches other kernels. Raises
+    EnvironmentMissing if there is no GPU, image or environment, or vLLM's kernel cannot be launched.
     """
-    loaded = load_profile(request.profile, overrides=request.overrides)
-    chosen, _ = choose_engine(request.engine, profile=loaded.profile)
-    subject = DoctorSubject(loaded=loaded, engine=chosen, forced=request.engine, overrides=request.overrides)
+    profile = loaded.profile
+    model, serve = profile.target, profile.serve
+    if not worth_measuring(profile, expected(profile)["target"]):
+        return None
+    target = open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile), shapes=True)
+    chosen, _ = choose_engine(engine, profile=profile)
+    subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
     server = subject.server
     assert server is not None
-    model, serve = loaded.profile.target, loaded.profile.serve
-    cache = hub_cache(loaded.profile)
-    target = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, shapes=True)
     kinds = layers(target.text, tensor_parallel=serve.tensor_parallel_size or 1)
-    job = {
-        "layers": kinds,
-        "fp8": cache_dtype_of(serve.kv_cache_dtype, serve.dtype, target) in _FP8,
-        "new": request.new,
-        "context": request.context,
-        "seconds": request.seconds,
-    }
-    progress(f"{len(kinds)} kinds of attention layers, at most {request.seconds:.0f} s each")
-    limit = int(len(kinds) * request.seconds) + _START_S
+    seconds = min(_MOST_S, _SHARE * budget_s / len(kinds))
+    fp8 = cache_dtype_of(serve.kv_cache_dtype, serve.dtype, target) in _FP8
+    job = {"layers": kinds, "fp8": fp8, "new": _TOKENS, "context": _CONTEXT, "seconds": seconds}
+    note(f"launch parameters of {len(kinds)} kinds of attention layers, at most {seconds:.0f} s each")
+    limit = int(len(kinds) * seconds) + _START_S
     found = reading(said_on_gpu(subject, server, data.TUNE_KERNELS, json.dumps(job), limit_s=limit))
     if isinstance(found, str):
-        raise EnvironmentMissing(f"nothing was measured: {found}", hint=f"gemmaspec doctor {loaded.profile.name}")
-    return TunedKernels(profile=loaded.profile.name, launches=found, backend=expected(loaded.profile, target)["target"])
+        raise EnvironmentMissing(f"nothing was measured: {found}", hint=f"gemmaspec doctor {profile.name}")
+    return found

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemmaspec import __version__
+from gemmaspec import __version__, data
 from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.bench.cells import Cell as Place
 from gemmaspec.bench.prompts import PromptSet, chosen
 from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
 from gemmaspec.deploy.speed.bench_cells import Measuring, prompt_set
 from gemmaspec.deploy.speed.bench_server import Servers, Starts
+from gemmaspec.deploy.speed.kernels import launches_of
 from gemmaspec.deploy.speed.tune_field import Compared
 from gemmaspec.deploy.start import tuned
 from gemmaspec.deploy.start.starting import StartProgress
@@ -25,8 +26,12 @@ from gemmaspec.errors import DifferencesFound, GemmaspecError, TimedOut, UsageEr
 from gemmaspec.files import read_regular, state_dir, write_whole
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
+from gemmaspec.patching.launches import OWN_LAUNCHES
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
+from gemmaspec.stack.speed import speed_choice
 from gemmaspec.tune import stored
+from gemmaspec.tune.arms import with_launches
 from gemmaspec.tune.choose import Choice, choose
 from gemmaspec.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
 from gemmaspec.tune.settings import Settings
@@ -166,6 +171,7 @@ class _Run:
             for name in self._compared.loaded:
                 self._server_of(name).arms(())
             warn_of_neighbours(self._compared.base.profile.name, self._progress.note)
+            self._measure_launches()
             ended = self._try_all()
         except KeyboardInterrupt:
             interrupted, ended = True, "interrupted"
@@ -173,6 +179,23 @@ class _Run:
             with contextlib.suppress(KeyboardInterrupt):
                 self._close()
         return self._outcome(ended, interrupted=interrupted)
+
+    def _measure_launches(self) -> None:
+        """Measure how this GPU launches Triton's attention best, once; what was found is tried on the fastest arm."""
+        base, found = self._compared.base, self._provenance.get("launches")
+        if found is None:
+            try:
+                own = self._request.engine, self._request.overrides, self._progress.note
+                launches = launches_of(base, *own, budget_s=self._request.budget_s)
+            except GemmaspecError as error:
+                self._progress.note(f"launch parameters are not tried: {error.message.splitlines()[0]}")
+                return
+            found = (launches.variable if launches else None) or ""
+            self._provenance["launches"] = found
+        if OWN_LAUNCHES.fullmatch(str(found)):
+            taken = speed_choice(base.profile, Shelf(data.patch_folders())).taken
+            field = with_launches(self._compared.field, base.profile.name, list(taken), str(found))
+            self._compared = replace(self._compared, field=field)
 
     def _eaches(self, prompts: PromptSet) -> tuple[int, ...]:
         counts = [sum(one.category == name for one in prompts.prompts) for name in prompts.categories]

@@ -44,6 +44,8 @@ class Asked(Protocol):
     def tries(self) -> tuple[str, ...]: ...
     @property
     def overrides(self) -> tuple[str, ...]: ...
+    @property
+    def temperature(self) -> float | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,7 @@ class Compared:
             ks=asked.ks,
             loads=loads,
             knobs=asked.tries,
+            sampled=asked.temperature != 0,
             memory={name: _draft_bytes(one.profile) for name, (_, one) in found.items()},
             patched={name for name, (_, one) in found.items() if speed_choice(one.profile, shelf).taken},
             tables={name for name, (typed, one) in found.items() if _takes_table(typed, one.profile, asked.overrides)},
