@@ -16,7 +16,7 @@ from gemmaspec.stack.nodes import rank_stacks
 
 GOLDEN: Final = data.ROOT / "tests" / "golden"
 _COPIES: Final = (
-    *("launch.py", "ranks.py", "rank_facts.py", "probe.py", "chat-template.jinja", ORIGINS_FILE),
+    *("launch.py", "rank_facts.py", "probe.py", "chat-template.jinja", ORIGINS_FILE),
     *ATTEST_FILES,
 )
 """Files of a stack that are copies of the project's own."""

@@ -155,7 +155,7 @@ def test_a_pure_room_touches_no_process_network_or_clock(room: str) -> None:
     assert not used & WORLD
 
 
-@pytest.mark.parametrize("file", ["launch.py", "probe.py", "ranks.py", "rank_facts.py", "look.py"])
+@pytest.mark.parametrize("file", ["launch.py", "probe.py", "rank_facts.py", "look.py"])
 def test_what_runs_beside_vllm_imports_the_standard_library_alone(file: str) -> None:
     used = {name.split(".")[0] for name in imports(PACKAGE / "launcher" / file)}
     assert used <= sys.stdlib_module_names

@@ -63,7 +63,7 @@ def test_a_shipped_profile_renders_its_golden_files(name: str) -> None:
 def test_the_launcher_is_a_copy_of_the_projects_own() -> None:
     stack = build_stack(load_profile("tiny-cpu"), form="folder")
     assert stack.files["launch.py"] == data.LAUNCHER.read_text()
-    assert "ranks.py" not in stack.files
+    assert "rank_facts.py" not in stack.files
     assert stack.files["probe.py"] == data.PROBE.read_text()
 
 

@@ -14,8 +14,6 @@ from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.fleet.hosts import Host, parse_fleet
-from gemmaspec.launcher.rank_facts import arguments_of
-from gemmaspec.launcher.ranks import place_of
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
 from gemmaspec.stack.nodes import rank_paths, rank_stacks
@@ -85,7 +83,7 @@ def test_what_does_not_go_with_several_machines(override: str, key: str) -> None
 def test_two_hosts_differ_only_in_what_is_theirs() -> None:
     head, worker = services()
     different = {key for key in head if head[key] != worker.get(key)}
-    assert different == {"entrypoint", "command", "environment", "labels", "healthcheck"}
+    assert different == {"command", "environment", "labels", "healthcheck"}
     assert set(head) == set(worker)
     pairs = set(head["environment"].items()) ^ set(worker["environment"].items())
     assert {name for name, _ in pairs} == {"VLLM_HOST_IP"}
@@ -93,24 +91,14 @@ def test_two_hosts_differ_only_in_what_is_theirs() -> None:
     assert [one["command"][one["command"].index("--node-rank") + 1] for one in (head, worker)] == ["0", "1"]
 
 
-def test_the_launcher_finds_its_place_in_the_command() -> None:
-    places = [place_of(arguments_of(one["command"])) for one in services()]
-    assert [(one.rank, one.nodes, one.master, one.port) for one in places if one] == [
-        (0, 2, "192.168.100.10", 29502),
-        (1, 2, "192.168.100.10", 29502),
-    ]
-
-
 def test_every_host_expects_the_plan_that_was_rendered() -> None:
     stacks = rank_stacks(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2))
     plans = {stack.files["plan.json"] for stack in stacks.values()}
     plan = json.loads(plans.pop())["sha256"]
     assert not plans
-    for host, stack in stacks.items():
+    for stack in stacks.values():
         words = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]["entrypoint"]
         assert words[words.index("--expect-plan") + 1] == plan
-        assert words[words.index("--node") + 1] == host
-        assert stack.files["ranks.py"] == data.RANKS.read_text()
         assert stack.files["rank_facts.py"] == data.RANK_FACTS.read_text()
 
 
@@ -165,7 +153,7 @@ def test_one_named_host_has_its_own_network_and_the_files_in_a_volume() -> None:
     usual = yaml.safe_load(build_stack(loaded, form="folder").files["compose.yaml"])["services"]["vllm"]
     one = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]
     assert {key for key in one if one[key] != usual.get(key)} == {"entrypoint", "labels", "volumes"}
-    assert "ranks.py" not in stack.files
+    assert "rank_facts.py" not in stack.files
 
 
 @needs_compose
@@ -246,12 +234,12 @@ def test_ranks_that_do_not_fit_each_other_are_refused(second: Host | None, says:
     assert says in caught.value.message
 
 
-@pytest.mark.parametrize("port", [29501, 29502])
+@pytest.mark.parametrize("port", [29501])
 def test_a_port_that_the_ranks_use_is_refused(port: int) -> None:
     with pytest.raises(ProfileError, match=f"serve.port: is {port}"):
         rank_stacks(load_profile(NAME, overrides=["nodes=2", f"serve.port={port}"]), hosts_of(2))
     with pytest.raises(UsageError):
-        rank_stacks(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2), master_port=65535)
+        rank_stacks(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2), master_port=65536)
 
 
 def test_without_hosts_a_server_on_several_machines_is_not_rendered(capsys: pytest.CaptureFixture[str]) -> None:

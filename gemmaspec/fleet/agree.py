@@ -9,6 +9,8 @@ from typing import Any, Final
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict
 
 _REPORT: Final = "the launcher's report"
+_MAYBE_UNKNOWN: Final = frozenset({"target", "draft", "nccl", "transformers"})
+"""What a machine may not know: a model without a local copy, a package that is installed otherwise."""
 MOST_APART_S: Final = 30.0
 """Clocks further apart than this make logs of two hosts incomparable, and mean that one of them is not set."""
 
@@ -91,7 +93,8 @@ def reports_disagree(name: str, reports: Mapping[str, Mapping[str, Any] | None])
             return PatchConflict(f"whether ranks run the same is unknown: {_REPORT} is {unknown} on {host}", hint=hint)
     (first, expected), *others = facts.items()
     for host, found in others:
-        for what in sorted(expected.keys() | found.keys()):
+        unknown_here = _MAYBE_UNKNOWN - (expected.keys() & found.keys())
+        for what in sorted((expected.keys() | found.keys()) - unknown_here):
             if expected.get(what) != found.get(what):
                 return PatchConflict(
                     f"the ranks do not run the same: {what} is {_short(expected.get(what))} on {first} "
@@ -106,7 +109,7 @@ def same_as(reports: Mapping[str, Mapping[str, Any] | None], host: str) -> bool 
     first = next(iter(reports.values()))
     if first is None or reports[host] is None:
         return None
-    return _compared(first) == _compared(reports[host])
+    return reports_disagree("", {"": first, host: reports[host]}) is None
 
 
 def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
@@ -118,6 +121,7 @@ def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
         facts |= {one["name"]: str(one["found"]) for one in report["requires"]}
         for row in (row for patch in report["patches"] for row in patch["files"]):
             facts[row["path"]] = str(row["sha256_after"])
+        facts |= {name: str(found) for name, found in (report.get("ranks") or {}).items() if found}
     except (KeyError, TypeError, AttributeError):
         return {_REPORT: "damaged"}
     return facts

@@ -49,7 +49,6 @@ from gemmaspec.launcher.launch import MARKER as OVERLAY_MARKER
 from gemmaspec.launcher.launch import NUMBER as VERSION_NUMBER
 from gemmaspec.launcher.launch import ORIGINS as ORIGINS_FILE
 from gemmaspec.launcher.launch import RANK_FACTS as RANK_FACTS_FILE
-from gemmaspec.launcher.launch import RANKS as RANKS_FILE
 from gemmaspec.launcher.launch import RELEASE as PUBLISHED_RELEASE
 from gemmaspec.launcher.launch import UNREADABLE as NOT_PYTHON
 from gemmaspec.launcher.launch import build as decode

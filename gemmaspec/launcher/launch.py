@@ -1,18 +1,18 @@
 """Start `vllm serve` with patches: mirror the installed package, patch the mirror, report it, then become the server.
 
     python3 launch.py --plan FILE --run-dir DIR --cache-dir DIR [--speculative-config FILE] [--expect-plan SHA256]
-                      [--node NAME] [--ranks-wait SECONDS] -- vllm serve …
+                      -- vllm serve …
 
 The launcher never writes to vLLM's own files. It locates every hunk of the plan in them by content. It writes the
 patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH, and its decisions into
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
 copied into stacks and containers and runs there alone. The host imports the half that decides. On several machines
-(--nnodes) the ranks compare what they are about to run, by ranks.py and rank_facts.py next to this file, and all
-start or none does. By origins.py it asks the server's own interpreter whether it would import the patched files; by
-attest.py and its neighbours every process of the server then attests its patched functions.
+(--nnodes) each rank reports what it runs, by rank_facts.py next to this file, and the host compares. By origins.py it
+asks the server's own interpreter whether it would import the patched files; by attest.py and its neighbours every
+process of the server then attests its patched functions.
 
-Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or the
-ranks differ · 6 already running, or another rank failed · 7 a rank did not come · 130 interrupted. Otherwise the
+Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or
+another plan was expected · 6 already running · 130 interrupted. Otherwise the
 process becomes the server.
 
 Contents (a comment marks each section; to read it as a story, start at `launch`):
@@ -24,7 +24,7 @@ Contents (a comment marks each section; to read it as a story, start at `launch`
     Finding a place     one hunk in one file: where it applies, and whether that is the right place
     Deciding            from hunks to files, variants, patches and the plan
     This machine        the installed vLLM, the packages it needs, the overlay
-    Several machines    what this rank is about to run, for the comparison with the others
+    Several machines    the plan that every rank has to have
     The start           arguments, the report, the log, becoming the server
 """
 
@@ -89,8 +89,7 @@ EDGE = "0" * 8  # the mark of the edge of a function or file
 # What ast.parse, compile, decoding and tokenize raise for a file that is not valid Python.
 UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, tokenize.TokenError)
 SECRETS = ("--api-key", "--hf-token")
-RANKS = "ranks.py"  # beside this file: the comparison with the ranks on other machines
-RANK_FACTS = "rank_facts.py"  # beside this file: what they compare
+RANK_FACTS = "rank_facts.py"  # beside this file: what a rank on several machines reports besides
 ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
 # Beside this file: what answers origins.py, and what runs inside vLLM.
 ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
@@ -122,7 +121,6 @@ except BaseException as error:
 print("\\ngemmaspec-probe:" + json.dumps(found), flush=True)
 os._exit(0)
 """
-RANKS_WAIT_S = 600.0  # as long as vLLM waits for its engine (VLLM_ENGINE_READY_TIMEOUT_S, every release)
 
 
 class LaunchError(Exception):
@@ -1959,57 +1957,6 @@ def remove(path: Path) -> None:
 # Several machines
 
 
-class Ranks:
-    """This rank among those on other machines; on one machine every call does nothing."""
-
-    def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
-        """Read the place from the server's command. Raise LaunchError(2) if it is invalid, (4) without its files."""
-        self.node, self.wait_s = options.node[:200], options.ranks_wait
-        self.compared = False  # or tried: a rank speaks once
-        self.module: Any = None
-        self.facts: Any = None
-        self.place: Any = None
-        given = {word.partition("=")[0] for word in command}
-        if not given & {"--nnodes", "-n"}:
-            return
-        self.module, self.facts = load_next_to_this(RANKS), load_next_to_this(RANK_FACTS)
-        try:
-            self.place = self.module.place_of(self.facts.arguments_of(command))
-        except self.module.Invalid as error:
-            raise LaunchError(2, str(error)) from None
-
-    def compare(self, facts: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return the report's row of the comparison; None on one machine."""
-        if self.place is None:
-            return None
-        card = self.module.Card(self.place.rank, self.node, dict(facts))
-        answer = self._meet(card)
-        return {
-            "rank": self.place.rank,
-            "node": self.node,
-            "state": answer.state,
-            "code": answer.code,
-            "lines": list(answer.lines),
-            "nodes": {str(rank): node for rank, node in answer.nodes.items()},
-            "facts": dict(facts),
-        }
-
-    @property
-    def owes_word(self) -> bool:
-        """Whether other ranks wait for this one, and have not heard of it."""
-        return self.place is not None and not self.compared
-
-    def tell(self, why: str, code: int) -> None:
-        """Tell the others that this rank cannot start, unless they have its answer."""
-        if self.owes_word:
-            say("telling the other ranks")
-            self._meet(self.module.Card(self.place.rank, self.node, {}, why[:300], 5 if code == 5 else 6))
-
-    def _meet(self, card: Any) -> Any:
-        self.compared = True
-        return self.module.meet(self.place, card, wait_s=self.wait_s, say=say)
-
-
 def load_next_to_this(name: str) -> Any:
     """Return the module of a file next to this one. Raise LaunchError(4) if it is missing."""
     file = Path(__file__).absolute().parent / name
@@ -2022,39 +1969,6 @@ def load_next_to_this(name: str) -> Any:
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
-
-
-def facts_of(
-    ranks: Ranks, plan: Plan, version: str, results: Sequence[PatchResult], command: Sequence[str], front: Sequence[str]
-) -> dict[str, str]:
-    """Return what must be the same on every rank, by name; empty on one machine."""
-    if ranks.place is None:
-        return {}
-    spec = json.loads(command[command.index("--speculative-config") + 1]) if "--speculative-config" in command else {}
-    target = command[2] if len(command) > 2 else ""
-    given = ranks.facts.arguments_of([*map(ranks.facts.by_content, without_secrets(command))])
-    found = {f"argument {name}": text for name, text in given.items() if name not in ranks.facts.OF_RANKS}
-    found.pop("argument --speculative-config", None)
-    parts = {name: ranks.facts.by_content(part) if isinstance(part, str) else part for name, part in spec.items()}
-    for file in (file for result in results for file in result.files):
-        data = file.before if file.after is None else file.after
-        found[file.path] = "" if data is None else sha256(data)
-    own = Path(__file__).absolute()
-    beside = [own.parent / name for name in (own.name, RANKS, RANK_FACTS, ORIGINS, *ATTEST)]
-    launcher = b"".join(file.read_bytes() for file in beside if file.is_file())
-    return {
-        **found,
-        "plan": plan.sha256,
-        "launcher": sha256(launcher),
-        "vllm": version,
-        "transformers": installed_version("transformers", [*front, *sys.path]) or "",
-        "nccl": next(
-            filter(None, (installed_version(one, [*front, *sys.path]) for one in ranks.facts.NCCL_PACKAGES)), ""
-        ),
-        "speculative config": sha256(json.dumps(parts, sort_keys=True).encode()) if spec else "",
-        "target": ranks.facts.model_facts(target, given.get("--revision")),
-        "draft": ranks.facts.model_facts(spec.get("model"), spec.get("revision")),
-    }
 
 
 def expect_plan(plan_file: Path, expected: str | None) -> None:
@@ -2101,13 +2015,9 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
         parser.add_argument(name, type=lambda text: Path(text).absolute(), required=True)
     parser.add_argument("--speculative-config", type=Path)
     parser.add_argument("--expect-plan")
-    parser.add_argument("--node", default=os.uname().nodename)
-    parser.add_argument("--ranks-wait", type=float, default=RANKS_WAIT_S)
     options = parser.parse_args(argv[:split])
     if not argv[split + 1 :]:
         parser.error("the command after -- is missing")
-    if not 0 < options.ranks_wait <= 86400:
-        parser.error("--ranks-wait is not a number of seconds up to a day")
     return options, list(argv[split + 1 :])
 
 
@@ -2304,25 +2214,8 @@ def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]]
 
 
 def launch(argv: Sequence[str]) -> NoReturn:
-    """Run the whole start, in order. A rank that cannot start tells those on other machines."""
+    """Run the whole start, in order: decide, build the overlay, ask the interpreter, and become the server."""
     options, command = parse_arguments(argv)
-    ranks = Ranks(options, command)
-    try:
-        start(options, command, ranks)
-    except LaunchError as error:
-        if not ranks.owes_word:
-            raise
-        for line in error.lines:
-            say(line)
-        ranks.tell(error.lines[0], error.code)
-        raise LaunchError(error.code) from None
-    except OSError as error:
-        ranks.tell(f"{error.filename or 'the run folder'}: {error.strerror}", 4)
-        raise
-
-
-def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoReturn:
-    """Decide, build the overlay, compare the ranks, and become the server."""
     expect_plan(options.plan, options.expect_plan)
     plan = load_plan(options.plan)
     command += speculative_arguments(options.speculative_config)
@@ -2360,26 +2253,16 @@ def start(options: argparse.Namespace, command: list[str], ranks: Ranks) -> NoRe
     attested.drift = plan.drift
     if row := attested.ask(program, command, environment):
         report["attestation"] = row
+    if any(word.partition("=")[0] in ("--nnodes", "-n") for word in command):
+        ranks = load_next_to_this(RANK_FACTS)
+        report["ranks"] = ranks.facts(command, [*front, *sys.path], installed_version)
+        if hangs := ranks.nccl_hangs(report["ranks"]["nccl"], eager="--enforce-eager" in command):
+            say(f"WARNING: {hangs}")
     write_report(report_file, report)
-    compare_ranks(ranks, facts_of(ranks, plan, version, results, command, front), report, report_file)
     took = report["overlay_ms"]
     ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"
     say(f"{ready}, starting vllm")
     become(program, command, environment, lock)
-
-
-def compare_ranks(ranks: Ranks, facts: Mapping[str, str], report: dict[str, Any], file: Path) -> None:
-    """Compare this rank with the others and report it. Raise LaunchError(5, 6 or 7) unless all are the same."""
-    row = ranks.compare(facts)
-    if row is None:
-        return
-    report["ranks"] = row
-    write_report(file, report)
-    if row["state"] != "same":
-        raise LaunchError(row["code"], *row["lines"], "vllm was started on no machine")
-    say(f"{len(row['nodes'])} ranks are the same: {', '.join(row['nodes'].values())}")
-    if hangs := ranks.facts.nccl_hangs(facts["nccl"], eager="argument --enforce-eager" in facts):
-        say(f"warning: {hangs}")
 
 
 def main(argv: Sequence[str]) -> int:

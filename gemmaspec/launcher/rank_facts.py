@@ -1,7 +1,7 @@
-"""What a server on several machines runs, as facts that its ranks can compare. Standard library only, Python 3.10+.
+"""What a rank of a server on several machines runs, for its report. Standard library only, Python 3.10+.
 
 A fact is short, has no secret, and is the same on machines that keep the same files in other places. launch.py loads
-this file from its own folder when the command has --nnodes; ranks.py compares the facts.
+this file from its own folder when the command has --nnodes; the host compares the reports (fleet/agree.py).
 """
 
 from __future__ import annotations
@@ -11,45 +11,28 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-OF_RANKS = frozenset({"--node-rank", "-r", "--headless", "--host", "--port"})  # arguments that ranks may differ in
-SHORT = 200  # characters of an argument; of a longer one the digest is compared
-FILE_LIMIT = 4 * 1024 * 1024  # bytes of a file that an argument names; of a larger one the path is compared
 WEIGHTS = (".json", ".safetensors", ".model", ".jinja", ".bin", ".gguf")
 COMMIT = re.compile("[0-9a-f]{40}")
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
 NCCL_REPLAYS = (2, 30, 4)  # 2.28.9 hangs on two DGX Sparks where graphs are replayed; vllm-project/vllm#52504
 
 
-def arguments_of(command: Sequence[str]) -> dict[str, str]:
-    """Return a command by flag; words before the first flag are under `command`, long values are digests."""
-    found: dict[str, list[str]] = {}
-    flag = "command"
-    for word in command:
-        if word.startswith("-"):
-            name, _, value = word.partition("=")
-            flag = name.replace("_", "-")
-            found.setdefault(flag, []).extend([value] if value else [])
-        else:
-            found.setdefault(flag, []).append(word)
-    return {name: _short(" ".join(words)) for name, words in found.items()}
-
-
-def by_content(value: str) -> str:
-    """Return a digest for the path of a file or a model's folder, which machines may keep elsewhere; else the text."""
-    if not value.startswith("/"):
-        return value
-    path = Path(value)
-    try:
-        if path.is_dir():
-            return "folder " + _folder_digest(path)
-        if path.is_file() and path.stat().st_size <= FILE_LIMIT:
-            return "file " + hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
-        return value
-    return value
+def facts(
+    command: Sequence[str], path: Sequence[str], version_of: Callable[[str, Sequence[str]], str | None]
+) -> dict[str, str]:
+    """Return what must be the same on every rank besides plan and files; "" for what this machine does not know."""
+    flags = dict(zip(command, [*command[1:], ""], strict=True))
+    spec = json.loads(flags.get("--speculative-config", "{}"))
+    nccl = next(filter(None, (version_of(name, path) for name in NCCL_PACKAGES)), "")
+    return {
+        "transformers": version_of("transformers", path) or "",
+        "nccl": nccl,
+        "target": model_facts(command[2] if len(command) > 2 else "", flags.get("--revision")),
+        "draft": model_facts(spec.get("model"), spec.get("revision")),
+    }
 
 
 def model_facts(model: str | None, revision: str | None) -> str:
@@ -82,10 +65,6 @@ def nccl_hangs(version: str, *, eager: bool) -> str:
         f"NCCL {version} between machines: a replayed CUDA graph can hang within a few requests "
         "(vllm-project/vllm#52504); take NCCL 2.30.4 or later, or set serve.enforce_eager: true"
     )
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= SHORT else "sha256:" + hashlib.sha256(value.encode()).hexdigest()
 
 
 def _folder_digest(folder: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
 from gemmaspec.files import MAX_STATE, UnreadableFile, open_regular
-from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, RANKS_FILE, Requirement
+from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, Requirement
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
@@ -35,7 +35,7 @@ OWN_TEMPLATE: Final = "gemma4"
 
 STACK_FILES: Final = (
     *("compose.yaml", "plan.json", "launch.py", ORIGINS_FILE, *ATTEST_FILES),
-    *(RANKS_FILE, RANK_FACTS_FILE, PROBE_FILE),
+    *(RANK_FACTS_FILE, PROBE_FILE),
     *(SPECULATIVE_FILE, TEMPLATE_FILE),
     *WATCH_FILES,
 )
@@ -92,7 +92,6 @@ def _files(loaded: Loaded, *, form: Form, paths: Paths | None) -> dict[str, str]
     for name in (ORIGINS_FILE, *ATTEST_FILES) if plan["patches"] else ():
         files[name] = data.LAUNCHER.with_name(name).read_text(encoding="utf-8")
     if profile.nodes > 1:
-        files[RANKS_FILE] = data.RANKS.read_text(encoding="utf-8")
         files[RANK_FACTS_FILE] = data.RANK_FACTS.read_text(encoding="utf-8")
     if form != "process":
         files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")

@@ -1,16 +1,15 @@
 """One stack for each machine of a server that spans several: `rank_stacks(loaded, hosts)` gives them by host.
 
 A caller names the hosts in the order of their ranks, and gets a `Stack` for each. Its compose.yaml
-is the host's own; the other files (plan.json, launch.py, ranks.py, rank_facts.py, speculative-config.json, chat
+is the host's own; the other files (plan.json, launch.py, rank_facts.py, speculative-config.json, chat
 template) are the same on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of
 those other files, then `docker compose start` brings them into the container's volume `stack`, on a local or remote
 daemon.
 
 With one host that is all: its container has its own network and a published port, as any other. With more, each uses
 the machine's network. Rank 0 answers requests at `serve.bind`:`serve.port` of its machine; the others are headless.
-Before vLLM is imported, rank 0's launcher listens on its address at `master_port + 1` and compares itself with the
-others (launcher/ranks.py); after that, vLLM listens at `master_port`, and on ports that the kernel chooses. Nothing of
-that is encrypted or authenticated: the addresses must be those of a private link.
+Each launcher starts nothing but the plan that was rendered. vLLM listens at rank 0's `master_port`, and on ports that
+the kernel chooses. Nothing of that is encrypted or authenticated: the addresses must be those of a private link.
 """
 
 from __future__ import annotations
@@ -53,11 +52,10 @@ def rank_stacks(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MAS
     """
     profile = loaded.profile
     check_hosts(profile, hosts)
-    _need(1024 <= master_port <= 65534, f"{master_port} is not a master port: use one from 1024 to 65534")
-    if profile.serve.port in (master_port, master_port + 1):
+    _need(1024 <= master_port <= 65535, f"{master_port} is not a master port: use one from 1024 to 65535")
+    if profile.serve.port == master_port:
         raise ProfileError(
-            f"{loaded.place('serve', 'port')}: serve.port: is {profile.serve.port}, and the ranks use "
-            f"{master_port} and {master_port + 1} of the same machine"
+            f"{loaded.place('serve', 'port')}: serve.port: is {master_port}, which the ranks use on the same machine"
         )
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
@@ -137,14 +135,8 @@ def hang_environment(profile: Profile) -> dict[str, str]:
     return {} if name in profile.env else {name: str(HANG_S)}
 
 
-def rank_launcher(profile: Profile, *, plan: str, node: str) -> list[str]:
-    """Return the launcher's words on a node: it starts nothing but this plan."""
-    words = launcher_command(profile, plan=plan)
-    return [*words[:-1], "--node", node, words[-1]]
-
-
 def worker_health(profile: Profile, *, master: str, master_port: int) -> list[str]:
-    """Return Docker's check of a headless rank: rank 0 still holds the port at which the ranks met."""
+    """Return Docker's check of a headless rank: rank 0 still holds the port at which vLLM's ranks met."""
     code = f"import socket as s; s.create_connection(({master!r}, {master_port}), 8).close()"
     return ["CMD", profile.container.python, "-c", code]
 
@@ -152,7 +144,7 @@ def worker_health(profile: Profile, *, master: str, master_port: int) -> list[st
 def _seat(profile: Profile, rank: int, hosts: Sequence[Host], *, plan: str, master_port: int) -> Seat:
     paths, host = rank_paths(profile), hosts[rank]
     labels = {"node": host.name, "rank": str(rank), "nodes": str(profile.nodes), "plan-sha256": plan}
-    entrypoint = rank_launcher(profile, plan=plan, node=host.name)
+    entrypoint = launcher_command(profile, plan=plan)  # it starts nothing but this plan
     named = {f"{LABEL}.{name}": text for name, text in labels.items()}
     if profile.nodes == 1:
         command = list(serve_command(profile, paths))
