@@ -21,9 +21,9 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "options in the reference": (123, 100),
     "lint codes": (103, 85),
     "environment variables of its own": (6, 12),
-    "modules": (503, 320),
-    "package lines": (62_688, 48_000),
-    "words of the docs": (41_888, 39_000),
+    "modules": (502, 320),
+    "package lines": (62_177, 48_000),
+    "words of the docs": (41_763, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

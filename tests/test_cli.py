@@ -64,7 +64,7 @@ def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixtu
         (["up", "/no/such.yaml"], 2, "the profile file /no/such.yaml does not exist"),
         (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine must be docker or process, not 'podman'"),
         (["up", "tiny-cpu", "--set", "nonsense"], 2, "must be KEY=VALUE"),
-        (["up"], 2, "nobody is there to ask"),
+        (["up"], 2, "without a terminal nothing can be asked"),
         (["upp"], 2, "No such command"),
         (["down", "never-started"], 2, "no stack named 'never-started' was started"),
         (["logs", "never-started"], 2, "no stack named"),

@@ -115,7 +115,7 @@ def test_the_gpu_decides_where_the_profile_leaves_it_open(place: Place, says: st
     ("plan", "why"),
     [
         (plan_of(fast(required=True)), "a speed patch cannot be required"),
-        (plan_of(fast(), patch_of()), "a speed patch comes before a patch of a defect"),
+        (plan_of(fast(), patch_of()), "patches for speed must come after those of defects"),
         (plan_of(fast(purpose="fun")), "purpose 'fun' is not defect or speed"),
     ],
 )

@@ -278,3 +278,31 @@ def test_a_folder_and_an_empty_file_are_called_so(tmp_path: Path, capsys: pytest
 def test_what_docker_or_uv_does_is_named(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "x"]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("serve: {gpu_memory_utilization: '0,85'}", "write it with a point"),
+        ("serve: {max_model_len: -1}", "vLLM takes the model's own"),
+        ("serve: {port: '8.000'}", "write it without points"),
+        ("speculative: {method: nextn}", "vLLM's name for it is mtp"),
+        ("devices: [/dev/nvidia0]", "devices: [0]"),
+        ("patches: all", "profile lint names those"),
+    ],
+)
+def test_a_wrong_value_that_people_write_is_told_with_what_it_means(
+    text: str, said: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.write_text(f"schema: 1\nname: own\nsummary: s\nmachine: nvidia\ntarget: {{model: a/b}}\n{text}\n")
+    assert run(["profile", "lint", str(own)]) == 2
+    printed = capsys.readouterr()
+    assert said in " ".join((printed.out + printed.err).split())
+
+
+@pytest.mark.parametrize(("words", "said"), [("--k 0-4", "write 0,1,2,3,4"), ("--context 8k", "write 8192")])
+def test_a_range_and_a_number_in_thousands_are_told_as_lists(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", "tiny-cpu", *words.split()]) == 2
+    assert said in capsys.readouterr().err

@@ -67,7 +67,7 @@ def draw() -> str:
             parts.append(_text(LEFT + width + 6, y + BAR - 6, f"{value:.0f} tok/s, {value / base:.2f} times"))
             y += BAR
         y += GAP
-    title = "Gemma 4 31B (NVFP4) on an H200, vLLM 0.32.0, TRITON_ATTN: decoding, acceptance by lot"
+    title = "Gemma 4 31B (NVFP4) on an H200, vLLM 0.32.0, TRITON_ATTN: decoding, random acceptance"
     head = _text(10, 20, title, 'font-weight="bold"')
     style = 'font-family="sans-serif" font-size="12.5" fill="#333"'
     size = f'width="{WIDTH}" height="{y:g}" viewBox="0 0 {WIDTH} {y:g}"'

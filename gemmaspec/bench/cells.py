@@ -24,7 +24,7 @@ class Arm:
     patches: str = ""
     """The patches for speed that were asked for: `speed` …; empty for what the profile takes."""
     table: tuple[tuple[int, int], ...] = ()
-    """Where k follows the load: the number of requests from which on a k holds, and that k."""
+    """Where k follows the load: pairs of a number of requests at once and the k from that number on."""
     profile: str = ""
     """The profile that is started, where a run compares several."""
     required: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,9 +33,19 @@ def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tupl
         if not part.strip().isdecimal() or not low <= int(part.strip()[:12]) <= high:
             raise UsageError(
                 f"{option} must be a list of whole numbers from {low} to {high}, such as 1,4,8; not {part!r}"
+                f"{_meant(part)}"
             )
         found[int(part)] = None
     return tuple(found)
+
+
+def _meant(part: str) -> str:
+    """Return a range or a number in thousands as what is to be written."""
+    if found := re.fullmatch(r"\s*(\d{1,3})\s*(?:-|\.\.|:)\s*(\d{1,3})\s*", part):
+        return f"; write {','.join(map(str, range(int(found[1]), min(int(found[2]), int(found[1]) + 16) + 1)))}"
+    if found := re.fullmatch(r"\s*(\d{1,4})[kK]\s*", part):
+        return f"; write {int(found[1]) * 1024}"
+    return ""
 
 
 def host_names(text: str | None) -> tuple[str, ...]:

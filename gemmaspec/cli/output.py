@@ -149,7 +149,11 @@ def usage(error: Any, *, as_json: bool) -> int:
         json_data({"ok": False, "error": {"kind": "UsageError", "message": message, "hint": None}})
     said = io.StringIO()
     error.show(said)
-    progress(said.getvalue().rstrip())
+    progress(
+        re.sub(
+            r"Input should be a valid number, unable to parse string.*", "must be a number", said.getvalue().rstrip()
+        )
+    )
     return int(error.exit_code)
 
 

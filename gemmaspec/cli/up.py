@@ -136,7 +136,9 @@ def _offered(*, yes: bool, dry_run: bool) -> str:
     if yes or dry_run:
         return offered.profile
     if not sys.stdin.isatty():
-        raise UsageError("nobody is there to ask", hint=f"gemmaspec up {offered.profile}")
+        raise UsageError(
+            "without a terminal nothing can be asked; name the profile", hint=f"gemmaspec up {offered.profile}"
+        )
     if not typer.confirm(
         output.visible(f"Start {offered.profile}? (--dry-run shows what that does)"), default=True, err=True
     ):

@@ -338,7 +338,7 @@ class Plan:
         check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
         check(len({patch.id for patch in self.patches}) == len(self.patches), "a patch is listed twice")
         purposes = [patch.purpose for patch in self.patches]
-        check(purposes == sorted(purposes), "a speed patch comes before a patch of a defect")
+        check(purposes == sorted(purposes), "patches for speed must come after those of defects")
 
 
 def load_plan(path: Path) -> Plan:

@@ -75,7 +75,7 @@ def refuse_beside(package: Path, targets: Sequence[Target]) -> None:
         if found:
             raise Refused(
                 5,
-                f"{found[0]} goes before the patched {inside.name}.py, so the patch would not run",
+                f"{found[0]} is imported in place of the patched {inside.name}.py, so the patch would not run",
                 "vllm was not started",
                 f"next: use a vllm without it, or remove the patch of {target.module} from the profile",
             )

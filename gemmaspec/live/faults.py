@@ -58,7 +58,7 @@ class FaultKind(str, Enum):  # noqa: UP042 - the Python of an image may be 3.10,
     HANGS = "hangs"
     RESTARTS = "restart loop"
     REPLACED = "patch replaced"
-    """A process runs something else than the patched functions, or does not say. Its own word says so, not counters."""
+    """A process runs something else than the patched functions, or does not say; no counter shows it."""
     GRAPHS = "no graphs"
     """It drafts without CUDA graphs, more slowly than without a draft. Its log says so."""
     GONE = "gone"

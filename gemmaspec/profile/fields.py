@@ -64,7 +64,9 @@ def _bounded(value: str) -> str:
     if not all(_SPECIFIER.fullmatch(part) for part in parts):
         raise ValueError(f"{value!r} is not a version range like >=5.5.0,<5.15")
     if not any(part.startswith(("<", "==")) for part in parts):
-        raise ValueError(f"{value!r} has no upper bound, and a later release may break the server; add ,<…")
+        raise ValueError(
+            f"{value!r} has no upper bound, and a later release may break the server; add one, such as ,<2"
+        )
     return ",".join(re.sub(r"\s+", "", part) for part in parts)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from gemmaspec.profile.meant import form_meant, key_meant, nearest, same
+from gemmaspec.profile.meant import form_meant, key_meant, nearest, same, value_meant
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.rules import OWN_KEYS
 from gemmaspec.sentences import got, sentence
@@ -33,7 +33,8 @@ def invalid(errors: Iterable[Mapping[str, Any]], data: Any) -> Iterator[tuple[Pa
     for error in errors:
         found.setdefault(_path(error, data), []).append(error)
     for path, several in found.items():
-        yield path, _sentence(several, path)
+        key = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
+        yield path, _sentence(several, path) + value_meant(key, several[0].get("input"))
 
 
 def _path(error: Mapping[str, Any], data: Any) -> Path:

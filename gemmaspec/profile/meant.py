@@ -47,6 +47,12 @@ def key_meant(section: Iterable[str], key: str) -> str | None:
     return _SAID["cap_add"] if key.startswith("x-") else _find(_SAID, key)
 
 
+def value_meant(key: str, value: object) -> str:
+    """Return what a wrong value may mean, as the end of a sentence; empty for one that no row knows."""
+    text = f"{key}={value}".lower()[:200]
+    return next((f"; {said}" for said, form in _ROWS["values"].items() if re.fullmatch(form, text)), "")
+
+
 def form_meant(key: str) -> str | None:
     """Return what a key that no table has is by its form: a variable, a setting of another tool; None for no such."""
     if key.isupper() and "_" in key:

@@ -64,7 +64,7 @@ METHODS: Final = (
         patches_when=(("mtp-share-embeddings", "vLLM 0.25.0 to 0.26.0, and model runner v1 runs"),),
         note="with google/gemma-4-*-it-assistant, and transformers 5.8.0 or newer",
     ),
-    Method(method="dflash", versions=">=0.21.0", note="up to 0.24 all its layers attend to everything"),
+    Method(method="dflash", versions=">=0.21.0", note="up to 0.24 no layer has a sliding window"),
     Method(method="dflash", versions=">=0.25.0", hybrid_manager="off", patches=_WINDOWS),
     Method(method="dspark", versions=">=0.26.0", note="only in model runner v2"),
     Method(method="dspark", versions=">=0.26.0", hybrid_manager="off", patches=_WINDOWS),

@@ -74,7 +74,7 @@ def _right_model(received: Received) -> Judged:
         return failed(f"a model that is not served is answered, by {shown(other.model, 80)}", "unknown name")
     versions = received.offer.versions
     if len(versions) > 1:
-        return failed(f"/version says {versions[0]}, and the launcher's report {versions[1]}", "served")
+        return failed(f"the server answers as vLLM {versions[0]}, and its launcher patched {versions[1]}", "served")
     return passed(f"{served.model} answers{f', vLLM {versions[0]}' if versions else ''}; another name is refused")
 
 

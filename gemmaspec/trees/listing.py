@@ -81,7 +81,10 @@ def select(text: str, listing: Listing) -> list[str]:
         else:
             return [release for release in listing.releases() if Version(release) == Version(text)]
     except (InvalidVersion, InvalidSpecifier):
-        raise UsageError(f"--release {text!r} must be like 0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'") from None
+        raise UsageError(
+            f"--release {text!r} must be like 0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'",
+            hint="--tree DIR    # for a checkout",
+        ) from None
     return list(bounds.filter(listing.releases()))
 
 

@@ -86,7 +86,8 @@ def _best(rows: list[Predicted]) -> Iterator[str]:
         own = [one for one in rows if one.concurrency == concurrency]
         best = max(own, key=lambda one: one.tokens_per_second)
         rivals = [one for one in own if one is not best and one.interval[1] > best.tokens_per_second]
-        close = f"; {len(rivals)} others may be as fast" if rivals else ""
+        others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
+        close = f"; {others} may be as fast" if rivals else ""
         if len(own) > 1:
             said = f"{best.method} k={best.k}" if best.k else "no speculation"
             yield f"  fastest at {concurrency}: {said}, {best.tokens_per_second:,.1f} tok/s{close}"

@@ -144,7 +144,9 @@ def find(name: str) -> Started:
     names = ", ".join(names_of_stacks()) or "none"
     raise UsageError(
         f"no stack named {name!r} was started on this machine (started: {names})",
-        hint=f"gemmaspec up {name}" if name in profile_names(profile_folders()) else "gemmaspec profile list",
+        hint=f"gemmaspec up {name}"
+        if name in profile_names(profile_folders())
+        else "gemmaspec status    # or down --all",
     )
 
 

@@ -23,7 +23,7 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
     loaded = load_request(request)
     name = loaded.profile.name
     if name == before:
-        raise UsageError(f"{before} is to be replaced by itself", hint=f"gemmaspec restart {before}")
+        raise UsageError(f"{before} cannot be started instead of itself", hint=f"gemmaspec restart {before}")
     if stacks.look(started).status not in LIVE:
         raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
     observed, engine = observe(request, loaded, progress.note)

@@ -37,7 +37,7 @@ def explain(asked: str) -> tuple[Explained, ...]:
     """Return what a code or a word means; several if it is used for several things. Raises UsageError for none."""
     found = tuple(one for look in _LOOKS for one in look(asked.strip()))
     if not found:
-        raise UsageError(f"nothing is known of {asked!r}{_near(asked)}", hint="gemmaspec explain")
+        raise UsageError(f"{asked!r} is not a known code or word{_near(asked)}", hint="gemmaspec explain")
     return found
 
 
