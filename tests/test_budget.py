@@ -19,11 +19,11 @@ _NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "top-level commands": (24, 24),
     "options in the reference": (123, 100),
-    "lint codes": (103, 85),
+    "lint codes": (71, 85),
     "environment variables of its own": (6, 12),
     "modules": (502, 320),
     "package lines": (62_177, 48_000),
-    "words of the docs": (41_763, 39_000),
+    "words of the docs": (41_742, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

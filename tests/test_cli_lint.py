@@ -113,7 +113,7 @@ def test_what_is_not_there_is_said(arguments: list[str], said: str, capsys: pyte
 def test_speculation_can_be_left_out(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
     short = ["--set", "speculative.max_model_len=2048"]
     assert run(["profile", "lint", mine, *short]) == 0
-    assert "GS217" in capsys.readouterr().out
+    assert "GS216" in capsys.readouterr().out
     assert run(["profile", "lint", mine, "--no-spec"]) == 0
     assert "GS5" not in capsys.readouterr().out
 

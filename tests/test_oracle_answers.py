@@ -68,7 +68,7 @@ def test_a_question_is_asked_once_and_again_when_what_it_depends_on_has_changed(
         ("engine", "Assertion failed, libcudart is not loaded in the current process", "--enable-lora", False),
         ("lint", "GS202 /m/head is made for eagle3", "speculative.method=dflash", True),
         ("lint", "GS202 /m/head is made for eagle3", "serve.block_size=16", False),
-        ("lint", "GS108 vLLM 0.33.0 has no attention backend 'X'", "serve.attention_backend=X", False),
+        ("lint", "GS102 vLLM 0.33.0 has no attention backend 'X'", "serve.attention_backend=X", False),
         ("engine", "Value error, a draft array is missing from the ray", "--enable-lora", False),
     ],
 )

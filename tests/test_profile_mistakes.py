@@ -133,7 +133,7 @@ def test_an_empty_key_that_takes_something_inherited_away_draws_a_warning(tmp_pa
     [
         ("chat: {template: gemma5}\n", "error GS904 chat.template: unknown template gemma5"),
         ("target: {model: /nowhere/gemma}\n", "warning GS902 target.model: missing folder /nowhere/gemma"),
-        ("target: {model: /nowhere/gemma.gguf}\n", "error GS903 target.model: /nowhere/gemma.gguf is a file"),
+        ("target: {model: /nowhere/gemma.gguf}\n", "error GS902 target.model: /nowhere/gemma.gguf is a file"),
         ("runtime: {vllm: 0.99.0}\n", "warning GS708 runtime.vllm: vLLM 0.99.0 is unknown"),
     ],
 )

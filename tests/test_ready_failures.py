@@ -154,7 +154,7 @@ def test_each_failure_is_known_behind_what_processes_and_engines_put_before_it(p
 QUIET = {
     "GS101": "argparse puts `error:` before it",
     "GS105": "a warning, and the start goes on",
-    "GS316": "a warning, and the start goes on",
+    "GS309": "a warning, and the start goes on",
     "GS803": "a warning, and the start goes on",
 }
 """Codes whose quoted text ends no start as it is quoted."""

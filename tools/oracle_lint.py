@@ -76,7 +76,7 @@ EXPECTED: Final = (
     ),
     Known(
         side="lint",
-        says=r"^GS320 .*(attention backend|incompatible with dtype)",
+        says=r"^GS307 .*(attention backend|incompatible with dtype)",
         given=r"kv[-_]cache[-_]dtype=|block[-_]size=|NVFP4|\|",
         why=f"{_LATER}where a layer asks for its attention backend",
     ),
@@ -88,19 +88,19 @@ EXPECTED: Final = (
     ),
     Known(
         side="lint",
-        says=r"^GS222 .* head of DeepSeek V4, and stops while it builds that$",
+        says=r"^GS202 .* head of DeepSeek V4, and stops while it builds that$",
         given=r"speculative\.method=dspark",
         why=f"{_LATER}where it builds the draft",
     ),
     Known(
         side="lint",
-        says=r"^GS226 .* and the server does not start$",
+        says=r"^GS218 .* and the server does not start$",
         given=r"pipeline_parallel_size=|--pipeline-parallel-size",
         why=f"{_LATER}where the last stage builds the draft's layers",
     ),
     Known(
         side="lint",
-        says=r"^GS113 Python's logging has no level",
+        says=r"^GS102 Python's logging has no level",
         given=r"env\.VLLM_LOGGING_LEVEL=",
         why="vLLM reads the level when it is imported, which the oracle does before it is asked",
     ),

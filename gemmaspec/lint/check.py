@@ -127,7 +127,7 @@ _MODULES: Final = (
 )
 RULES: Final = tuple(one for module in _MODULES for one in vars(module).values() if isinstance(one, Rule))
 """Every rule in its module's order."""
-CODES: Final[Mapping[str, Rule]] = {one.code: one for one in (*RULES, *ABOUT_THE_RELEASE)}
+CODES: Final[Mapping[str, Rule]] = {one.code: one for one in reversed((*RULES, *ABOUT_THE_RELEASE))}  # the first
 
 
 def check(
@@ -192,8 +192,8 @@ def _doubted(subject: Subject, raised: Sequence[_Raised]) -> list[_Raised]:
             break
         facts = facts_for(release)
         assert facts, "every release of the table has facts"
-        rules = {rule.code: rule for rule in everywhere.values()}
-        there = {one.key for one in _raised(replace(subject, facts=facts, vllm=release), rules.values())}
+        rules = dict.fromkeys(everywhere.values())
+        there = {one.key for one in _raised(replace(subject, facts=facts, vllm=release), rules)}
         everywhere = {key: rule for key, rule in everywhere.items() if key in there}
     return [one.lowered() if one.key in doubtful and one.key not in everywhere else one for one in raised]
 

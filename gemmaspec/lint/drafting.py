@@ -267,7 +267,7 @@ def table_does_not_hold(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=_KEY, message=why, fix="remove it, or choose one num_speculative_tokens for all loads")
 
 
-@rule("GS821", "error")
+@rule("GS820", "error")
 def table_against_others(subject: Subject) -> Iterator[Issue]:
     """What takes the table away from vLLM, or chooses k against it."""
     spec = subject.profile.speculative

@@ -110,7 +110,7 @@ def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("speculative",), message=message, fix=fix)
 
 
-@rule("GS306", "warning")
+@rule("GS305", "warning")
 def key_without_effect(subject: Subject) -> Iterator[Issue]:
     """Speculative keys that vLLM accepts, but model runner v2 does not pass to the draft."""
     spec = subject.profile.speculative
@@ -166,7 +166,7 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix=fix, severity="error" if subject.wants_whole_items else "warning")
 
 
-@rule("GS320", "error")
+@rule("GS307", "error")
 def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
     """A KV cache that no attention backend takes: asked of the layers of 0.26.0 and 0.33.0, which have four formats."""
     yield from _fp8_before_ada(subject)

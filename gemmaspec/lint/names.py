@@ -54,7 +54,7 @@ def flag_value(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=given.path, message=message, fix=one_of(given.value, known.choices))
 
 
-@rule("GS103", "error")
+@rule("GS101", "error")
 def speculative_key(subject: Subject) -> Iterator[Issue]:
     """A key that this vLLM's SpeculativeConfig does not have."""
     for key in _speculative(subject):
@@ -63,7 +63,7 @@ def speculative_key(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=("speculative", key), message=message, fix="remove it, or use a vLLM release that has it")
 
 
-@rule("GS104", "error")
+@rule("GS102", "error")
 def speculative_value(subject: Subject) -> Iterator[Issue]:
     """A value that a speculative key does not allow."""
     for key, value in _speculative(subject).items():
@@ -90,7 +90,7 @@ def variable(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=_env_path(subject, name), message=message, fix=fix, severity="error" if strict else None)
 
 
-@rule("GS106", "error")
+@rule("GS102", "error")
 def variable_value(subject: Subject) -> Iterator[Issue]:
     """A value of a variable that vLLM rejects (env_with_choices in vllm/envs.py)."""
     for name, value in subject.profile.env.items():
@@ -100,7 +100,7 @@ def variable_value(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=("env", name), message=message, fix=one_of(value, known))
 
 
-@rule("GS107", "error")
+@rule("GS102", "error")
 def parser(subject: Subject) -> Iterator[Issue]:
     """A parser that is not registered in this vLLM."""
     reasoning, plugin_ = subject.facts.reasoning_parsers, "--reasoning-parser-plugin"
@@ -130,7 +130,7 @@ def _configured_parser(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix=one_of(name, subject.facts.reasoning_parsers))
 
 
-@rule("GS108", "error")
+@rule("GS102", "error")
 def attention_backend(subject: Subject) -> Iterator[Issue]:
     """An attention backend that is not in vLLM's registry."""
     for path, name in _attention_backends(subject):
@@ -139,7 +139,7 @@ def attention_backend(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=path, message=message, fix=one_of(name.upper(), subject.facts.attention_backends))
 
 
-@rule("GS110", "error")
+@rule("GS102", "error")
 def cache_dtype(subject: Subject) -> Iterator[Issue]:
     """A KV cache format that vLLM does not know, although its parser accepts any text."""
     known = subject.facts.kv_cache_dtypes

@@ -94,7 +94,7 @@ def trained_steps(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix=f"use {tokens // steps * steps} or {(tokens // steps + 1) * steps}")
 
 
-@rule("GS214", "error")
+@rule("GS213", "error")
 def block_size(subject: Subject) -> Iterator[Issue]:
     """DSpark heads draft a whole block; 0.26 and 0.27 reject fewer tokens, because the text would be garbled."""
     size, tokens = _number(subject, "dspark_block_size"), subject.tokens
@@ -117,7 +117,7 @@ def context(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("speculative", "max_model_len"), message=message, fix=f"use {drafted} or less")
 
 
-@rule("GS217", "warning")
+@rule("GS216", "warning")
 def shortened_context(subject: Subject) -> Iterator[Issue]:
     """0.33 lowers the target's context to the draft's (VllmConfig._limit_max_model_len_to_draft)."""
     spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)

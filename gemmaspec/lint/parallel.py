@@ -110,7 +110,7 @@ _DENSE_WITHOUT_EXTERNAL_DP: Final = ">=0.21"
 vllm/config/parallel.py, from 0.21.0): "Non-MoE models do not support external data parallel mode"."""
 
 
-@rule("GS226", "error")
+@rule("GS218", "error")
 def pipeline_with_shared_layers(subject: Subject) -> Iterator[Issue]:
     """A Gemma 4 draft model whose layers share KV caches, and a target in pipeline stages."""
     stages, draft = subject.number("--pipeline-parallel-size") or 1, subject.draft

@@ -110,7 +110,7 @@ def unknown(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
 
 
-@rule("GS405", "error", any_release=True)
+@rule("GS404", "error", any_release=True)
 def wrong_list(subject: Subject) -> Iterator[Issue]:
     """A patch for speed among those of defects, or the other way round; an unknown one in patches.speed."""
     known = {patch.id for patch in speed_patches(subject.patches)}
@@ -151,7 +151,7 @@ def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=path, message=message, fix=fix)
 
 
-@rule("GS407", "note")
+@rule("GS406", "note")
 def speed_of_a_build(subject: Subject) -> Iterator[Issue]:
     """`patches.speed: auto` under a vLLM that is not a release: nothing was measured there, so nothing is taken."""
     if subject.profile.patches.speed != "auto" or not subject.machine.gpus:

@@ -1,4 +1,4 @@
-"""GS109, GS223 and GS230: the quantization of the profile, of the checkpoint and of the release.
+"""GS102, GS223 and GS230: the quantization of the profile, of the checkpoint and of the release.
 
 Which method vLLM takes: ModelConfig._verify_quantization (config/model.py, every release). 0.32.0 was asked about
 each method of a checkpoint with each value of --quantization.
@@ -66,7 +66,7 @@ def _taken_over(own: str | None) -> bool:
     return own is not None and own.startswith(("modelopt", "auto-round", "inc"))
 
 
-@rule("GS109", "error")
+@rule("GS102", "error")
 def unknown_quantization(subject: Subject) -> Iterator[Issue]:
     """A quantization that vLLM does not know, or no longer takes without being told to."""
     known = subject.facts.quantizations

@@ -27,7 +27,7 @@ Check = Callable[[Subject], Iterator[Issue]]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule; its code is stable and never reused."""
+    """One check. Rules of one cause share a code, which is stable and never reused."""
 
     code: str
     severity: Severity

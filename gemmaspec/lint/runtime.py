@@ -62,7 +62,7 @@ def transformers_apart(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
 
 
-@rule("GS706", "warning")
+@rule("GS705", "warning")
 def transformers_wider(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that also allows releases that do not run Gemma 4 under this vLLM."""
     asked = subject.profile.runtime.packages.get("transformers")
@@ -72,7 +72,7 @@ def transformers_wider(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
 
 
-@rule("GS707", "error")
+@rule("GS705", "error")
 def transformers_for_mtp(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that ends before Gemma 4's MTP head begins."""
     asked = subject.profile.runtime.packages.get("transformers")
@@ -156,7 +156,7 @@ def thoughts_leak(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("chat", "template_kwargs", "enable_thinking"), message=message, fix=fix)
 
 
-@rule("GS602", "note", any_release=True)
+@rule("GS601", "note", any_release=True)
 def thoughts_on_request(subject: Subject) -> Iterator[Issue]:
     """Thinking is off unless a request turns it on; then nothing removes the reasoning from the answer."""
     if "enable_thinking" not in subject.profile.chat.template_kwargs and not subject.value("--reasoning-parser"):
@@ -216,7 +216,7 @@ def model_folder(subject: Subject) -> Iterator[Issue]:
             )
 
 
-@rule("GS903", "error", any_release=True)
+@rule("GS902", "error", any_release=True)
 def model_file(subject: Subject) -> Iterator[Issue]:
     """A model that is a file, as GGUF is: a model is a folder with config.json and safetensors."""
     for role in ("target", "draft"):

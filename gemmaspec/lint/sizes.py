@@ -130,7 +130,7 @@ def _given(subject: Subject, flag: str) -> Iterator[str]:
             yield from (*one.keys, one.value or "")
 
 
-@rule("GS113", "error", any_release=True)
+@rule("GS102", "error", any_release=True)
 def small_values(subject: Subject) -> Iterator[Issue]:
     """A value that the engine's configuration rejects."""
     most, kept = subject.argument("--max-loras"), subject.argument("--max-cpu-loras")
@@ -155,7 +155,7 @@ def small_values(subject: Subject) -> Iterator[Issue]:
             )
 
 
-@rule("GS222", "error")
+@rule("GS202", "error")
 def head_wanted(subject: Subject) -> Iterator[Issue]:
     """A complete model with a method that needs a head."""
     method, name = subject.asked_method, subject.name("draft")
@@ -167,7 +167,7 @@ def head_wanted(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=("speculative", "method"), message=message, fix=fix, severity=None if subject.draft else "warning")
 
 
-@rule("GS224", "error")
+@rule("GS219", "error")
 def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
     """Expert parallelism and more without experts (ModelConfig._verify_with_expert_parallelism, every release)."""
     yield from _for_experts(
@@ -217,7 +217,7 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=given.path, message=message, fix=fix)
 
 
-@rule("GS310", "error")
+@rule("GS309", "error")
 def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
     """Fewer tokens in a batch than requests (SchedulerConfig.verify_max_model_len, every release)."""
     sequences, batch = subject.number("--max-num-seqs"), subject.batch
@@ -231,7 +231,7 @@ def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
     )
 
 
-@rule("GS316", "error")
+@rule("GS309", "error")
 def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
     """Up to 0.27 a batch has room for what every request may draft (VllmConfig._set_max_num_scheduled_tokens)."""
     sequences, batch, spec = subject.sequences, subject.batch, subject.profile.speculative
@@ -249,7 +249,7 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=path, message=message, fix=fix)
 
 
-@rule("GS311", "error")
+@rule("GS309", "error")
 def batch_below_context(subject: Subject) -> Iterator[Issue]:
     """Without chunked prefill, a batch must hold the longest prompt (SchedulerConfig.verify_max_model_len)."""
     given, batch = subject.argument("--max-num-batched-tokens"), subject.number("--max-num-batched-tokens")
@@ -262,7 +262,7 @@ def batch_below_context(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=given.path, message=message, fix=fix)
 
 
-@rule("GS314", "error")
+@rule("GS216", "error")
 def no_window(subject: Subject) -> Iterator[Issue]:
     """Without sliding windows, the maximum context is one window (ModelConfig.get_and_verify_max_len)."""
     given, windows, length = subject.argument("--disable-sliding-window"), subject.windows("target"), subject.length
@@ -293,7 +293,7 @@ def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=path, message=message, fix=fix)
 
 
-@rule("GS315", "warning")
+@rule("GS312", "warning")
 def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
     """An MTP head on compute capability 10.x: it takes FlashInfer, which has no kernel for heads of 512 (#48082)."""
     capability = subject.machine.compute_capability or ""
@@ -306,7 +306,7 @@ def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("speculative", "method"), message=message, fix="write serve.attention_backend: TRITON_ATTN")
 
 
-@rule("GS313", "error")
+@rule("GS307", "error")
 def dflash_attention(subject: Subject) -> Iterator[Issue]:
     """DFlash needs non-causal attention, which Triton's kernels have from 0.24 on (supports_non_causal)."""
     spec = subject.profile.speculative

@@ -34,7 +34,7 @@ _NEEDS: Final[Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]]] = {
 """Keys that want another key to have one of these values (StructuredOutputsConfig, ProfilerConfig, every release)."""
 
 
-@rule("GS114", "error")
+@rule("GS102", "error")
 def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
     """A value that this vLLM does not take: no number, out of range, no JSON, or a key that its class lacks."""
     for given in subject.arguments:
@@ -94,7 +94,7 @@ def _fix(said: str) -> str:
     return "use another key, or remove it" if "has no key" in said else "use another value, or remove it"
 
 
-@rule("GS117", "error")
+@rule("GS102", "error")
 def needed_key(subject: Subject) -> Iterator[Issue]:
     """A key of --structured-outputs-config or --profiler-config that wants another backend or profiler."""
     for name, keys in _NEEDS.items():
@@ -118,7 +118,7 @@ def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
     return asked, path
 
 
-@rule("GS115", "error")
+@rule("GS102", "error")
 def number_of_a_variable(subject: Subject) -> Iterator[Issue]:
     """A variable that vLLM converts to a number, with another text (vllm/envs.py)."""
     for name, text in subject.profile.env.items():
@@ -128,7 +128,7 @@ def number_of_a_variable(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=("env", name), message=message, fix="write a number; 1 is on and 0 is off")
 
 
-@rule("GS116", "error")
+@rule("GS101", "error")
 def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
     """A flag without its value, a value for one that takes none, or a word that no flag takes."""
     for given in subject.arguments:
