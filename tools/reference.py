@@ -265,11 +265,10 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 def shipped_profiles() -> str:
     """Return the shipped profiles with their published figures; what a reader looks for stands first."""
     rows = [
-        (code(one.name), _figures(one, own=True), _figures(one, own=False), _run_here(one), one.target.model,
-         _draft(one), _sources(one))
+        (code(one.name), _published(one), _run_here(one), f"{one.target.model}; draft: {_draft(one)}", _sources(one))
         for one in _shipped()
-    ]  # fmt: skip
-    head = ("profile", "tokens/s", "with another model", "run here", "target", "draft", "source")
+    ]
+    head = ("profile", "published tokens/s", "run here", "target and draft", "source")
     return table(head, rows)
 
 
@@ -295,11 +294,8 @@ def profiles_in_short() -> str:
     heads = (one for one in _shipped() if one.speculative and one.speculative.method != "draft_model")
     profiles = [one for one in heads if any(_figure(figure, one) for figure in one.measured)]
     profiles.sort(key=lambda one: one.name != FIRST)
-    rows = [
-        (_first(one.name), one.summary, _figures(one, own=True), _run_here(one), _figures(one, own=False))
-        for one in profiles
-    ]
-    return table(("profile", "what it serves", "tokens/s", "run here", "published with another model"), rows)
+    rows = [(_first(one.name), one.summary, _published(one), _run_here(one)) for one in profiles]
+    return table(("profile", "what it serves", "published tokens/s", "run here"), rows)
 
 
 def _shipped() -> list[Profile]:
@@ -322,12 +318,11 @@ def _draft(profile: Profile) -> str:
     return f"{model}, {spec.num_speculative_tokens} tokens" if spec.num_speculative_tokens else str(model)
 
 
-def _figures(profile: Profile, *, own: bool) -> str:
-    """Return the figures of the profile's own target and draft in bold, or those of others with their names."""
-    if own:
-        texts = [_figure(one, profile) for one in profile.measured if not (one.target or one.draft)]
-        return "; ".join(f"**{text}**" for text in texts if text)
-    return "; ".join(text for one in profile.measured if one.target or one.draft if (text := _figure(one, profile)))
+def _published(profile: Profile) -> str:
+    """Return the figures of the profile's own target and draft in bold, then those of others with their names."""
+    own = [_figure(one, profile) for one in profile.measured if not (one.target or one.draft)]
+    others = (_figure(one, profile) for one in profile.measured if one.target or one.draft)
+    return "; ".join([*(f"**{text}**" for text in own if text), *filter(None, others)])
 
 
 def _sources(profile: Profile) -> str:
