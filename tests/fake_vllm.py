@@ -46,6 +46,12 @@ class FakeVllm(ThreadingHTTPServer):
         """Whether an answer is sent at its end, all at once, as something that buffers does."""
         self.decode_seconds: float | None = None
         """Seconds between the first and the last token of all answers, if it reports them."""
+        self.prompt_s = 0.0
+        """Seconds that a prompt takes, unless it is cached."""
+        self.caches = False
+        self.salts: set[str] = set()
+        self.hits = 0
+        """Tokens of prompts that were in the cache."""
         self.slows_down = 1.0
         """Factor on the step after each request."""
 
@@ -55,6 +61,7 @@ class FakeVllm(ThreadingHTTPServer):
 
     def metrics(self) -> str:
         lines = [f'vllm:generation_tokens_total{{engine="0"}} {self.generated}.0']
+        lines.append(f'vllm:prefix_cache_hits_total{{engine="0"}} {self.hits}.0')
         if self.decode_seconds is not None:
             lines.append(f'vllm:request_decode_time_seconds_sum{{engine="0"}} {self.decode_seconds}')
         if self.k:
@@ -107,7 +114,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._kept = [] if fake.held else None
         wanted, sent, steps = body.get("max_tokens") or body["max_completion_tokens"], 1, 0
         asked = time.perf_counter()
-        time.sleep(fake.step_s)
+        cached = fake.caches and body["cache_salt"] in fake.salts
+        with fake.lock:
+            fake.hits += _tokens(body) if cached else 0
+            fake.salts.add(body.get("cache_salt", ""))
+        time.sleep(fake.step_s + (0 if cached else fake.prompt_s))
         first = time.perf_counter()
         self._event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "a"}}]})
         while sent < wanted:

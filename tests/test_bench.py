@@ -161,15 +161,9 @@ def test_own_measurements_replace_the_same_cells_and_refuse_another_machine(
     assert result(tmp_path / "three")["complete"] is True
 
 
-def test_a_table_and_llama_benchs_table(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table(fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(fake, prompts, tmp_path / "a")) == 0
     assert "draft_model  2         4" in capsys.readouterr().out
-    assert run(arguments(fake, prompts, tmp_path / "b", "--format", "llama-bench")) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| model | method | k | concurrency | test | t/s |"
-    assert lines[2].startswith("| tiny-cpu | draft_model | 2 | 1 | tg24 @ d")
 
 
 def test_per_request_metrics_give_categories_and_an_interval_under_load(
@@ -497,7 +491,6 @@ def test_somebody_else_on_the_server_is_seen(
         (["--category", "poetry"], "'poetry' is not one of chat, "),
         (["--prompts", "/no/such/folder"], "missing folder /no/such/folder"),
         (["--k", "0,2,99"], "--k must be a list of whole numbers from 0 to 64"),
-        (["--format", "xml"], "--format must be table or llama-bench"),
         (["--running"], "no stack named 'tiny-cpu' was started"),
         (["--set", "draft=null", "--set", "speculative=null", "--k", "2"], "does not speculate, so its only k is 0"),
     ],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemmaspec import data
-from gemmaspec.bench.cells import Arm
+from gemmaspec.bench.cells import Arm, Cell, Task
+from gemmaspec.bench.result import cell_json, rows_of
 from gemmaspec.bench.settings import arms_of
 from gemmaspec.checkpoint.published.shipped import servable_config, shipped_for
 from gemmaspec.deploy.checks.lint import stop_on_errors
@@ -20,7 +22,7 @@ from gemmaspec.deploy.speed.dummy import dummy_overrides
 from gemmaspec.deploy.start.prepare import prepare
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import ProfileError, UsageError
-from gemmaspec.measure.cell import Asking
+from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import count, of_length
 from gemmaspec.models.dummy import dummy_model
 from gemmaspec.patching.patch import Shelf
@@ -28,7 +30,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.rows import Row
 from gemmaspec.stack.speed import speed_choice
 from tests import real
-from tests.fake_vllm import fake_vllm
+from tests.fake_vllm import FakeVllm, fake_vllm
 
 HERE = ("runtime.python=/opt/vllm/bin/python",)
 MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp")
@@ -165,18 +167,50 @@ def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
             assert not speed_choice(run, shelf).taken
 
 
-def test_prompts_have_just_as_many_tokens_as_a_cell() -> None:
-    with fake_vllm() as fake:
-        port = int(fake.url.rpartition(":")[2])
-        server = Server(name="x", folder=Path("/x"), port=port, bind="127.0.0.1", model="m", speculates=False)
-        asking = Asking(
-            server=server, api_key=None, max_tokens=8, ignore_eos=True, temperature=0.0, timeout_s=10.0
-        )  # fmt: skip
-        for tokens in (64, 257):
-            made = of_length(asking, dummy.PROMPTS.prompts[:2], tokens, exactly=True)
-            assert [count(asking, one) for one in made] == [tokens, tokens]
-        with pytest.raises(UsageError, match="every prompt is longer"):
-            of_length(asking, dummy.PROMPTS.prompts[:2], 1, exactly=True)
+@pytest.fixture
+def fake() -> Iterator[FakeVllm]:
+    with fake_vllm() as running:
+        yield running
+
+
+def asking_of(fake: FakeVllm) -> Asking:
+    port = int(fake.url.rpartition(":")[2])
+    server = Server(name="x", folder=Path("/x"), port=port, bind="127.0.0.1", model="m", speculates=False)
+    return Asking(server=server, api_key=None, max_tokens=8, ignore_eos=True, temperature=0.0, timeout_s=10.0)
+
+
+def test_prompts_have_just_as_many_tokens_as_a_cell(fake: FakeVllm) -> None:
+    asking = asking_of(fake)
+    for tokens in (64, 257):
+        made = of_length(asking, dummy.PROMPTS.prompts[:2], tokens, exactly=True)
+        assert [count(asking, one) for one in made] == [tokens, tokens]
+    with pytest.raises(UsageError, match="every prompt is longer"):
+        of_length(asking, dummy.PROMPTS.prompts[:2], 1, exactly=True)
+
+
+@pytest.mark.parametrize("load", [1, 4])
+def test_answers_are_timed_apart_from_their_prompts(fake: FakeVllm, load: int) -> None:
+    """The first token is that of a prompt that was computed, and the rate that of decoding alone."""
+    fake.caches, fake.prompt_s, fake.k = True, 0.15, 0
+    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:load], 400, exactly=True)
+    found = measure_cell(asking_of(fake), Cell(concurrency=load, context=400), prompts, drafts=False, apart=True)
+    task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=load, context=400), round=1)
+    cell = cell_json(task, found, repeated=0)
+    (row,) = rows_of([cell], common={})
+    assert 150 < row["ttft_ms"] < 400
+    assert row["step_ms"] < 30
+    assert "answer_tokens" not in row
+    assert row["context"] == 400
+
+
+def test_a_cache_that_does_not_hold_the_prompts_is_no_decoding_alone(fake: FakeVllm) -> None:
+    fake.prompt_s, fake.k = 0.02, 0
+    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:1], 400, exactly=True)
+    found = measure_cell(asking_of(fake), Cell(concurrency=1, context=400), prompts, drafts=False, apart=True)
+    assert not found.first_waits
+    task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=1, context=400), round=1)
+    (row,) = rows_of([cell_json(task, found, repeated=0)], common={})
+    assert row["answer_tokens"] == 8
 
 
 @pytest.mark.parametrize(

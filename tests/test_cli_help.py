@@ -137,5 +137,5 @@ def test_the_version_has_a_short_name(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize("command", ["bench", "tune"])
 def test_options_of_our_own_measurements_are_not_in_the_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--max-tokens" in (text := shown(capsys, command))
-    for option in ("--ignore-eos", "--accept-any-text", "--repeats", "--sample ", "--request-timeout", "llama-bench"):
+    for option in ("--ignore-eos", "--accept-any-text", "--repeats", "--sample ", "--request-timeout"):
         assert option not in text

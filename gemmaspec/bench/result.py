@@ -79,7 +79,7 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
         **{name: statistics.median(one[name] for one in own) for name in _AVERAGED},
         "ttft_ms": statistics.median(one["ttft_ms"]["median"] for one in own),
         "tpot_ms": statistics.median([one["tpot_ms"]["median"] for one in own if one["tpot_ms"]] or [0.0]),
-        "answer_tokens": statistics.mean(one["completion_tokens"] / one["requests"] for one in own),
+        **_answer(own),
         "spread": _spread([one["tokens_per_second"] for one in own]),
         "rounds": len(own),
         "rounds_measured": len(cells),
@@ -87,6 +87,13 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
         **{name: first[name] for name in _OF_ARM if name in first},
         **common,
     }
+
+
+def _answer(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the tokens of an answer, unless its rate is of decoding alone."""
+    if any(one.get("prompts") == "apart" for one in cells):
+        return {}
+    return {"answer_tokens": statistics.mean(one["completion_tokens"] / one["requests"] for one in cells)}
 
 
 def _spread(values: Sequence[float]) -> float | None:

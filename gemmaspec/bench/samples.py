@@ -66,6 +66,8 @@ class Measured:
     """Seconds per step of the reference request."""
     reference_after: float
     gpu: dict[str, Any] | None = None
+    first_waits: tuple[float, ...] = ()
+    """Seconds to the first token where prompts were computed apart from the answers."""
 
     @property
     def reference_moved(self) -> float:
@@ -89,7 +91,8 @@ def figures(found: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
         "tokens_per_second": steady_rate(spans, concurrency),
         "output_tokens_per_second": tokens / found.wall if found.wall > 0 else 0.0,
         "step_ms": step(found) * 1000,
-        "ttft_ms": spread([(one.first - one.sent) * 1000 for one in samples]),
+        "ttft_ms": spread([wait * 1000 for wait in found.first_waits or [one.first - one.sent for one in samples]]),
+        **({"prompts": "apart"} if found.first_waits else {}),
         "tpot_ms": spread(per_token) if per_token else None,
         "acceptance": list(acceptance),
         "acceptance_length": 1 + sum(acceptance),

@@ -15,8 +15,6 @@ from gemmaspec.bench.places import places
 from gemmaspec.cli import options, output
 from gemmaspec.errors import StartFailed, UsageError
 
-FORMATS = ("table", "llama-bench")
-
 
 def bench(
     context_: typer.Context,
@@ -85,9 +83,6 @@ def bench(
     save_measured: Annotated[
         bool, typer.Option("--save-measured", help="Save the rows for gemmaspec predict.")
     ] = False,
-    format_: Annotated[
-        str, typer.Option("--format", metavar="table|llama-bench", hidden=True, help="Format of the output.")
-    ] = "table",
     engine: options.Engine = None,
     set_: options.Set = None,
     timeout: options.Timeout = 1800,
@@ -104,8 +99,6 @@ def bench(
     from gemmaspec.deploy.speed.bench import bench as use_case
     from gemmaspec.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
-    if format_ not in FORMATS:
-        raise UsageError(f"--format must be {' or '.join(FORMATS)}, not {format_!r}")
     if running and url:
         raise UsageError("--running and --url cannot be used together")
     if not (profile or resume):
@@ -142,7 +135,7 @@ def bench(
     )
     with start_progress() as progress:
         document = use_case(request, progress)
-    _show(document, request.out, as_json=json, format_=format_)
+    _show(document, request.out, as_json=json)
     if document["failed"]:
         raise typer.Exit(StartFailed.exit_code)
 
@@ -172,13 +165,11 @@ def _sets(patches: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def _show(document: Mapping[str, Any], out: Path, *, as_json: bool, format_: str) -> None:
+def _show(document: Mapping[str, Any], out: Path, *, as_json: bool) -> None:
     from gemmaspec.cli.text import bench as text
 
     if as_json:
         output.json_data({"ok": not document["failed"], **document, "envelope": text.envelope(document)})
-    elif format_ == "llama-bench":
-        output.data("\n".join(text.llama_bench(document)))
     else:
         for line in text.lines(document, width=output.width_of(sys.stdout)):
             output.told(line)

@@ -26,6 +26,9 @@ REFERENCE_S = 1.0
 """Seconds that the reference should last: on a fast server it is repeated, because one delay would count too much."""
 REFERENCE_RUNS = 5
 COUNTERS_S = 30.0
+_LEAST_CACHED = 0.9
+_BLOCK = 128
+"""Tokens at the end of a prompt that a prefix cache may leave out: it has whole blocks, less one with a draft."""
 _LEAST_STEP_S = 1e-4
 """No step of a model takes less; an answer that seems to take less came in one piece."""
 
@@ -45,8 +48,10 @@ class Asking:
     calls_tools: bool = False
     """Whether the server parses tool calls; if not, vLLM rejects requests with an automatic tool choice."""
 
-    def body(self, prompt: Mapping[str, Any], *, tokens: int | None = None, fixed: bool | None = None) -> bytes:
-        """Return a request's JSON. Its salt prevents prefix cache hits."""
+    def body(
+        self, prompt: Mapping[str, Any], *, tokens: int | None = None, fixed: bool | None = None, salt: str = ""
+    ) -> bytes:
+        """Return a request's JSON. Its salt prevents hits in the prefix cache, but for requests with the same."""
         fixed = self.ignore_eos if fixed is None else fixed
         own: dict[str, Any] = {
             "model": self.server.model,
@@ -54,7 +59,7 @@ class Asking:
             "max_tokens": tokens or self.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "cache_salt": uuid.uuid4().hex,
+            "cache_salt": salt or uuid.uuid4().hex,
         }
         if "tools" in prompt and not self.calls_tools:
             own["tool_choice"] = "none"
@@ -75,8 +80,13 @@ class Asking:
         return read_counters(self.server, timeout_s=COUNTERS_S, api_key=self.api_key)
 
 
-def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, drafts: bool) -> Measured:
+def measure_cell(
+    asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, drafts: bool, apart: bool = False
+) -> Measured:
     """Measure a cell. `prompts` are sent in order, one request each.
+
+    `apart`: each prompt is computed once, which times its first token; answers are timed from the cache after that,
+    if it held them.
 
     At concurrency 1, each category is a group with its own counters. At a higher concurrency categories are mixed,
     because at the end of each group, when the last requests finish one by one, the load would drop. Raises Broken and
@@ -86,23 +96,26 @@ def measure_cell(asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, draft
     before = reference_step(asking)
     here = asking.server.reached_at is None  # another machine's GPUs cannot be read from this one
     with GpuWatch() if here else contextlib.nullcontext() as watch:
-        parts = [_group(asking, cell, part, category=category) for category, part in _groups(prompts, cell)]
+        parts = [
+            _group(asking, cell, part, category=category, apart=apart) for category, part in _groups(prompts, cell)
+        ]
     after = reference_step(asking)
     samples: list[RequestSample] = []
     offset = 0.0
-    for part, load, _ in parts:
+    for part, load, _, _ in parts:
         samples += [_sample(prompt, one, offset) for prompt, one in zip(part, load.streams, strict=True)]
         offset += load.wall
-    if drafts and not any(group.drafts for _, _, group in parts):
+    if drafts and not any(group.drafts for _, _, group, _ in parts):
         raise Broken("the server should speculate but counted no draft in a whole cell")
     return Measured(
         samples=tuple(samples),
-        groups=tuple(group for _, _, group in parts),
+        groups=tuple(group for _, _, group, _ in parts),
         wall=offset,
-        idle=sum(load.idle for _, load, _ in parts),
+        idle=sum(load.idle for _, load, _, _ in parts),
         reference_before=before,
         reference_after=after,
         gpu=watch.summary() if watch else None,
+        first_waits=tuple(wait for _, _, _, waits in parts for wait in waits),
     )
 
 
@@ -159,9 +172,11 @@ def _groups(prompts: Sequence[Prompt], cell: Cell) -> list[tuple[str | None, lis
 
 
 def _group(
-    asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, category: str | None
-) -> tuple[Sequence[Prompt], Load, SampleGroup]:
-    bodies = [asking.body(one.body()) for one in prompts]
+    asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, category: str | None, apart: bool
+) -> tuple[Sequence[Prompt], Load, SampleGroup, Sequence[float]]:
+    salts = [uuid.uuid4().hex for _ in prompts]
+    bodies = [asking.body(one.body(), salt=salt) for one, salt in zip(prompts, salts, strict=True)]
+    waits: Sequence[float] = _computed_once(asking, cell, prompts, salts) if apart else ()
     before = asking.counters()
     load = asking.run(bodies, cell.concurrency)
     tokens = sum(one.completion_tokens for one in load.streams)
@@ -174,7 +189,20 @@ def _group(
         by_position=added.by_position,
         foreign_tokens=max(0, added.generated - tokens),
     )
-    return prompts, load, group
+    read = sum(one.prompt_tokens for one in load.streams)
+    if added.cached < _LEAST_CACHED * read - len(bodies) * _BLOCK:
+        waits = ()  # the cache did not hold them, so that these answers waited for prompts like any others
+    return prompts, load, group, waits
+
+
+def _computed_once(asking: Asking, cell: Cell, prompts: Sequence[Prompt], salts: Sequence[str]) -> list[float]:
+    """Have each prompt computed, as many at once as the cell has requests; return the waits for the first token."""
+    waits: list[float] = []
+    for began in range(0, len(prompts), cell.concurrency):
+        part = zip(prompts[began : began + cell.concurrency], salts[began:], strict=False)
+        bodies = [asking.body(one.body(), tokens=1, fixed=True, salt=salt) for one, salt in part]
+        waits += [one.first - one.sent for one in asking.run(bodies, cell.concurrency).streams]
+    return waits
 
 
 def _sample(prompt: Prompt, one: Stream, offset: float) -> RequestSample:

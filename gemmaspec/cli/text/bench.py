@@ -107,18 +107,3 @@ def _cells(row: Row, base: Row | None) -> tuple[str, ...]:
         f"{row['ttft_ms']:.1f}",
         mark_of(row),
     )
-
-
-def llama_bench(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the rows as llama-bench writes its Markdown table."""
-    settings = document["settings"]
-    yield "| model | method | k | concurrency | test | t/s |"
-    yield "| --- | --- | --: | --: | --: | --: |"
-    for row in document["rows"]:
-        test = f"tg{settings['max_tokens']} @ d{row['context']}"
-        rounds = spread_of(row)
-        spread = "" if rounds is None else f" ± {rounds * row['tokens_per_second'] / 2:.2f}"
-        yield (
-            f"| {document['profile']} | {row['method']} | {row['k']} | {row['concurrency']} | {test} | "
-            f"{row['tokens_per_second']:.2f}{spread} |"
-        )

@@ -133,28 +133,16 @@ def _refuse_foreign(request: BenchRequest, found: Settings) -> None:
 def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Settings:
     asked = () if request.url else request.concurrencies
     loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
-    return Settings(
-        profile=loaded.profile.name,
-        overrides=request.overrides,
-        engine=request.engine,
-        running=request.running,
-        url=request.url,
-        ks=tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
-        patches=request.patches,
-        concurrencies=request.concurrencies or loads,
-        contexts=request.contexts,
-        categories=request.categories,
-        each=request.each,
-        max_tokens=request.max_tokens,
-        ignore_eos=request.ignore_eos or request.dummy_weights,
-        temperature=request.temperature,
-        rounds=request.rounds,
-        repeats=request.repeats,
-        any_text=request.any_text,
-        dummy_weights=request.dummy_weights,
-        prompts=prompts.name,
-        prompts_sha256=prompts.sha256,
-    )
+    same: dict[str, Any] = {field.name: getattr(request, field.name, None) for field in dataclasses.fields(Settings)}
+    decided: dict[str, Any] = {
+        "profile": loaded.profile.name,
+        "ks": tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
+        "concurrencies": request.concurrencies or loads,
+        "ignore_eos": request.ignore_eos or request.dummy_weights,
+        "prompts": prompts.name,
+        "prompts_sha256": prompts.sha256,
+    }
+    return Settings(**{**same, **decided})
 
 
 class _Run:
@@ -247,6 +235,11 @@ class _Run:
             cell = self._measuring.cell(asking, task, limit=self._servers.limit)
             ran = self._servers.ran(task.arm)
             self._cells.append({**cell, **ran, "sampling": self._measuring.sampling(ran)})
+        except UsageError as error:
+            if not self._settings.dummy_weights:
+                raise
+            self._progress.note(f"{number} {task.arm}, {task.cell} is skipped: {error.message}")
+            return
         except Broken as error:
             raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
         self._left.measured(time.monotonic() - began)

@@ -38,7 +38,7 @@ class Measuring:
         progress: StartProgress,
         exactly: bool = False,
     ) -> None:
-        """`exactly`: prompts have just as many tokens as a cell, and no meaning."""
+        """`exactly`: prompts have just as many tokens as a cell, and no meaning; answers are timed apart from them."""
         self._exactly = exactly
         self._prompts, self._progress = prompts, progress
         self._max_tokens, self._ignore_eos, self._temperature = max_tokens, ignore_eos, temperature
@@ -69,10 +69,14 @@ class Measuring:
         `limit` is the server's context in tokens. Raises Broken when the server fails, UsageError when no prompt fits.
         """
         prompts = self._for(asking, task.cell, limit)
-        repeated, found = 0, _measured(asking, task, prompts)
+        repeated, found = 0, self._measured(asking, task, prompts)
         while not found.steady and repeated < self._repeats:
-            repeated, found = repeated + 1, _measured(asking, task, prompts)
+            repeated, found = repeated + 1, self._measured(asking, task, prompts)
         return result.cell_json(task, found, repeated=repeated)
+
+    def _measured(self, asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
+        asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
+        return measure_cell(asking, task.cell, asked, drafts=task.k > 0, apart=self._exactly)
 
     def _for(self, asking: Asking, cell: Cell, limit: int | None) -> list[Prompt]:
         """Return the prompts of a context, made once: every arm gets the same."""
@@ -87,11 +91,6 @@ class Measuring:
                 )
             self._made[cell.context] = kept
         return self._made[cell.context]
-
-
-def _measured(asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
-    asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
-    return measure_cell(asking, task.cell, asked, drafts=task.k > 0)
 
 
 def prompt_set(named: str | None, note: Callable[[str], None]) -> PromptSet:

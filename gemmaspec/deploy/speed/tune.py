@@ -109,26 +109,14 @@ def state_file(name: str) -> Path:
 
 
 def _settings(request: TuneRequest, compared: Compared, prompts: PromptSet) -> Settings:
-    return Settings(
-        profile=compared.base.profile.name,
-        overrides=request.overrides,
-        engine=request.engine,
-        arms=request.arms,
-        others=request.others,
-        ks=request.ks,
-        tries=request.tries,
-        loads=compared.loads,
-        categories=request.categories,
-        each=request.each,
-        rounds=request.rounds,
-        max_tokens=request.max_tokens,
-        ignore_eos=request.ignore_eos,
-        temperature=request.temperature,
-        repeats=request.repeats,
-        any_text=request.any_text,
-        prompts=prompts.name,
-        prompts_sha256=prompts.sha256,
-    )
+    same: dict[str, Any] = {field.name: getattr(request, field.name, None) for field in dataclasses.fields(Settings)}
+    decided: dict[str, Any] = {
+        "profile": compared.base.profile.name,
+        "loads": compared.loads,
+        "prompts": prompts.name,
+        "prompts_sha256": prompts.sha256,
+    }
+    return Settings(**{**same, **decided})
 
 
 class _Run:
