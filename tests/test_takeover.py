@@ -103,6 +103,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         }),
         ("docker run i `\n  --model a/b `\n  --port 8001\n", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
         ("ssh host 'TZ=UTC vllm serve a/b --port 8001'", {"env": {"TZ": "UTC"}, "serve": {"port": 8001}}),
+        ("vllm serve a/b --port 8001 \\", {"serve": {"port": 8001}}),
+        ("python,-m,vllm.entrypoints.api_server,--model=a/b,--port=8001", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("gcloud run deploy x --image=x/y:v1 --args=--model=a/b,--port=8001", {"image": "x/y:v1", "serve": {"port": 8001}}),
+        ("M=a/b\nC=\"vllm serve $M --port 8001\"\nif true; then $C & else $C; fi", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("V='-v /h:/root/.cache/huggingface'\nssh h \"docker run $V i \\\n vllm serve a/b\"", {
+            "caches": {"huggingface": "/h"}, "target": {"model": "a/b"},
+        }),
         ("kubectl run g --image=x/y:v1 -- --model a/b", {"image": "x/y:v1", "target": {"model": "a/b"}}),
         ("vllm serve --config x.yaml a/b", {"target": {"model": "a/b"}}),
         ("vllm serve a/b --speculative-model x/y --num-speculative-tokens 5", {
@@ -146,6 +153,7 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
         ("vllm serve a/b --seed $A --x $B c", "serve.extra_args: $B"),
         ("vllm serve a/b\nvllm serve c/d --task embed", "a second server"),
         ("HF_HUB_CACHE=/x/cache vllm serve a/b", "caches.huggingface names the folder that holds hub/"),
+        ("vllm serve a/b\n  --port 8001", "--port 8001: the line before it lacks a backslash"),
         ("cd x; mkdir y; vllm serve a/b", "cd x, mkdir y: gemmaspec up"),
         ('vllm serve a/b --compilation-config \'{"backend": "x.y"}\'', "it decides which code"),
         ("docker exec n vllm serve a/b", "docker inspect"),
@@ -430,3 +438,17 @@ def test_merged_maps_of_maps_cost_no_memory() -> None:
 def test_one_source_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "new", "mine"]) == 2
     assert "gemmaspec profile new mine --from spark-31b-mtp" in capsys.readouterr().err
+
+
+def test_the_guide_shows_what_its_command_becomes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import yaml
+
+    page = (Path(__file__).parent.parent / "docs/guides/from-vllm-serve.md").read_text(encoding="utf-8")
+    command, becomes = page.split("```")[1], page.split("```yaml")[1].split("```")[0]
+    assert run(["profile", "new", "mine", "--from-command", command.strip()]) == 0
+    written = (folder / "mine.yaml").read_text()
+    assert yaml.safe_load(written) == yaml.safe_load(becomes)
+    assert "machine: nvidia  # name yours: " in written
+    assert "machine: nvidia  # name yours: " in becomes
+    printed = capsys.readouterr().err
+    assert "gemmaspec fit mine --machine h100" in printed

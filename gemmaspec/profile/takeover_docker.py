@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from gemmaspec.errors import UsageError
@@ -23,25 +25,8 @@ _ALONE: Final = frozenset(
 )
 """Options of `docker run` without a value; all others have one."""
 _NOT_NEEDED: Final = _QUIET | {"--name", "--pull", "--hostname", "-h"}
-INSTEAD: Final = {
-    "restart": "container.restarts bounds it; `gemmaspec watch` restarts a server that hangs",
-    "env-file": "list the names under pass_env and export them in the shell",
-    "env_file": "list the names under pass_env and export them in the shell",
-    "network": "the container has a network of its own; serve.bind says who reaches it",
-    "net": "the container has a network of its own; serve.bind says who reaches it",
-    "networks": "the container has a network of its own; serve.bind says who reaches it",
-    "network_mode": "the container has a network of its own; serve.bind says who reaches it",
-    "runtime": "GPUs are requested by `machine` and `devices`",
-    "device": "GPUs are requested by `machine` and `devices`",
-    "ulimit": "the container uses the Docker daemon's limits",
-    "ulimits": "the container uses the Docker daemon's limits",
-    "healthcheck": "a check that asks for a real token is built in",
-    "depends_on": "gemmaspec starts one server and waits until it has answered",
-    "logging": "`gemmaspec logs` reads Docker's own log",
-    "memory": "serve.gpu_memory_utilization bounds the GPU's memory",
-    "secrets": "list the names under pass_env and export them in the shell",
-    "build": "a profile runs an image: docker build -t NAME . builds it once",
-}
+_ROWS: Final = json.loads(Path(__file__).with_name("takeover.json").read_text(encoding="utf-8"))
+INSTEAD: Final[Mapping[str, str]] = {word: instead for instead, words in _ROWS.items() for word in words.split()}
 """What has no key that can be set mechanically → what there is instead."""
 
 

@@ -17,12 +17,14 @@ _ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*])|\{([A-Za-z_]\w*|[0-9@*])(?::?-([^}]*)|:?\?[^}]*)?\})")
 _PIECE: Final = re.compile(
     r"""(?P<quoted>'[^']*')|(?P<double>"(?:\\.|[^"\\])*")|`\#[^`\n]*`|^[ \t]*\#[^\n]*(?:\n|\Z)|(?<=\s)\#[^\n]*"""
-    r"""|(?P<joined>\\[ \t]*\r?\n|(?<=\s)[`^][ \t]*\r?\n)|(?P<unit>^[ \t]*(?:Exec\w+=-?|(?P<set>Environment)=))""",
+    r"""|(?P<joined>\\[ \t]*(?:\r?\n|\Z)|(?<=\s)[`^][ \t]*\r?\n)"""
+    r"""|(?P<unit>^[ \t]*(?:Exec\w+=-?|(?P<set>Environment)=))""",
     re.MULTILINE | re.DOTALL,
 )
 """What is read before words: quotes as they are, comments, lines that go on, and the keys of a systemd unit."""
 _ARRAY: Final = re.compile(r"^[ \t]*(?:local |declare -a )?(\w+)(\+?)=\(([^()]*)\)", re.MULTILINE)
 _PYTHON: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1(?P<rest>[^\n]*)\n.*?^\2\s*$", re.MULTILINE | re.DOTALL)
+_COMMAS: Final = re.compile(r"[^\s,]+(?:,[^\s,]+)*,--[^\s,]+(?:,\S+)?")
 _LIST: Final = re.compile(r"\s*(?:CMD|ENTRYPOINT|command:|args:)?\s*(\[.*\])\s*", re.DOTALL)
 _REDIRECTED: Final = re.compile(
     r"('[^']*'|\"(?:\\.|[^\"\\])*\")|(?:(?<=\s)[0-9]|&)?>>?(?:&[0-9-]|\s*[^\s;|&\n]+)|<\s*[^\s;|&<\n]+"
@@ -50,6 +52,7 @@ _LEFT_TO_UP: Final = "gemmaspec up starts the server itself"
 _IN_IMAGE: Final = "runtime: {packages: {NAME: '>=5.8,<5.20'}} installs a package once and bounded"
 _DEEPEST: Final = 5
 _LONGEST: Final = 100_000
+_COMPOSE: Final = "gemmaspec profile new mine --from-compose compose.yaml"
 _EXAMPLE: Final = "gemmaspec profile new mine --from-command 'vllm serve google/gemma-4-31B-it --max-model-len 32768'"
 
 
@@ -60,10 +63,14 @@ def from_command(text: str) -> TakenOver:
     made = TakenOver()
     listed = _LIST.fullmatch(text)
     words = _json_words(listed[1]) if listed else []
+    if _COMMAS.fullmatch(text.strip()):  # as a cloud's console takes them
+        words = text.strip().split(",")
     if not (arguments(made, words) if words else shell(made, text)):
         part = "; give the words of `vllm serve` or `docker run` alone" if "vllm" in text else ""
+        hint = _COMPOSE if "compose" in text else _EXAMPLE
         raise UsageError(
-            f"this is not a command that serves with vLLM: {_no_secret(text.strip())[:80]!r}{part}", hint=_EXAMPLE
+            f"this is not a command that serves with vLLM: {_no_secret(text.strip())[:80]!r}{part}",
+            hint=hint,
         )
     ending = f": {_LEFT_TO_UP}"
     if around := [one.removesuffix(ending) for one in made.left if one.endswith(ending)]:
@@ -104,6 +111,9 @@ def serve(made: TakenOver, words: Sequence[str], variables: dict[str, str] | Non
         if name in ("kubectl", "oc") and "run" in after[:3] and "--" in after:
             _before(made, words[: index + 1 + after.index("--")])
             return arguments(made, after[after.index("--") + 1 :], variables, depth)
+        if name == "gcloud" and (given := next((one for one in after if one.startswith("--args=")), None)):
+            _before(made, [one for one in after if one.startswith("--image=")])
+            return arguments(made, given.removeprefix("--args=").split(","), variables, depth)
         if name in _SHELLS and (inner := _script(after)) is not None:
             _before(made, words[:index])
             return shell(made, inner, set_=variables, depth=depth + 1)
@@ -167,6 +177,9 @@ def _command(made: TakenOver, words: list[str], variables: dict[str, str], *, se
         variable(made, name, value)
     if words[0] == "alias" and len(words) == 2:
         return shell(made, words[1].partition("=")[2], set_=variables, depth=depth + 1)
+    if served and words[0].startswith("--"):
+        made.leave(_no_secret(" ".join(words)), "the line before it lacks a backslash at its end, so vLLM never got it")
+        return False
     if served and "serve" in words[:8]:
         made.leave(_short(words), "a second server; a profile is one: make another profile from it")
         return False
@@ -309,7 +322,7 @@ def _built(found: re.Match[str]) -> str:
 def _filled_words(word: str, variables: dict[str, str]) -> list[str]:
     """Return a word with its variables filled in; options that one variable holds are words of their own."""
     filled = _filled(word, variables)
-    if filled.startswith("-") and " " in filled and _VARIABLE.fullmatch(word):
+    if (filled.startswith("-") or _SCRIPT.search(filled)) and " " in filled and _VARIABLE.fullmatch(word):
         try:
             return shlex.split(filled)
         except ValueError:
