@@ -82,7 +82,7 @@ $(DOCS): $(SETUP)
 	@touch $@
 
 golden: setup ## update the golden stacks of the tests and the profiles' schema; read the diff before you commit it
-	$(BIN)/gemmaspec profile schema --out profiles/schema.json
+	$(BIN)/gemmaspec profile schema > profiles/schema.json
 	$(BIN)/python -m tests.golden_stacks
 
 facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what changed

@@ -23,7 +23,6 @@ LAUNCHER: Final = _PACKAGE / "launcher" / "launch.py"
 PROBE: Final = _PACKAGE / "launcher" / "probe.py"
 RANK_FACTS: Final = _PACKAGE / "launcher" / "rank_facts.py"
 LOOK: Final = _PACKAGE / "launcher" / "look.py"
-GPU_SPEED: Final = _PACKAGE / "launcher" / "gpu_speed.py"
 TUNE_KERNELS: Final = _PACKAGE / "launcher" / "tune_kernels.py"
 SIDECAR: Final = {
     "__main__.py": _PACKAGE / "sidecar" / "__main__.py",

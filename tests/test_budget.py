@@ -18,12 +18,12 @@ _NOT_COUNTED: Final = ("CONTRIBUTING.md", "failures.md")
 """Failures are rows of data, of which there can be as many as vLLM has."""
 BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "top-level commands": (24, 24),
-    "options in the reference": (123, 100),
+    "options in the reference": (100, 100),
     "lint codes": (71, 85),
     "environment variables of its own": (6, 12),
-    "modules": (502, 320),
-    "package lines": (62_169, 48_000),
-    "words of the docs": (41_699, 39_000),
+    "modules": (498, 320),
+    "package lines": (61_846, 48_000),
+    "words of the docs": (41_466, 39_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

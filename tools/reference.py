@@ -124,7 +124,7 @@ def commands() -> str:
 
 
 _MAINTAINERS: Final = "For maintainers of patches"
-_SHARED: Final = 3
+_SHARED: Final = 2
 """An argument or option that this many commands explain in the same words is explained once."""
 
 

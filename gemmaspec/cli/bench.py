@@ -19,14 +19,7 @@ from gemmaspec.errors import StartFailed, UsageError
 def bench(
     context_: typer.Context,
     profile: options.OptionalProfile = None,
-    k: Annotated[
-        str | None,
-        typer.Option(
-            "--k",
-            metavar="LIST",
-            help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's]",
-        ),
-    ] = None,
+    k: options.Drafts = None,
     patches: Annotated[
         str | None,
         typer.Option(
@@ -37,17 +30,10 @@ def bench(
         ),
     ] = None,
     concurrency: options.Concurrency = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            "--context",
-            metavar="LIST",
-            help="Prompt lengths in tokens, such as 256,8192. [default: the prompts' own lengths]",
-        ),
-    ] = None,
+    context: options.Context = None,
     category: options.Category = None,
     prompts: options.Prompts = None,
-    each: Annotated[int, typer.Option("--each", metavar="N", min=0, help="Prompts per category; 0 for all.")] = 2,
+    each: options.Each = None,
     max_tokens: options.MaxTokens = 128,
     ignore_eos: options.IgnoreEos = False,
     temperature: options.Temperature = 0.0,
@@ -63,7 +49,7 @@ def bench(
         bool, typer.Option("--running", help="Measure the running server of this profile; start nothing.")
     ] = False,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Measure the server at this address.")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Stop the profile's running server first.")] = False,
+    replace: options.Replace = False,
     accept_any_text: options.AcceptAnyText = False,
     dummy_weights: Annotated[
         bool,
@@ -72,10 +58,7 @@ def bench(
             help="Start the profile as it is, with random weights, no downloads, and 0.7 of the drafts accepted.",
         ),
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE-bench-DATE]"),
-    ] = None,
+    out: options.OutFolder = None,
     resume: Annotated[
         Path | None,
         typer.Option("--resume", metavar="DIR", help="Continue the run in this folder; no other option is needed."),
@@ -118,7 +101,7 @@ def bench(
         contexts=options.whole_numbers(context, "--context", low=1, high=MAX_CONTEXT),
         categories=tuple(one.strip() for one in category.split(",")) if category else (),
         prompts=prompts,
-        each=each,
+        each=2 if each is None else each,
         max_tokens=max_tokens,
         ignore_eos=ignore_eos,
         temperature=None if sample else temperature,

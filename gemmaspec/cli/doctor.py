@@ -32,9 +32,6 @@ def doctor(
     profile: OptionalProfile = None,
     engine: options.Engine = None,
     set_: options.Set = None,
-    speed: Annotated[
-        bool, typer.Option("--speed", help="Measure memory bandwidth for ten seconds; best with nothing running.")
-    ] = False,
     hosts: Annotated[
         bool,
         typer.Option(
@@ -51,9 +48,9 @@ def doctor(
     moment, because only it can see the machine's network, RDMA devices, models and disk.
     """
     if hosts:
-        if engine or speed:
+        if engine:
             raise UsageError(
-                "--engine and --speed cannot be used with --fleet, because they check this machine only",
+                "--engine cannot be used with --fleet, because it checks this machine only",
                 hint="gemmaspec doctor --fleet",
             )
         _hosts(profile, set_ or (), as_json=json)
@@ -61,7 +58,7 @@ def doctor(
     from gemmaspec.deploy.views.doctor import doctor as use_case
     from gemmaspec.deploy.views.settings import settings
 
-    found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or (), speed=speed)
+    found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
     if json:
         rows = [asdict(row) for row in found.rows]
         facts = {"profile": found.profile, "engine": found.engine, "rows": rows, "settings": list(settings())}

@@ -11,20 +11,6 @@ from gemmaspec.cli import options, output
 from gemmaspec.errors import UsageError
 
 
-def complete_machine(incomplete: str) -> list[str]:
-    """Return the names of machines, and `here`."""
-    from gemmaspec.profile.machines import MACHINES
-
-    return [name for name in (*MACHINES, "here") if name.startswith(incomplete)]
-
-
-def complete_release(incomplete: str) -> list[str]:
-    """Return the releases of vLLM that are known."""
-    from gemmaspec.releases.facts import releases
-
-    return [release for release in releases() if release.startswith(incomplete)]
-
-
 def gigabytes(text: str) -> float:
     """Return a size in units of 10^9 bytes. Raises UsageError for an invalid one."""
     found = _SIZE.fullmatch(text.strip())
@@ -47,24 +33,8 @@ def fit(
     profile: options.Profile,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
-    release: Annotated[
-        str | None,
-        typer.Option(
-            "--release",
-            metavar="RELEASE",
-            help="Compute for another vLLM release, such as 0.33.0.",
-            autocompletion=complete_release,
-        ),
-    ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            "--machine",
-            metavar="NAME",
-            help="Compute for another machine; `here` is this one.",
-            autocompletion=complete_machine,
-        ),
-    ] = None,
+    release: options.Release = None,
+    machine: options.Machine = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -72,11 +42,9 @@ def fit(
         ),
     ] = None,
     context: Annotated[
-        int, typer.Option("--cached", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed estimate.")
+        int,
+        typer.Option("--cached", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed of one request."),
     ] = 1024,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", metavar="N", min=1, help="Concurrent requests, for the speed estimate.")
-    ] = 1,
     json: options.Json = False,
 ) -> None:
     """Estimate whether a profile fits its machine, how much context is left, what to change, and how fast it can be.
@@ -96,7 +64,6 @@ def fit(
         machine=machine,
         memory_gb=gigabytes(memory) if memory else None,
         context=context,
-        concurrency=concurrency,
     )
     found = use_case(request)
     if json:

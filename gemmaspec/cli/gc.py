@@ -20,8 +20,8 @@ def gc(
     volumes: Annotated[
         bool, typer.Option("--volumes", help="Docker volumes of servers that do not run too: caches and models.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be freed; remove nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
     json: options.Json = False,
 ) -> None:
     """Free disk space. Lists what it would remove and asks first.

@@ -96,7 +96,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "profile lint": About(
         "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --release 0.33.0")
     ),
-    "profile schema": About("Print the JSON Schema of profiles", ("profile schema -o schema.json",)),
+    "profile schema": About("Print the JSON Schema of profiles", ("profile schema > schema.json",)),
     "patch list": About("List patches, their releases and users", ("patch list",)),
     "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
     "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),

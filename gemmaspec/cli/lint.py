@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,24 +24,9 @@ Profiles = Annotated[
 ]
 
 
-def complete_release(incomplete: str) -> list[str]:
-    """Return the releases of vLLM that the tables know."""
-    from gemmaspec.releases.facts import releases
-
-    return [release for release in releases() if release.startswith(incomplete)]
-
-
 def lint(
     profiles: Profiles = None,
-    release: Annotated[
-        str | None,
-        typer.Option(
-            "--release",
-            metavar="RELEASE",
-            help="Check against another vLLM release, for example before an upgrade.",
-            autocompletion=complete_release,
-        ),
-    ] = None,
+    release: options.Release = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     every: Annotated[
         bool, typer.Option("--shipped", help="Include the shipped profiles and findings inherited from them.")
@@ -75,27 +59,16 @@ def lint(
     raise typer.Exit(2 if wrong else 0)
 
 
-def schema(
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="File to write. [default: standard output]")
-    ] = None,
-) -> None:
-    """Print the JSON Schema of profiles, so that editors can complete and check them."""
+def schema() -> None:
+    """Print the JSON Schema of profiles, so that editors can complete and check them.
+
+    The first line of a profile names it: # yaml-language-server: $schema=schema.json
+    """
     import json
 
     from gemmaspec.profile.schema import profile_schema
 
-    text = json.dumps(profile_schema(), indent=2, ensure_ascii=False) + "\n"
-    if out is None:
-        output.data(text)
-        return
-    from gemmaspec.files import write_whole
-
-    write_whole(out, text)
-    output.progress(f"wrote {out}")
-    output.progress(
-        f"  add this first line to a profile in the same folder: # yaml-language-server: $schema={out.name}"
-    )
+    output.data(json.dumps(profile_schema(), indent=2, ensure_ascii=False))
 
 
 def _tell(found: Sequence[Linted]) -> None:

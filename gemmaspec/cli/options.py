@@ -72,6 +72,20 @@ def complete_hosts(incomplete: str) -> list[str]:
     return []
 
 
+def complete_machine(incomplete: str) -> list[str]:
+    """Return the names of machines, and `here`."""
+    from gemmaspec.profile.machines import MACHINES
+
+    return [name for name in (*MACHINES, "here") if name.startswith(incomplete)]
+
+
+def complete_release(incomplete: str) -> list[str]:
+    """Return the releases of vLLM that are known."""
+    from gemmaspec.releases.facts import releases
+
+    return [release for release in releases() if release.startswith(incomplete)]
+
+
 def complete_profile(incomplete: str) -> list[str]:
     """Return the names of profiles that begin with what was typed."""
     from gemmaspec.profile.find import profile_folders, profile_names
@@ -211,7 +225,56 @@ PatchFolders = Annotated[
     typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones. Repeatable."),
 ]
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="Namespace in the cluster. [default: kubectl's own]")
+]
+OutFolder = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: one named after the profile]"),
+]
+Release = Annotated[
+    str | None,
+    typer.Option(
+        "--release",
+        metavar="RELEASE",
+        help="vLLM release, such as 0.34.0, instead of the profile's.",
+        autocompletion=complete_release,
+    ),
+]
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        metavar="NAME",
+        help="Another machine than the profile's; `here` is this one.",
+        autocompletion=complete_machine,
+    ),
+]
+
 # of commands that measure
+Drafts = Annotated[
+    str | None,
+    typer.Option(
+        "--k",
+        metavar="LIST",
+        help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's; tune: 1,2,4,8 too]",
+    ),
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context", metavar="LIST", help="Prompt lengths in tokens, such as 256,8192. [default: those of the prompts]"
+    ),
+]
+Each = Annotated[
+    int | None,
+    typer.Option(
+        "--each", metavar="N", min=0, help="Prompts per category; 0 for all. [default: 2; tune's last round: 4]"
+    ),
+]
+Replace = Annotated[bool, typer.Option("--replace", help="Stop running servers of what is measured first.")]
 Concurrency = Annotated[
     str | None,
     typer.Option(

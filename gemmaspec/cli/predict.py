@@ -21,23 +21,10 @@ def predict(
             help="Measured cells to predict from: a folder or file that bench wrote. [default: the known measurements]",
         ),
     ] = None,
-    k: Annotated[
-        str | None,
-        typer.Option("--k", metavar="LIST", help="Draft lengths, such as 0,1,2,6; 0 turns speculation off."),
-    ] = None,
-    concurrency: Annotated[
-        str | None, typer.Option("--concurrency", metavar="LIST", help="Concurrent requests, such as 1,4,8.")
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            "--context", metavar="LIST", help="Prompt lengths in tokens, such as 256,8192. [default: those measured]"
-        ),
-    ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option("--machine", metavar="NAME", help="Another machine than the profile's; `here` for this one."),
-    ] = None,
+    k: options.Drafts = None,
+    concurrency: options.Concurrency = None,
+    context: options.Context = None,
+    machine: options.Machine = None,
     answer_tokens: Annotated[
         int | None,
         typer.Option(

@@ -26,12 +26,7 @@ _DEFAULTS = Settings()
 
 def render(
     profile: options.Profile,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="DIR", help="Folder to write. [default: ./PROFILE, or ./PROFILE-TO for a cluster]"
-        ),
-    ] = None,
+    out: options.OutFolder = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; print the differences and exit 3 if there are any.")
     ] = False,
@@ -70,9 +65,7 @@ def render(
         str | None,
         typer.Option("--secret", metavar="NAME", help="For a cluster: Secret with the variables of pass_env."),
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NAME", help="For a cluster: namespace of the objects.")
-    ] = None,
+    namespace: options.Namespace = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     no_speed_patches: options.NoSpeedPatches = False,

@@ -15,10 +15,7 @@ def status(
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help="Show the pods of a cluster, using your kubectl; NAME is a profile.")
     ] = False,
-    namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", metavar="NAME", help="Namespace of the pods. [default: kubectl's own]"),
-    ] = None,
+    namespace: options.Namespace = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until NAME has drafted, verified and answered, whoever started it.")
     ] = False,

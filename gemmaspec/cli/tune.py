@@ -20,12 +20,7 @@ def tune(
     budget: Annotated[
         str, typer.Option("--budget", metavar="TIME", help="Time limit for the whole run, such as 45m or 1h30m.")
     ] = "45m",
-    k: Annotated[
-        str | None,
-        typer.Option(
-            "--k", metavar="LIST", help="Draft lengths to try, such as 2,4. [default: 1,2,4,8 and each profile's own]"
-        ),
-    ] = None,
+    k: options.Drafts = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,9 +44,7 @@ def tune(
     ] = None,
     prompts: options.Prompts = None,
     category: options.Category = None,
-    each: Annotated[
-        int, typer.Option("--each", metavar="N", min=0, help="Prompts per category in the last round; 0 for all.")
-    ] = 4,
+    each: options.Each = None,
     rounds: Annotated[
         int,
         typer.Option(
@@ -67,9 +60,7 @@ def tune(
     temperature: options.Temperature = 0.0,
     sample: options.Sample = False,
     repeats: options.Repeats = 1,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Stop running servers of the compared profiles first.")
-    ] = False,
+    replace: options.Replace = False,
     accept_any_text: options.AcceptAnyText = False,
     name: Annotated[
         str | None,
@@ -80,7 +71,7 @@ def tune(
         typer.Option("--out", "-o", metavar="FILE", help="File to write the profile to, instead of your own profiles."),
     ] = None,
     resume: Annotated[bool, typer.Option("--continue", help="Resume an interrupted run.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be tried; start nothing.")] = False,
+    dry_run: options.DryRun = False,
     engine: options.Engine = None,
     set_: options.Set = None,
     timeout: options.Timeout = 1800,
@@ -112,7 +103,7 @@ def tune(
         engine=options.engine_name(engine),
         prompts=prompts,
         categories=tuple(one.strip() for one in category.split(",")) if category else (),
-        each=each,
+        each=4 if each is None else each,
         rounds=rounds,
         max_tokens=max_tokens,
         ignore_eos=ignore_eos,

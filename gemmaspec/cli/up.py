@@ -45,9 +45,7 @@ def up(
         ),
     ] = None,
     timeout: options.Timeout = 1800,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written and run; change nothing.")
-    ] = False,
+    dry_run: options.DryRun = False,
     instead_of: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +66,7 @@ def up(
         bool,
         typer.Option("--detach", "-d", help="Return once it is started; status NAME --wait waits until it is ready."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the offered profile without a question.")] = False,
+    yes: options.Yes = False,
     json: options.Json = False,
 ) -> None:
     """Start a profile and wait until it has drafted, verified and answered.
@@ -150,15 +148,13 @@ def restart(
     name: options.Stack,
     set_: options.Set = None,
     timeout: options.Timeout = 1800,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print what would change; exit code 3 if something would."),
-    ] = False,
+    dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
     """Render a profile again and restart its server, with the options that it was started with.
 
     Options given here are added to those, and kept for the next restart. Replicas are restarted one at a time.
+    With --dry-run, exit code 3 if something would change.
     """
     if dry_run:
         _drift(name, set_ or (), json=json)

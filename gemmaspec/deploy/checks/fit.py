@@ -37,7 +37,6 @@ class FitRequest:
     """Memory in 10^9 bytes; None for the machine's."""
     context: int = 1024
     """Tokens in the cache while the speed is computed."""
-    concurrency: int = 1
 
 
 def fit(request: FitRequest) -> Fit:
@@ -63,11 +62,11 @@ def fit(request: FitRequest) -> Fit:
         problems=tuple(plan.problems()),
         refused=tuple(_refused(loaded, vllm, models, shelf)),
         advice=tuple(advice(plan)),
-        roofline=roofline(plan, context=request.context, concurrency=request.concurrency),
+        roofline=roofline(plan, context=request.context),
         speed=speed,
         measured=measured,
         attention=attention,
-        link=link_of(plan, concurrency=request.concurrency),
+        link=link_of(plan),
         notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *said, *unknown),
     )
 
@@ -84,8 +83,8 @@ def _speed(
         overrides=request.overrides,
         no_spec=request.no_spec,
         machine=request.machine if request.machine in MACHINES else None,
-        ks=tuple(dict.fromkeys((0, spec.k_at(request.concurrency)))) if spec else (0,),
-        concurrencies=(request.concurrency,),
+        ks=tuple(dict.fromkeys((0, spec.k_at(1)))) if spec else (0,),
+        concurrencies=(1,),
         contexts=(request.context,),
     )
     if plan.device.bandwidth is None or loaded.profile.nodes > 1:

@@ -47,13 +47,8 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 )
 
 
-def doctor(
-    profile: str | None, *, engine: EngineName | None, overrides: Sequence[str] = (), speed: bool = False
-) -> Examined:
-    """Check the machine, or all that a profile needs. Raises UsageError and ProfileError for the profile.
-
-    `speed` measures the memory's speed for ten seconds.
-    """
+def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequence[str] = ()) -> Examined:
+    """Check the machine, or all that a profile needs. Raises UsageError and ProfileError for the profile."""
     loaded = load_profile(profile, overrides=overrides) if profile else None
     try:
         chosen, why = choose_engine(engine, profile=loaded.profile if loaded else None)
@@ -65,8 +60,7 @@ def doctor(
         )
         chosen = doctor_engine.silent_docker()
     subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
-    checks = (*CHECKS, ("memory speed", doctor_machine.speed)) if speed else CHECKS
-    rows = tuple(row for name, check in checks for row in _rows(name, check, subject))
+    rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
     return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)
 
 

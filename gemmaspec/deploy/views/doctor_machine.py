@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmaspec.deploy.kept.models import ModelRef, check_folder, hub_cache, models_of
-from gemmaspec.deploy.views import doctor_gpu_speed as gpu_speed
 from gemmaspec.deploy.views.doctor_subject import DoctorSubject
-from gemmaspec.doctor import speed as speeds
 from gemmaspec.doctor.machine import (
     clock_row,
     container_shm_row,
@@ -23,11 +21,10 @@ from gemmaspec.engine import port as ports
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.files import state_dir
-from gemmaspec.machine import bandwidth, readings
+from gemmaspec.machine import readings
 from gemmaspec.models import access
 from gemmaspec.models.download import Cache, list_files
 from gemmaspec.models.hub import Unreachable
-from gemmaspec.profile.machines import MACHINES
 
 if TYPE_CHECKING:
     from gemmaspec.fit.document import Fit
@@ -187,10 +184,3 @@ def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
     yield skipped("open files", "containers use the docker daemon's limit")
     if subject.profile:
         yield container_shm_row(subject.profile.container.shm_size, subject.profile.container.ipc)
-
-
-def speed(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Yield how fast the processor reads its memory."""
-    yield speeds.memory_row(bandwidth.read_memory())
-    if MACHINES[subject.loaded.profile.machine].gpus if subject.loaded else readings.gpus():
-        yield gpu_speed.row(subject)
