@@ -1,7 +1,8 @@
 """Prompts by the released launch and by the patched one, in Triton's interpreter: do they give a token the same?
 
 Bounds and their reasons are those of triton-verify-split-kv: blocks and tiles only change the order of the additions.
-The interpreter computes float32, so the table's rows for FP8 are taken for it, on a FAKE GPU of its architecture.
+The interpreter computes float32, so the table's rows for FP8, and then for BF16, are taken for it, on a FAKE GPU of its
+architecture.
 """
 
 import runpy
@@ -33,9 +34,20 @@ BATCHES = {
 }
 
 
+BF16 = ("full, chunks and a token", "sliding, chunks and a token")
+"""Batches that are computed with the rows for BF16, too."""
+
+
 def numbers():
     module = interpreted.attention()
     module.current_platform = interpreted.gpu(9)
+    yield from _with_rows(module, 1, BATCHES)
+    yield from _with_rows(module, 2, {f"{name}, BF16": BATCHES[name] for name in BF16})
+
+
+def _with_rows(module, size, batches):
+    """Compute with the table's rows for elements of `size` bytes."""
     if table := getattr(module, "PREFILL_LAUNCH", None):
-        table |= {(9, head, 4): launch for (_, head, _), launch in table.items()}
-    return shared["computed"](module, BATCHES)
+        rows = [(head, launch) for (_, head, element), launch in table.items() if element == size]
+        table |= {(9, head, 4): launch for head, launch in rows}
+    yield from shared["computed"](module, batches)

@@ -18,6 +18,8 @@ def probe():
     if seen == {512: stock, 256: stock}:
         return True, said
     assert [[*row.values()] for row in seen.values()] == [[32, 64, 8, 2], [128, 64, 8, 2]], seen
+    bf16 = [[*parameters(9, group, 2048, BF16).values()] for group in (FULL, SLIDING)]
+    assert bf16 == [[64, 32, 8, 2], [128, 64, 8, 2]], bf16
     check_own_rows()
     return False, said
 
@@ -40,7 +42,7 @@ def check_others(stock):
 
     for major in (8, 10, 12):
         assert parameters(major, FULL, 2048) == stock, f"no figures for {major}.x"
-    assert parameters(9, FULL, 2048, BF16) == stock, "no figures for BF16"
+    assert parameters(9, FULL, 2048, torch.float32) == stock, "no figures for float32"
     for new in (1, 5, 16):
         assert parameters(9, FULL, new)["BLOCK_M"] == 16, f"{new} tokens are no prompt"
     for causal in (False, torch.ones(2, dtype=torch.int32)):
