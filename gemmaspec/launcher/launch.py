@@ -2153,7 +2153,7 @@ def warn_of_edits(plan: Plan, pristine: Mapping[str, bool | None], version: str,
     for path, as_released in pristine.items():
         if as_released is False:
             whose = [one for patch in plan.patches for one in releases_with(patch, path, read(path))]
-            what = f"it is {whose[-1]}'s file in a {version} tree" if whose else "it was edited"
+            what = f"it is {whose[-1]}'s file in a {version} tree" if whose else "another build, or edited"
             say(f"WARNING: {path} differs from the file in the release {version} of vllm: {what}")
 
 
