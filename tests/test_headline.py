@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from gemmaspec.deploy.kept.measurements import Run, store
-from tools import headline
+from gemmaspec.rows import parse_rows
+from tests.test_bench_compare import result
+from tools import headline, store_results
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -34,3 +37,17 @@ def test_a_nearer_cell_is_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("tools.headline.store", lambda: runs)
     assert headline.headline().count("77 (77)") == 3
     assert "FP8" not in headline.headline()
+
+
+def test_results_of_bench_become_a_file_of_the_store() -> None:
+    own = result()
+    for row in own["rows"]:
+        row |= {"machine": "h200", "target": "A/Gemma-31B", "vllm": "0.32.0", "gpu": "NVIDIA H200", "images": True}
+        row |= {"graphs": "full", "attention_backend": "TRITON_ATTN", "weights": "dummy"}
+    found = store_results.stored([own])
+    rows = parse_rows(json.dumps(found), file="made")
+    assert [(row.method, row.k, row.concurrency) for row in rows] == [("none", 0, 1), ("none", 0, 8), ("mtp", 4, 1), ("mtp", 4, 8)]  # fmt: skip
+    assert {(row.machine, row.images, row.graphs) for row in rows} == {("h200", True, "full")}
+    assert "dummy weights" in found["source"]
+    assert found["targets"] == ["a/gemma-31b"]
+    assert "images" not in found["rows"][0]

@@ -40,15 +40,18 @@ def _both(long: Three, short: Three, place: int) -> str:
 def three(context: int) -> Three:
     """Return the three cells of one request at a context; LookupError where the store lacks one."""
     rows = [row for run in store() for row in run.rows if _counts(row, context)]
-    released = [row for row in rows if row.k == K and row.images and not row.patches]
-    alone = [row for row in rows if row.k == 0 and row.images and not row.patches]
+    released = [row for row in rows if row.k == K and row.images and not row.patches and _own_choice(row)]
+    alone = [row for row in rows if row.k == 0 and row.images and not row.patches and _own_choice(row)]
     ours = [row for row in rows if row.k == K and row.patches and row.graphs == "full"]
     found = [trio for trio in product(released, alone, ours) if len({row.kv_cache_dtype for row in trio}) == 1]
     if not found:
         raise LookupError(f"the store lacks a cell at {context} tokens")
-    return max(
-        found, key=lambda trio: (trio[0].kv_cache_dtype == "bf16", bool(trio[2].images), trio[2].tokens_per_second)
-    )
+    return max(found, key=_nearest)
+
+
+def _own_choice(row: Row) -> bool:
+    """Return whether vLLM chose the attention; where images are served on an H200 it never chooses Triton's alone."""
+    return row.attention_backend != "TRITON_ATTN"
 
 
 def _nearest(trio: Three) -> tuple[bool, bool, float]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gemmaspec.bench.patchset import nearest, patch_set, said
-from gemmaspec.bench.result import spread_of
+from gemmaspec.bench.result import nearest, patch_set, said, spread_of
 from gemmaspec.errors import UsageError
 
 TOLERANCE: Final = 0.02

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec import data
-from gemmaspec.bench.patchset import nearest
-from gemmaspec.bench.result import mark_of
+from gemmaspec.bench.result import mark_of, nearest
 
 Row = Mapping[str, Any]
 _PLACE: Final = '<script type="application/json" id="result">{}</script>'

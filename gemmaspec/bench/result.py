@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Task
-from gemmaspec.bench.patchset import patch_set
 from gemmaspec.bench.samples import Measured, figures
 from gemmaspec.errors import UsageError
 
+Row = Mapping[str, Any]
 KIND: Final = "gemmaspec bench"
 RESULT: Final = "result.json"
 SCHEMA: Final = 1
@@ -26,6 +26,30 @@ _OF_ARM: Final = (
 )
 """What a cell says of its server and of how it was asked."""
 _AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", "acceptance_length")
+
+
+def patch_set(row: Row) -> tuple[str, ...] | None:
+    """Return the set of a row; None if it is not known. A row of an older gemmaspec, without the key, has none."""
+    found = row.get("patches", ())
+    return None if found is None else tuple(sorted(map(str, found)))
+
+
+def said(row: Row) -> str:
+    """Return the set for a table."""
+    found = patch_set(row)
+    return "unknown" if found is None else " + ".join(found) or "none"
+
+
+def several(rows: Iterable[Row]) -> bool:
+    """Return whether rows that draft were measured with different sets, or those that do not."""
+    rows = list(rows)
+    return any(len({patch_set(row) for row in rows if bool(row["k"]) is drafts}) > 1 for drafts in (True, False))
+
+
+def nearest(row: Row, among: Sequence[Row]) -> Row | None:
+    """Return the row whose set is most like that of another row: the same, else the one with the fewest others."""
+    own = set(patch_set(row) or ())
+    return min(among, key=lambda one: len(own ^ set(patch_set(one) or ())), default=None)
 
 
 def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:

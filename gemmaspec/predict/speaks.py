@@ -20,6 +20,8 @@ _OWN_KERNELS: Final = (None, "humming")
 _LEAST: Final = 2
 """Pairs of cells from which a factor is taken."""
 _COMPILE: Final = "compile"
+GREEDY: Final = "greedy"
+"""How rows were sampled that speak for a server; other samplers take time of their own."""
 _DRAFTS_MORE: Final = {"triton-3d-longer-block": 8}
 """Patches that act from a k on: that one changes verification of more than 8 tokens of a request, and nothing else."""
 _CROWDS: Final = {"triton-group-geometry": 8}
@@ -57,6 +59,8 @@ class Spoken:
     """The rows that speak for a server, as if measured on it."""
 
     rows: tuple[Row, ...]
+    own: frozenset[tuple[int, int, int]] = frozenset()
+    """k, requests and context of those that were measured on such a server, without a factor."""
     factors: tuple[str, ...] = ()
     """The measured factors that made some of them, each in words."""
     missing: Mapping[bool, str] = field(default_factory=dict)
@@ -68,14 +72,17 @@ def speaking(rows: Sequence[Row], kind: Kind) -> Spoken:
     found: list[Row] = []
     factors: dict[str, None] = {}
     missing: dict[bool, str] = {}
+    measured: set[tuple[int, int, int]] = set()
     for drafts in (False, True):
         own = [row for row in rows if bool(row.k) is drafts]
         own, why = _alike(own, kind)
-        made = [one for row in own if (one := _converted(row, kind, rows, factors))]
+        pairs = [(row, one) for row in own if (one := _converted(row, kind, rows, factors))]
+        made = [one for _, one in pairs]
+        measured |= {(row.k, row.concurrency, row.context) for row, one in pairs if one.step == row.step}
         if not made:
             missing[drafts] = why or _unconverted(own, kind)
         found += made
-    return Spoken(rows=tuple(found), factors=tuple(factors), missing=missing)
+    return Spoken(rows=tuple(found), own=frozenset(measured), factors=tuple(factors), missing=missing)
 
 
 def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
@@ -116,6 +123,7 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
         lambda row: row.linear_kernel or "a kernel that nobody wrote down",
         lambda row: row.linear_kernel in ((kind.linear_kernel,) if kind.linear_kernel else _OWN_KERNELS),
     )
+    yield "its answers are greedy", lambda row: row.sampling, lambda row: row.sampling in (None, GREEDY)
     yield (
         f"it is {kind.compiled}",
         lambda row: row.setting.graphs,

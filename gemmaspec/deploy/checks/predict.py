@@ -19,7 +19,7 @@ from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.machine import nvidia
 from gemmaspec.patching.evidence import family_of
 from gemmaspec.patching.patch import Shelf
-from gemmaspec.predict.predict import Asked, Predicted, baseline_of, predict, predicted_json
+from gemmaspec.predict.predict import QUANTILE, Asked, Predicted, baseline_of, predict, predicted_json
 from gemmaspec.profile import limits
 from gemmaspec.profile.attention import backend_of
 from gemmaspec.profile.command import command_of, compile_of
@@ -34,8 +34,8 @@ from gemmaspec.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
 """A given file, the user's own measurements, shipped ones, bytes over bandwidth, or no figure but the bound."""
 USUAL: tuple[int, ...] = (1, 4, 8)
-SURE = 0.08
-"""Relative standard deviation of a step up to which shipped cells give a figure."""
+SURE = 0.1 / QUANTILE
+"""Relative standard deviation of a step up to which shipped cells give a figure: 9 of 10 are then within 10 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: Memor
     asked = _asked(request, profile, rows, taken, with_curves=not any(row.by_lot for row in rows))
     asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in missing))
     found_all = predict(rows, asked) if rows and asked.ks else ()
-    said = [one for one in found_all if one.step.deviation <= SURE]
+    said = [one for one in found_all if one.step.deviation <= SURE or _load(one) in found.spoken.own]
     if not said:
         return _bound(loaded, request, plan, unsaid or ["no cell near enough was measured"])
     silent = sorted({(one.k, one.concurrency, one.context) for one in found_all} - {_load(one) for one in said})

@@ -18,7 +18,7 @@ from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.facts import nearest
-from gemmaspec.rows import NONE, GraphMode, Row, Setting
+from gemmaspec.rows import GRAPH_MODES, NONE, GraphMode, Row, Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +81,7 @@ def _graphs(profile: Profile, vllm: str | None, compiled: str) -> tuple[GraphMod
     target = modes.target if modes else "NONE" if compiled == "eager" else "FULL"
     spec = profile.speculative
     draft = modes.draft if modes else target if spec and spec.method not in ("ngram", "suffix") else None
-    return _mode(target), _mode(draft) if draft else None
-
-
-def _mode(name: str) -> GraphMode:
-    return "piecewise" if name == "PIECEWISE" else "full" if name.startswith("FULL") else "none"
+    return GRAPH_MODES.get(target, "none"), GRAPH_MODES.get(draft or "")
 
 
 def _cache(loaded: Loaded, plan: MemoryPlan | None, asked: str) -> str | None:

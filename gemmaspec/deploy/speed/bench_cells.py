@@ -17,6 +17,7 @@ from gemmaspec.engine.server import Server
 from gemmaspec.errors import UsageError
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import fitting, of_length
+from gemmaspec.predict.speaks import GREEDY
 from gemmaspec.profile.model import Profile
 
 OWN: Final = "gemmaspec"
@@ -61,7 +62,7 @@ class Measuring:
         """Return how answers were sampled; `ran` is what is known of the server."""
         if self._temperature is None:
             return str(ran.get("sampling", "as the server does unasked"))
-        return f"temperature {self._temperature:g}" if self._temperature else "greedy"
+        return f"temperature {self._temperature:g}" if self._temperature else GREEDY
 
     def cell(self, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Measure a cell, again where the machine moved meanwhile, and return it as a result holds it.
