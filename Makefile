@@ -47,8 +47,7 @@ test: setup ## run the whole suite, with real servers
 	@tools/setup-chromium.sh $(OPTIONAL)
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15 \
-	  --reruns 1 --rerun-show-tracebacks -rR
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15
 
 test-fast: setup ## only tests that start no real server and need no package index
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not (real_process or real_docker or network)'

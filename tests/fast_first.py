@@ -7,7 +7,6 @@ A test with a group of its own makes one of both names.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -35,13 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{slowness(item)}"))
     yield
     items.sort(key=place)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Make each rerun a finding of the CI's run: the suite passed, and something in it is a race."""
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        for report in terminalreporter.stats.get("rerun", []):
-            terminalreporter.write_line(f"::error title=a test failed and passed when it ran again::{report.nodeid}")
 
 
 def place(item: pytest.Item) -> tuple[bool, int, int]:
