@@ -270,3 +270,83 @@ def test_a_folder_written_without_its_dot(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert run(["inspect", "some/model", "--offline"]) == 4
     assert "write ./some/model" in " ".join(capsys.readouterr().err.split())
+
+
+def _without(tensors: shapes.Shapes, part: str) -> shapes.Shapes:
+    return {name: shape for name, shape in tensors.items() if part not in name}
+
+
+MIXTURE = shapes.config("26B-A4B")
+EXPERTS = shapes.tensors(MIXTURE)
+
+
+@pytest.mark.parametrize("form", ["joined", "single"])
+def test_a_layer_without_its_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    tensors = EXPERTS if form == "joined" else shapes.single_experts(EXPERTS)
+    separate = None if form == "joined" else shapes.modelopt()
+    files = shapes.model(MIXTURE, _without(tensors, ".layers.7.experts."), tokens=TOKENS, separate=separate)
+    assert "parts-missing" in codes(shapes.write(tmp_path / "model", files), capsys, 3)
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_nvfp4_with_other_groups_than_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int) -> None:
+    declared = json.loads(json.dumps(shapes.modelopt()).replace('"group_size": 16', f'"group_size": {size}'))
+    files = shapes.model(CONFIG, shapes.nvfp4(TENSORS), tokens=TOKENS, separate=declared)
+    found = codes(shapes.write(tmp_path / "model", files), capsys, 0 if size == 16 else 3)
+    assert ("group-size" in found) == (size == 32)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"model": }', b"[]", b"\x80\x81" * 40, b'{"a": 1}' * 2])
+def test_a_damaged_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes) -> None:
+    assert "tokenizer-damaged" in codes(
+        checkpoint(tmp_path, lambda files: {**files, "tokenizer.json": text}), capsys, 3
+    )
+
+
+def test_a_long_tokenizer_that_was_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cut = shapes.tokenizer(more=3_000_000)[:-200]
+    assert "tokenizer-damaged" in codes(checkpoint(tmp_path, lambda files: {**files, "tokenizer.json": cut}), capsys, 3)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_head_of_its_own_that_is_not_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, stored: bool
+) -> None:
+    config = json.loads(json.dumps(CONFIG).replace('"tie_word_embeddings": true', '"tie_word_embeddings": false'))
+    head = {"lm_head.weight": TENSORS["model.language_model.embed_tokens.weight"]} if stored else {}
+    found = codes(checkpoint(tmp_path, config=config, tensors={**TENSORS, **head}), capsys, 0 if stored else 3)
+    assert ("parts-missing" in found) == (not stored)
+
+
+def test_names_with_model_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = {f"model.{name}": shape for name, shape in TENSORS.items()}
+    assert "unknown-names" in codes(checkpoint(tmp_path, tensors=tensors), capsys, 3)
+
+
+def test_an_assistant_for_a_target_of_another_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = shapes.assistant_config("31B")
+    files = shapes.model({**config, "backbone_hidden_size": 2816}, shapes.assistant_tensors(config))
+    assert "shapes-differ" in codes(shapes.write(tmp_path / "model", files), capsys, 3)
+
+
+def test_towers_that_are_not_stored_stop_vllm_unless_it_serves_text_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, profiles: Path
+) -> None:
+    folder = checkpoint(tmp_path, tensors=_without(TENSORS, "vision"))
+    assert "vision-tower-missing" in codes(folder, capsys, 3)
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    text = f"extends: spark-31b\nname: mine\ntarget: {{model: {folder}}}\nserve: {{language_model_only: true}}\n"
+    (profiles / "mine.yaml").write_text(text)
+    run(["inspect", "mine", "--json"])
+    found = json.loads(capsys.readouterr().out)["target"]["findings"]
+    assert [one["severity"] for one in found if one["code"] == "vision-tower-missing"] == ["note"]
+
+
+def test_a_header_of_garbage_is_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = checkpoint(tmp_path)
+    file = next(folder.glob("*.safetensors"))
+    with file.open("r+b") as handle:
+        handle.seek(8)
+        handle.write(b"\xff" * 64)
+    assert run(["inspect", str(folder)]) == 2
+    assert "damaged" in capsys.readouterr().err

@@ -31,6 +31,8 @@ KEYS = (
     ("vllm: 0.33.0", "runtime.vllm"),
     ("tensor_parallel: 2", "serve.tensor_parallel_size"),
     ("speculative: {draft_model_path: a/b}", "draft.model"),
+    ("speculative: {quantization: fp8}", "draft.quantization"),
+    ("speculative: {revision: main}", "draft.revision"),
     ("model_draft: a/b", "draft.model"),
     ("serve: {max_running_requests: 16}", "serve.max_num_seqs"),
     ("serve: {swap_space: 16}", "remove it"),

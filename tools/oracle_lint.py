@@ -153,12 +153,6 @@ EXPECTED: Final = (
         why="a name of a GPU is looked up by its driver, which the oracle does not have",
     ),
     Known(
-        side="engine",
-        says=r"^CMAKE_BUILD_TYPE: ",
-        given=r"env\.CMAKE_BUILD_TYPE=",
-        why="for building vLLM; a server that cannot read it logs that (compile_factors) and goes on",
-    ),
-    Known(
         side="value",
         says=r"^max_num_batched_tokens 2496 here, 2048 there$",
         given=r"--tokenizer-mode|env\.VLLM_USE_MODELSCOPE=",

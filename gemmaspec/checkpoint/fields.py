@@ -24,7 +24,8 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
     except RecursionError:
         raise CheckpointError(f"{where}: nested too deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, a duplicate key, a number with thousands of digits
-        raise CheckpointError(f"{where}: invalid JSON: {printable(str(error))}") from None
+        damaged = "it is damaged, no text: " if isinstance(error, UnicodeDecodeError) else "invalid JSON: "
+        raise CheckpointError(f"{where}: {damaged}{printable(str(error))}") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{where}: must be a JSON object, got {_kind(content)}")
     return content

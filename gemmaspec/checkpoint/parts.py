@@ -148,6 +148,8 @@ class Checkpoint:
     """Weight files in another format than safetensors: .bin, .gguf. gemmaspec does not read them."""
     has_tokenizer: bool | None = None
     """Whether it has the file of a tokenizer; None if not checked."""
+    tokenizer_damaged: bool = False
+    """Whether its tokenizer.json cannot be read as JSON."""
     source: Literal["folder", "cache", "hub", "shipped"] = "folder"
     """Where it was read; `shipped` means the shapes that ship with gemmaspec, used if nothing else is available."""
     bytes_read: int = 0

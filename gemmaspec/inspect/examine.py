@@ -13,20 +13,23 @@ from gemmaspec.inspect.loadable import load_findings
 from gemmaspec.inspect.quantized import quantization_findings
 
 
-def examine(checkpoint: Checkpoint, *, drafts: bool = False) -> tuple[Finding, ...]:
-    """Return every finding about one checkpoint, in reading order. `drafts`: it is a draft."""
+def examine(checkpoint: Checkpoint, *, drafts: bool = False, text_only: bool = False) -> tuple[Finding, ...]:
+    """Return every finding about one checkpoint, in reading order. `drafts`: it is a draft.
+
+    `text_only`: it is served without its towers (serve.language_model_only).
+    """
     can_load = load_findings(checkpoint, drafts=drafts)
-    return (*can_load, *quantization_findings(checkpoint), *_shape(checkpoint))
+    return (*can_load, *quantization_findings(checkpoint), *_shape(checkpoint, builds=not (drafts or text_only)))
 
 
-def _shape(checkpoint: Checkpoint) -> Iterator[Finding]:
+def _shape(checkpoint: Checkpoint, *, builds: bool) -> Iterator[Finding]:
     """Yield findings from comparing config.json with the stored parts, and on forms that some releases misread."""
     named = {part.name for part in parts(checkpoint.tensors)}
     for modality, part in (("image", "vision"), ("audio", "audio")):
         if modality in checkpoint.modalities and named and part not in named:
             yield Finding(
                 code=f"{part}-tower-missing",
-                severity="warning",
+                severity="error" if builds else "note",
                 message=f"config.json declares {modality}s, but no {part} tensors are stored",
                 impact="vLLM stops because of missing weights: weights were not initialized from checkpoint",
                 fix="serve.language_model_only: true",

@@ -94,6 +94,14 @@ def _other_weights(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
+    if twice := [tensor.name for tensor in checkpoint.tensors if tensor.name.startswith("model.model.")]:
+        yield Finding(
+            code="unknown-names",
+            severity="error",
+            message=f"{_number(len(twice), 'tensor')} named model.model.…: {twice[0]}",
+            impact="vLLM's Gemma 4 has no such module: it stops with a KeyError or with weights not initialized.",
+            fix="rename them to begin with one model., as the original's do",
+        )
     if is_mlx(checkpoint):
         yield Finding(
             code="mlx",
@@ -105,6 +113,14 @@ def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Iterator[Finding]:
+    if checkpoint.tokenizer_damaged:
+        yield Finding(
+            code="tokenizer-damaged",
+            severity="error",
+            message="tokenizer.json is damaged: it is no object of JSON from its beginning to its end",
+            impact="vLLM cannot start, because it loads the target's tokenizer.",
+            fix=f"fetch it again: hf download {checkpoint.ref} tokenizer.json",
+        )
     if checkpoint.has_tokenizer is False:
         yield Finding(
             code="tokenizer-missing",
@@ -160,6 +176,8 @@ def _single(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield which of the modules outside of the layers are not stored. An assistant may take the target's table."""
     stems = {_stem(tensor.name) for tensor in checkpoint.tensors if part_of(tensor.name) != "decoder layers"}
     wanted = ("norm",) if checkpoint.speculator else ("embed_tokens", "norm")
+    if not checkpoint.text.tied_embeddings and not checkpoint.speculator:
+        wanted = (*wanted, "lm_head")  # vllm/model_executor/models/gemma4.py makes one of its own
     for name in wanted:
         if not any(stem.rpartition(".")[2] == name and "tower" not in stem for stem in stems):
             yield name
@@ -192,7 +210,7 @@ def _stem(name: str) -> str:
 
 def _is_needed(stem: str) -> bool:
     """Return whether vLLM stops without it; the scales of attention have defaults."""
-    return stem.endswith(("norm", "_proj"))
+    return stem.endswith(("norm", "_proj")) or "experts" in stem.split(".")
 
 
 def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -218,6 +236,11 @@ def _wrong(checkpoint: Checkpoint) -> Iterator[tuple[Tensor, int, int]]:
     for tensor in checkpoint.tensors:
         if tensor.name.endswith("embed_tokens.weight") and part_of(tensor.name) == "embeddings":
             yield from _compared(checkpoint, tensor, text.vocab_size, text.hidden_size)
+        backbone = checkpoint.speculator.target_hidden_size if checkpoint.speculator else None
+        if backbone and tensor.name == "pre_projection.weight":
+            yield from _compared(checkpoint, tensor, text.hidden_size, 2 * backbone)
+        elif backbone and tensor.name == "post_projection.weight":
+            yield from _compared(checkpoint, tensor, backbone, text.hidden_size)
     for index, name, tensor in _of_layers(checkpoint):
         if index >= len(text.layers):
             continue

@@ -244,6 +244,22 @@ def _scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             message=f"{len(bare)} NVFP4 modules have no global scale, {bare[0]} the first",
             impact="vLLM would multiply with uninitialized memory.",
         )
+    by_name = {tensor.name: tensor for tensor in checkpoint.tensors}
+    declared = checkpoint.quantization.group_size if checkpoint.quantization else None
+    for module in modules if declared else ():
+        packed, scale = by_name.get(f"{module}.weight"), by_name.get(f"{module}.weight_scale")
+        packed = packed or by_name.get(f"{module}.weight_packed")
+        if packed and scale and packed.shape and scale.shape and scale.shape[-1]:
+            stored_group = 2 * packed.shape[-1] // scale.shape[-1]
+            if stored_group != declared:
+                yield Finding(
+                    code="group-size",
+                    severity="error",
+                    message=f"declares groups of {declared}, and {module} has a scale for every {stored_group} weights",
+                    impact="vLLM makes scales of the declared groups, and the stored ones do not fit.",
+                    fix="take config.json and weights from the same export",
+                )
+                return
 
 
 def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:

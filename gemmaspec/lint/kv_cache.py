@@ -8,6 +8,7 @@ from typing import Final
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.profile.attention import backend_of
+from gemmaspec.releases.graphs import support_of
 from gemmaspec.releases.media import largest_item
 
 _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
@@ -136,6 +137,38 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=_backend_path(subject, role), message=message, fix=fix)
 
 
+@rule("GS312", "warning")
+def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
+    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
+    hopper = (subject.machine.compute_capability or "").startswith("9.")
+    if subject.method != "mtp" or not hopper or not subject.caches_fp8 or subject.runs("<0.24"):
+        return
+    target, head = attention_backend(subject, "target"), attention_backend(subject, "draft")
+    if head != "FLASHINFER" or target == head:
+        return
+    given = subject.argument("--kv-cache-dtype")
+    message = (
+        f"on Hopper an MTP head with an FP8 KV cache uses FlashInfer, its target {target}, and such servers have died "
+        "while the engine started (vLLM #48495)"
+    )
+    path = given.path if given else ("serve", "kv_cache_dtype")
+    fix = "set serve.attention_backend: TRITON_ATTN, which the head inherits, or use vLLM 0.31 or later"
+    yield Issue(path=path, message=message, fix=fix)
+
+
+@rule("GS312", "warning")
+def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
+    """An MTP head on compute capability 10.x: it takes FlashInfer, which has no kernel for heads of 512 (#48082)."""
+    capability = subject.machine.compute_capability or ""
+    if subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
+        return
+    given = subject.value("--attention-backend")
+    if given is None and attention_backend(subject, "draft") == "FLASHINFER":
+        message = f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
+        message += "such servers were seen to die while they capture graphs (vLLM #48082)"
+        yield Issue(path=("speculative", "method"), message=message, fix="write serve.attention_backend: TRITON_ATTN")
+
+
 @rule("GS308", "error")
 def fast_prefill(subject: Subject) -> Iterator[Issue]:
     """Fast prefill gives wrong logits for prompt tokens, and heads need them (vllm/config/vllm.py, every release)."""
@@ -229,6 +262,9 @@ def _cannot(subject: Subject, backend: str) -> str | None:
         return f"on compute capability {capability}: that is FlashAttention 4, which has them on 9.x alone"
     if backend == "FLASHINFER" and subject.runs("<0.22"):
         return f"in vLLM {subject.vllm}"
+    known = [support_of(subject.facts.vllm, capability or "", backend, fp8=fp8, head=None) for fp8 in (False, True)]
+    if backend.startswith("TRITON_FLASH") and capability and not any(known):
+        return f"on compute capability {capability}: it is for {'9.x' if backend.endswith('ATTN') else '10.x'} alone"
     return None
 
 

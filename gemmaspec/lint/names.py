@@ -95,7 +95,7 @@ def variable_value(subject: Subject) -> Iterator[Issue]:
     """A value of a variable that vLLM rejects (env_with_choices in vllm/envs.py)."""
     for name, value in subject.profile.env.items():
         known = subject.facts.environment_values.get(name)
-        if known and name.startswith("VLLM_") and value.lower() not in {one.lower() for one in known}:
+        if known and name.startswith(("VLLM_", "CMAKE_")) and value.lower() not in {one.lower() for one in known}:
             message = f"vLLM {subject.vllm} does not take {value!r} for {name}"
             yield Issue(path=("env", name), message=message, fix=one_of(value, known))
 

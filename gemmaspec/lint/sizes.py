@@ -7,10 +7,13 @@ from typing import Final
 
 from gemmaspec.finding import Severity
 from gemmaspec.lint.kv_cache import attention_backend
+from gemmaspec.lint.names import one_of
 from gemmaspec.lint.patching import taken
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
-from gemmaspec.profile.command import LEVEL
+from gemmaspec.lint.values import configured
+from gemmaspec.profile.command import COMPILATION, LEVEL
+from gemmaspec.releases.facts import spans
 
 _PARTNERS: Final = {
     "--enable-auto-tool-choice": ("--tool-call-parser", "chat.tool_call_parser: gemma4"),
@@ -31,6 +34,10 @@ _VALUES: Final = {
 }
 """Flags that stop the start unless another one has this value (VllmConfig, ParallelConfig)."""
 
+_ROLES: Final = ("kv_both", "kv_producer", "kv_consumer")
+_EXECUTORS: Final = ("mp", "ray", "uni", "external_launcher")
+_QUANTIZATION: Final = ("linear", "moe", "ignore", "targets")
+"""Keys of QuantizationConfigArgs (vllm/config/quantization.py, from 0.22.1)."""
 _SHARED: Final = "--mm-shm-cache-max-object-size-mb"
 _HEADS: Final = frozenset({"mtp", "eagle", "eagle3", "dflash", "dspark"})
 _PLAIN_STOPS: Final = {
@@ -85,9 +92,14 @@ def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
     if (subject.number("--data-parallel-size-local") or 0) > several:
         message = f"data_parallel_size_local must be <= data_parallel_size ({several})"
         yield "--data-parallel-size-local", message, "remove it"
-    if "kv_connector" not in " ".join(_given(subject, "--kv-transfer-config")):
-        message = "Connector name is not set in KVTransferConfig, and vLLM stops without it"
-        yield "--kv-transfer-config", message, "add the key kv_connector"
+    yield from _transfer(subject)
+    if subject.runs("<0.27"):  # EngineArgs._check_feature_supported
+        for flag in ("--max-num-partial-prefills", "--max-long-partial-prefills"):
+            if subject.number(flag) not in (None, 1):
+                yield flag, "Concurrent Partial Prefill is not supported, and vLLM stops", "remove it"
+        if (subject.number("--renderer-num-workers") or 1) > 1 and subject.value("--mm-processor-cache-gb") != "0":
+            message = "--renderer-num-workers > 1 does not work with the multimodal processor cache, and vLLM stops"
+            yield "--renderer-num-workers", message, "remove it, or add --mm-processor-cache-gb=0"
     if several < 2:  # ServeSubcommand.cmd, 0.26.0 and later
         flag = "--data-parallel-multi-port-external-lb"
         yield flag, f"{flag} requires --data-parallel-size > 1, and vLLM stops without it", "remove it"
@@ -123,11 +135,19 @@ def _backends(subject: Subject) -> Iterator[tuple[str, str, str]]:
         yield "--kda-prefill-backend", "fused is for ROCm alone, and vLLM stops", "remove it"
 
 
-def _given(subject: Subject, flag: str) -> Iterator[str]:
-    """Yield the words of every form in which a flag is given."""
-    for one in subject.arguments:
-        if one.flag == flag:
-            yield from (*one.keys, one.value or "")
+def _transfer(subject: Subject) -> Iterator[tuple[str, str, str]]:
+    """Yield, as `_conditions`, a KV connector that this vLLM has not, and one without a role (KVTransferConfig)."""
+    flag = "--kv-transfer-config"
+    asked, _ = configured(subject, flag)
+    name, role, known = asked.get("kv_connector"), asked.get("kv_role"), subject.facts.kv_connectors
+    if name is None:
+        message = "Connector name is not set in KVTransferConfig, and vLLM stops without it"
+        yield flag, message, "add the key kv_connector"
+    elif str(name) not in known and not asked.get("kv_connector_module_path"):
+        message = f"vLLM {subject.vllm} has no KV connector {name!r}; available {spans('KV connector', str(name))}"
+        yield flag, message, one_of(str(name), known)
+    elif role not in _ROLES:
+        yield flag, f"kv_role is {role!r}, and vLLM stops", f"set kv_role: {', '.join(_ROLES)}"
 
 
 @rule("GS102", "error", any_release=True)
@@ -146,6 +166,15 @@ def small_values(subject: Subject) -> Iterator[Issue]:
     if backend and backend.value not in ("mp", "ray"):
         fix = "use mp or ray"
         yield Issue(path=backend.path, message=f"vLLM has no data parallel backend {backend.value!r}", fix=fix)
+    executor = subject.argument("--distributed-executor-backend")
+    if executor and executor.value and "." not in executor.value and executor.value not in (*_EXECUTORS, "None"):
+        message = f"vLLM has no executor {executor.value!r}, and it is no class's path"
+        yield Issue(path=executor.path, message=message, fix=f"use {', '.join(_EXECUTORS)}, or remove it")
+    asked, path = configured(subject, "--quantization-config")
+    if strange := [key for key in asked if key not in _QUANTIZATION]:
+        message = f"--quantization-config has no key {strange[0]}, and vLLM stops"
+        yield Issue(path=path, message=message, fix=f"its keys are {', '.join(_QUANTIZATION)}")
+    yield from _capture_sizes(subject)
     for one in subject.arguments:
         if one.flag == LEVEL and one.value and one.value not in ("0", "1", "2", "3"):
             yield Issue(
@@ -153,6 +182,23 @@ def small_values(subject: Subject) -> Iterator[Issue]:
                 message="vLLM's optimization levels are 0 to 3",
                 fix="use -O2 or less",
             )
+
+
+def _capture_sizes(subject: Subject) -> Iterator[Issue]:
+    """Yield sizes of CUDA graphs that _set_cudagraph_sizes refuses (VllmConfig, every release)."""
+    if subject.switched("--enforce-eager") or not subject.machine.gpus:
+        return
+    asked, path = configured(subject, COMPILATION)
+    largest = subject.argument("--max-cudagraph-capture-size")
+    most = asked.get("max_cudagraph_capture_size") if largest is None else subject.number(largest.flag)
+    path = largest.path if largest else path
+    sizes = asked.get("cudagraph_capture_sizes")
+    if sizes == [] or most == 0:
+        message = "CUDA graphs need at least one size to capture, and vLLM stops"
+        yield Issue(path=path, message=message, fix="remove it, or set serve.enforce_eager: true to have no graphs")
+    elif isinstance(sizes, list) and most is not None and most not in (max(sizes, default=most), None):
+        message = f"max_cudagraph_capture_size is {most}, and the largest of cudagraph_capture_sizes another"
+        yield Issue(path=path, message=message, fix="remove one of them")
 
 
 @rule("GS202", "error")
@@ -170,6 +216,11 @@ def head_wanted(subject: Subject) -> Iterator[Issue]:
 @rule("GS219", "error")
 def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
     """Expert parallelism and more without experts (ModelConfig._verify_with_expert_parallelism, every release)."""
+    alone = (subject.number("--data-parallel-size") or 1) == 1 and not subject.given("--data-parallel-rank")
+    if alone and subject.profile.env.get("VLLM_DP_SIZE", "1") not in ("0", "1") and subject.has_experts is False:
+        message = "Offline data parallel mode is not supported/useful for dense models, and vLLM stops"
+        severity: Severity | None = None if subject.target else "warning"
+        yield Issue(path=("env", "VLLM_DP_SIZE"), message=message, fix="remove it", severity=severity)
     yield from _for_experts(
         subject, "--enable-expert-parallel", "Number of experts in the model must be greater than 0"
     )
@@ -233,9 +284,15 @@ def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS309", "error")
 def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
-    """Up to 0.27 a batch has room for what every request may draft (VllmConfig._set_max_num_scheduled_tokens)."""
+    """A batch has room for what every request drafts: with LoRA (EngineArgs), and up to 0.27 with its own slots."""
     sequences, batch, spec = subject.sequences, subject.batch, subject.profile.speculative
-    if not spec or sequences is None or batch is None or not subject.runs("<0.28"):
+    if not spec or sequences is None or batch is None:
+        return
+    lora, wanted = subject.argument("--enable-lora"), sequences * (subject.tokens + 1)
+    if lora and not lora.negated and wanted > batch:
+        message = f"with LoRA {sequences} requests of k+1 tokens need a batch of {wanted:,}, and it is {batch:,}"
+        yield Issue(path=lora.path, message=message, fix=f"set serve.max_num_batched_tokens: {wanted}, or max_num_seqs")
+    if not subject.runs("<0.28"):
         return
     parallel = subject.method in ("dflash", "dspark") or bool(spec.parallel_drafting)
     slots = (subject.tokens - 1 if parallel else 0) + (subject.method == "draft_model")
@@ -272,38 +329,6 @@ def no_window(subject: Subject) -> Iterator[Issue]:
     if subject.argument("--max-model-len") and length and length > window:
         message = f"max_model_len is {length}, but without the sliding window vLLM uses {window} as the maximum context"
         yield Issue(path=given.path, message=message, fix=f"remove it, or set serve.max_model_len: {window}")
-
-
-@rule("GS312", "warning")
-def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
-    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
-    hopper = (subject.machine.compute_capability or "").startswith("9.")
-    if subject.method != "mtp" or not hopper or not subject.caches_fp8 or subject.runs("<0.24"):
-        return
-    target, head = attention_backend(subject, "target"), attention_backend(subject, "draft")
-    if head != "FLASHINFER" or target == head:
-        return
-    given = subject.argument("--kv-cache-dtype")
-    message = (
-        f"on Hopper an MTP head with an FP8 KV cache uses FlashInfer, its target {target}, and such servers have died "
-        "while the engine started (vLLM #48495)"
-    )
-    path = given.path if given else ("serve", "kv_cache_dtype")
-    fix = "set serve.attention_backend: TRITON_ATTN, which the head inherits, or use vLLM 0.31 or later"
-    yield Issue(path=path, message=message, fix=fix)
-
-
-@rule("GS312", "warning")
-def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
-    """An MTP head on compute capability 10.x: it takes FlashInfer, which has no kernel for heads of 512 (#48082)."""
-    capability = subject.machine.compute_capability or ""
-    if subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
-        return
-    given = subject.value("--attention-backend")
-    if given is None and attention_backend(subject, "draft") == "FLASHINFER":
-        message = f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
-        message += "such servers were seen to die while they capture graphs (vLLM #48082)"
-        yield Issue(path=("speculative", "method"), message=message, fix="write serve.attention_backend: TRITON_ATTN")
 
 
 @rule("GS307", "error")

@@ -99,6 +99,9 @@ def needed_key(subject: Subject) -> Iterator[Issue]:
     """A key of --structured-outputs-config or --profiler-config that wants another backend or profiler."""
     for name, keys in _NEEDS.items():
         asked, path = configured(subject, name)
+        if asked.get("profiler") == "torch" and not asked.get("torch_profiler_dir"):
+            message = "the profiler torch needs torch_profiler_dir, and vLLM stops without it"
+            yield Issue(path=path, message=message, fix=f"add {name}.torch_profiler_dir=/tmp/profile")
         for key, (other, wanted) in keys.items():
             on = asked.get(key) in (True, 1, "true", "1") or (key.endswith("_dir") and asked.get(key))
             if on and asked.get(other) not in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Final
 
@@ -157,6 +158,7 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
         unindexed_files=unindexed(files, there),
         other_weights=other_weights(files),
         has_tokenizer=any(name in files.sizes for name in _TOKENIZERS),
+        tokenizer_damaged=_damaged(files),
         source=files.source,
         config=config.content,
     )
@@ -194,6 +196,20 @@ def _head_tokens(files: CheckpointFiles) -> dict[str, int]:
     """Return the control tokens from the beginning of tokenizer.json."""
     size = files.sizes.get("tokenizer.json", 0)
     return added_tokens(files.read("tokenizer.json", 0, min(size, FIRST_PIECE))) if size else {}
+
+
+def _damaged(files: CheckpointFiles) -> bool:
+    """Return whether tokenizer.json is no object of JSON. A small one is parsed; of others both ends are read."""
+    size = files.sizes.get("tokenizer.json")
+    if size is None:
+        return False
+    if size <= FIRST_PIECE:
+        try:
+            return not isinstance(json.loads(files.read("tokenizer.json", 0, size)), dict)
+        except (ValueError, RecursionError):
+            return True
+    head, tail = files.read("tokenizer.json", 0, 64), files.read("tokenizer.json", size - 64, size)
+    return not (head.lstrip().startswith(b"{") and tail.rstrip().endswith(b"}"))
 
 
 def _template_inside(files: CheckpointFiles, tokenizer: Fields | None) -> bool | None:

@@ -42,6 +42,8 @@ def backend_of(
     seen = [False] if role == "draft" and method == "draft_model" else both
     asks = _ASKS.get(method or "", "target") if role == "draft" else "target"
     formats = _formats(command) if fp8 is None else [fp8]
+    if role == "draft" and method == "mtp" and _keeps_targets(profile, vllm):
+        return backend_of(profile, vllm, capability=capability, fp8=fp8, masks=masks)
     found = {backend_for(vllm, where, masks=mask, fp8=form, role=asks) for mask in seen for form in formats}
     return found.pop() if len(found) == 1 else None
 
@@ -53,6 +55,13 @@ def _asked(profile: Profile, command: Command, role: Role, method: str | None) -
         return of_target
     own = profile.speculative.attention_backend if profile.speculative else None
     return (of_target or own) if method == "mtp" else own
+
+
+def _keeps_targets(profile: Profile, vllm: str) -> bool:
+    """Return whether the head of a mixture keeps the target's own choice: by model runner v1, as to 0.28."""
+    size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
+    v1 = profile.env.get("VLLM_USE_V2_MODEL_RUNNER") != "1" and range_contains(">=0.25.0,<0.29.0", vllm)
+    return bool(size and size.experts) and v1
 
 
 def images_off(profile: Profile, command: Command) -> bool:

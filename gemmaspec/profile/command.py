@@ -151,7 +151,8 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
     while index < len(words):
         place, word = ("serve", "extra_args", index), words[index]
         index += 1
-        if word == "--":
+        if word == "--":  # all that follows, and what is added later, are no options any more
+            unclaimed.append((place, word))
             unclaimed += [(("serve", "extra_args", place), text) for place, text in enumerate(words) if place >= index]
             break
         if not _is_flag(word):

@@ -39,8 +39,8 @@ _PREFIXES: Final = ("ollama", "llamaarg", "dockercompose")
 
 def key_meant(section: Iterable[str], key: str) -> str | None:
     """Return what an unknown key below a section means, as the end of a sentence; None for a word not in the table."""
-    if tuple(section) == ("speculative",) and _word(key) == "model":
-        return "the right name is draft.model"
+    if tuple(section) == ("speculative",) and _word(key) in ("model", "quantization", "revision"):
+        return f"the right name is draft.{_word(key)}"
     path = _find(_KEYS, key)
     if path and (*section, key) != tuple(path.split(".")):
         return f"the right name is {path}"

@@ -27,6 +27,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
         "deprecated_quantizations",
         "kv_cache_dtypes",
         "attention_backends",
+        "kv_connectors",
         "architectures",
         "metrics",
     ),

@@ -15,6 +15,7 @@ from gemmaspec.inspect.examine import examine
 from gemmaspec.inspect.pair import KnownPair, Pairing, pair
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.models.vocabulary import same_words
+from gemmaspec.profile.command import command_of
 from gemmaspec.profile.fields import hub_id
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import load_profile
@@ -85,14 +86,15 @@ def inspect(request: InspectRequest) -> Inspection:
             raise UsageError(f"{one} is an address, and models are named owner/name", hint=f"gemmaspec inspect {name}")
     wanted = _wanted(request)
     target = _opened(wanted.target, wanted, request)
+    seen = _look(target, profile=wanted.profile)
     if wanted.draft is None:
-        return Inspection(target=_look(target), draft=None, pairing=None, **_served(wanted, target))
+        return Inspection(target=seen, draft=None, pairing=None, **_served(wanted, target))
     draft = _opened(wanted.draft, wanted, request)
     differ = target.tokenizer_digest != draft.tokenizer_digest
     words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
     pairing = pair(target, draft, method=wanted.method, words=words, known=known_pairs())
     return Inspection(
-        target=_look(target),
+        target=seen,
         draft=_look(draft, drafts=True),
         pairing=pairing,
         **_served(wanted, target),
@@ -150,5 +152,6 @@ def _opened(model: tuple[str, str | None], wanted: _Wanted, request: InspectRequ
     return open_checkpoint(ref, revision=revision, cache_dir=wanted.cache_dir, offline=request.offline)
 
 
-def _look(checkpoint: Checkpoint, *, drafts: bool = False) -> Inspected:
-    return Inspected(checkpoint=checkpoint, findings=examine(checkpoint, drafts=drafts))
+def _look(checkpoint: Checkpoint, *, drafts: bool = False, profile: Profile | None = None) -> Inspected:
+    text_only = profile is not None and bool(command_of(profile).switched("--language-model-only"))
+    return Inspected(checkpoint=checkpoint, findings=examine(checkpoint, drafts=drafts, text_only=text_only))
