@@ -53,7 +53,7 @@ class Setting:
     """What keeps cells apart: rows of different settings never explain each other.
 
     Compilation is worth 4 to 10 % of a step, so that `compiled` and `uncompiled` rows do explain each other, by a
-    factor with an uncertainty (predict.factor); only `eager` is a setting of its own.
+    factor with an uncertainty (predict.predict); only `eager` is a setting of its own.
     """
 
     compile: str | bool | None = None

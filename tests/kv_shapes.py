@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec.checkpoint.parts import Layer, TextModel
-from gemmaspec.fit.kvcache import KvCache
-from gemmaspec.fit.kvgroups import Unplannable, groups_of
-from gemmaspec.fit.kvspec import Owned, layer_caches
-from gemmaspec.fit.releases import kv_rules
+from gemmaspec.fit.kvgroups import KvCache, Unplannable, groups_of
+from gemmaspec.fit.kvspec import Owned, kv_rules, layer_caches
 
 ORACLE = Path(__file__).parent / "kv_oracle.py"
 

@@ -307,7 +307,7 @@ def test_kv_cache_scales() -> None:
 def test_files_towers_and_forms() -> None:
     config = shapes.config("31B")
     text_only = {name: shape for name, shape in shapes.tensors(config).items() if "vision" not in name}
-    assert codes(checkpoint(config, text_only))["vision-tower-missing"].severity == "warning"
+    assert codes(checkpoint(config, text_only))["vision-tower-missing"].severity == "error"
     assert (
         codes(gemma("31B", missing_files=("model-00002-of-00003.safetensors",)))["weights-missing"].severity == "error"
     )

@@ -12,7 +12,7 @@ from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.fit.memory_plan import HELD, MemoryPlan
 from gemmaspec.fit.overhead import Overhead
 from gemmaspec.fit.weights import weights_of
-from gemmaspec.releases.media import largest_item
+from gemmaspec.releases.batch import largest_item
 from tests.fit_shapes import checkpoint
 from tests.test_fit_plan import CPU, H200, SPARK, plan_of
 

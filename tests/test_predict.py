@@ -23,10 +23,10 @@ from gemmaspec.deploy.checks.predict import SURE
 from gemmaspec.deploy.kept.measurements import store
 from gemmaspec.errors import UsageError
 from gemmaspec.machine.nvidia import Gpu
-from gemmaspec.predict.acceptance import curve
 from gemmaspec.predict.efficiency import share_of
-from gemmaspec.predict.linear import Cholesky
+from gemmaspec.predict.envelope import Cholesky
 from gemmaspec.predict.predict import Asked, Predicted, predict
+from gemmaspec.predict.prompts import curve
 from gemmaspec.predict.speaks import Kind, speaking
 from gemmaspec.predict.steps import Cell, Server, Steps, Timed, graph_tokens
 from gemmaspec.profile.machines import MACHINES

@@ -390,11 +390,8 @@ def test_a_server_that_drafts_without_graphs_is_degraded_everywhere(
     assert "next      gemmaspec restart mine --set serve.attention_backend=TRITON_ATTN" in printed
     found = row(capsys)
     assert found["state"] == "degraded"
-    assert (found["graphs"]["target"], found["graphs"]["draft"], found["graphs"]["hurts"]) == (
-        "PIECEWISE",
-        "NONE",
-        True,
-    )
+    modes = found["graphs"]["modes"]
+    assert (modes["target"], modes["draft"], found["graphs"]["hurts"]) == ("PIECEWISE", "NONE", True)
     assert found["next"] == "gemmaspec restart mine --set serve.attention_backend=TRITON_ATTN"
     assert run(["status", "mine"]) == 5
     assert run(["status"]) == 5

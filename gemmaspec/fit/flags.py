@@ -11,18 +11,23 @@ from packaging.version import Version
 
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.errors import UsageError
-from gemmaspec.fit.kvspec import known_cache_dtypes
+from gemmaspec.fit.kvspec import known_cache_dtypes, kv_rules
 from gemmaspec.fit.machine import GIB, Device
-from gemmaspec.fit.releases import kv_rules
 from gemmaspec.profile.command import Command, command_of
 from gemmaspec.profile.graphs import graph_modes
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runner import asked_of_runner
 from gemmaspec.releases import model_runner
-from gemmaspec.releases.batch import BatchDefaults, batch_defaults, default_batch, raised_for_images
+from gemmaspec.releases.batch import (
+    BatchDefaults,
+    Modality,
+    batch_defaults,
+    default_batch,
+    raised_for_images,
+    wants_whole_items,
+)
 from gemmaspec.releases.drafting import method_run, shortens
 from gemmaspec.releases.facts import facts_for, nearest
-from gemmaspec.releases.media import Modality, wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName, runner_for
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"

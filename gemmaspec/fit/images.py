@@ -14,7 +14,7 @@ from packaging.version import Version
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.machine import Device
-from gemmaspec.releases.media import Item, largest_item
+from gemmaspec.releases.batch import Item, largest_item
 
 _PIXELS: Final = 3 * 16 * 16
 """Numbers of a patch."""

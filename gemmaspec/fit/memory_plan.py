@@ -11,14 +11,12 @@ from typing import Final
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.images import sees_images
-from gemmaspec.fit.kvcache import KvCache
-from gemmaspec.fit.kvgroups import Unplannable, groups_of
-from gemmaspec.fit.kvspec import Owned, layer_caches
+from gemmaspec.fit.kvgroups import KvCache, Unplannable, groups_of
+from gemmaspec.fit.kvspec import Owned, kv_rules, layer_caches
 from gemmaspec.fit.machine import Device
 from gemmaspec.fit.overhead import Overhead, gib, overheads
-from gemmaspec.fit.releases import kv_rules
 from gemmaspec.fit.weights import Weights, weights_of
-from gemmaspec.releases.media import Item, largest_item
+from gemmaspec.releases.batch import Item, largest_item
 
 HELD: Final = 8320 * 2**20
 """Bytes that a GPU held in addition to the weights at the peak of loading: 6.5 to 8.1 GiB for a 31B in NVFP4,

@@ -126,7 +126,6 @@ _MODULES: Final = (
     sizes,
 )
 RULES: Final = tuple(one for module in _MODULES for one in vars(module).values() if isinstance(one, Rule))
-"""Every rule in its module's order."""
 CODES: Final[Mapping[str, Rule]] = {one.code: one for one in reversed((*RULES, *ABOUT_THE_RELEASE))}  # the first
 
 

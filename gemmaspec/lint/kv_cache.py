@@ -8,8 +8,8 @@ from typing import Final
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Role, Subject
 from gemmaspec.profile.attention import backend_of
-from gemmaspec.releases.graphs import support_of
-from gemmaspec.releases.media import largest_item
+from gemmaspec.releases.backends import support_of
+from gemmaspec.releases.batch import largest_item
 
 _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
 _WIDE: Final = 512

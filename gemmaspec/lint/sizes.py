@@ -12,7 +12,8 @@ from gemmaspec.lint.patching import taken
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.lint.values import configured
-from gemmaspec.profile.command import COMPILATION, LEVEL
+from gemmaspec.profile.command import LEVEL
+from gemmaspec.profile.graphs import capture_sizes
 from gemmaspec.releases.facts import spans
 
 _PARTNERS: Final = {
@@ -174,7 +175,10 @@ def small_values(subject: Subject) -> Iterator[Issue]:
     if strange := [key for key in asked if key not in _QUANTIZATION]:
         message = f"--quantization-config has no key {strange[0]}, and vLLM stops"
         yield Issue(path=path, message=message, fix=f"its keys are {', '.join(_QUANTIZATION)}")
-    yield from _capture_sizes(subject)
+    sizes, path = capture_sizes(subject.command)
+    if sizes is not None and not any(sizes) and subject.machine.gpus and not subject.switched("--enforce-eager"):
+        message = "CUDA graphs need at least one size to capture, and vLLM stops"
+        yield Issue(path=path, message=message, fix="remove it, or set serve.enforce_eager: true to have no graphs")
     for one in subject.arguments:
         if one.flag == LEVEL and one.value and one.value not in ("0", "1", "2", "3"):
             yield Issue(
@@ -182,23 +186,6 @@ def small_values(subject: Subject) -> Iterator[Issue]:
                 message="vLLM's optimization levels are 0 to 3",
                 fix="use -O2 or less",
             )
-
-
-def _capture_sizes(subject: Subject) -> Iterator[Issue]:
-    """Yield sizes of CUDA graphs that _set_cudagraph_sizes refuses (VllmConfig, every release)."""
-    if subject.switched("--enforce-eager") or not subject.machine.gpus:
-        return
-    asked, path = configured(subject, COMPILATION)
-    largest = subject.argument("--max-cudagraph-capture-size")
-    most = asked.get("max_cudagraph_capture_size") if largest is None else subject.number(largest.flag)
-    path = largest.path if largest else path
-    sizes = asked.get("cudagraph_capture_sizes")
-    if sizes == [] or most == 0:
-        message = "CUDA graphs need at least one size to capture, and vLLM stops"
-        yield Issue(path=path, message=message, fix="remove it, or set serve.enforce_eager: true to have no graphs")
-    elif isinstance(sizes, list) and most is not None and most not in (max(sizes, default=most), None):
-        message = f"max_cudagraph_capture_size is {most}, and the largest of cudagraph_capture_sizes another"
-        yield Issue(path=path, message=message, fix="remove one of them")
 
 
 @rule("GS202", "error")

@@ -16,10 +16,9 @@ from gemmaspec.profile.machines import MACHINES, Machine
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runner import asked_of_runner
 from gemmaspec.releases import model_runner
-from gemmaspec.releases.batch import BatchDefaults, batch_defaults, default_batch, raised_for_images
+from gemmaspec.releases.batch import BatchDefaults, batch_defaults, default_batch, raised_for_images, wants_whole_items
 from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import Facts
-from gemmaspec.releases.media import wants_whole_items
 from gemmaspec.releases.model_runner import RunnerInput, RunnerName
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import mul
 from typing import Any, Final
 
 GAIN: Final = 0.02
@@ -67,3 +68,46 @@ def table_line(speeds: Speeds) -> Iterator[str]:
 
 def _at(table: Mapping[int, int], load: int) -> int:
     return next(k for start, k in sorted(table.items(), reverse=True) if start <= load)
+
+
+Vector = Sequence[float]
+
+
+def dot(a: Vector, b: Vector) -> float:
+    """Return the scalar product."""
+    return float(sum(map(mul, a, b)))
+
+
+class Cholesky:
+    """Return L with L Lᵀ = matrix; `matrix` is symmetric and positive definite."""
+
+    def __init__(self, matrix: Sequence[Vector]) -> None:
+        self._rows: list[list[float]] = []
+        for i, source in enumerate(matrix):
+            row: list[float] = []
+            for j in range(i + 1):
+                known = sum(map(mul, row, self._rows[j] if j < i else row))
+                rest = source[j] - known
+                row.append(math.sqrt(max(rest, 1e-18)) if i == j else rest / self._rows[j][j])
+            self._rows.append(row)
+
+    @property
+    def log_determinant(self) -> float:
+        """Return the logarithm of the matrix's determinant."""
+        return 2 * sum(math.log(row[-1]) for row in self._rows)
+
+    def half(self, right: Vector) -> list[float]:
+        """Return x with L x = right."""
+        found: list[float] = []
+        for row, value in zip(self._rows, right, strict=True):
+            found.append((value - sum(map(mul, row, found))) / row[-1])
+        return found
+
+    def solve(self, right: Vector) -> list[float]:
+        """Return x with matrix x = right."""
+        found = self.half(right)
+        for i in reversed(range(len(found))):
+            found[i] /= self._rows[i][i]
+            for j in range(i):
+                found[j] -= self._rows[i][j] * found[i]
+        return found

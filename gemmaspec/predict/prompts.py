@@ -4,16 +4,18 @@
 
 A draft speeds up nothing of it, so that decoding and prompts are modelled apart. In a closed loop each of b requests
 waits for the prompts of all of them once for each answer: its time is P(b, c) and the steps of its answer. Measured on
-an H200, where 8 prompts of 256 tokens wait 0.38 to 0.42 s together and 8 of 8,192 some 17.5 s (measurements/).
-"""
+an H200, where 8 prompts of 256 tokens wait 0.38 to 0.42 s together and 8 of 8,192 some 17.5 s (measurements/)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
-from gemmaspec.predict.linear import Cholesky, dot
+from gemmaspec.predict.envelope import Cholesky, dot
 from gemmaspec.rows import Row
 
 CHUNK: Final = 2048
@@ -91,3 +93,74 @@ def _weighed(batch: int, context: int) -> list[float]:
 
 def _prior(batch: int, context: int) -> float:
     return sum(value * mean for value, (mean, _) in zip(_features(batch, context), _PRIORS, strict=True))
+
+
+LAST: Final = 3
+"""Number of conditional probabilities, after the first, whose mean continues a curve."""
+SPREAD: Final = 0.06
+"""Standard deviation of the conditional probability that continues a curve."""
+UNKNOWN: Final = (0.7, 0.15)
+"""Conditional probability of an unknown pair, and its standard deviation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """r_1 … r_k of one prediction."""
+
+    rates: tuple[float, ...]
+    measured: int
+    """Positions that were measured; the others are extrapolated."""
+    deviation: float
+    """Standard deviation of E(k), in tokens."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """E(k) = 1 + r_1 + … + r_k."""
+        return 1 + sum(self.rates)
+
+
+def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = None) -> Curve:
+    """Return the curve of one method at k, from rows of that method and setting.
+
+    Rows of the same k take precedence, because a head that drafts a block in one pass may draft a shorter one worse;
+    then rows of the same context. `known` is a conditional probability from elsewhere, used if there are no rows.
+    """
+    if k == 0:
+        return Curve(rates=(), measured=0, deviation=0)
+    drafted = [row for row in rows if row.k > 0]
+    drafted = [row for row in drafted if row.context == context] or drafted
+    same = [row for row in drafted if row.k == k]
+    rates = _mean(same or drafted, k)
+    if not rates:
+        mean, spread = (known, SPREAD) if known is not None else UNKNOWN
+        return _continued((), mean, spread, k)
+    return _continued(rates, _next(rates), SPREAD, k)
+
+
+def _mean(rows: Sequence[Row], k: int) -> tuple[float, ...]:
+    """Return the mean at each position over the rows that have it."""
+    found: list[float] = []
+    for position in range(min(k, max((row.k for row in rows), default=0))):
+        values = [row.acceptance[position] for row in rows if row.k > position]
+        mean = sum(values) / len(values)
+        found.append(min(mean, found[-1]) if found else mean)
+    return tuple(found)
+
+
+def _next(rates: Sequence[float]) -> float:
+    """Return the conditional probability of the next position."""
+    steps = [after / before if before > 0 else 0.0 for before, after in zip((1.0, *rates), rates, strict=False)]
+    last = steps[1:][-LAST:] or steps
+    return sum(last) / len(last)
+
+
+def _continued(rates: tuple[float, ...], conditional: float, spread: float, k: int) -> Curve:
+    missing = k - len(rates)
+
+    def tail(probability: float) -> tuple[float, ...]:
+        start = rates[-1] if rates else 1.0
+        return tuple(accumulate([start, *[min(max(probability, 0.0), 1.0)] * missing], mul))[1:]
+
+    middle = tail(conditional)
+    spread_of_sum = (sum(tail(conditional + spread)) - sum(tail(conditional - spread))) / 2
+    return Curve(rates=(*rates, *middle), measured=len(rates), deviation=spread_of_sum)

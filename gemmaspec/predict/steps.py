@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.predict.linear import Cholesky, dot
+from gemmaspec.predict.envelope import Cholesky, dot
 from gemmaspec.rows import Setting
 
 MAX_CELLS: Final = 120

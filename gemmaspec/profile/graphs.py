@@ -14,8 +14,8 @@ from gemmaspec.profile.command import COMPILATION, LEVEL, Command, command_of
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.profile.runner import asked_of_runner
+from gemmaspec.releases.backends import LEVELS, mode_of, support_of
 from gemmaspec.releases.facts import facts_for
-from gemmaspec.releases.graphs import LEVELS, mode_of, support_of
 from gemmaspec.releases.model_runner import RunnerInput, forced_by, runner_for, runs
 
 PATCH: Final = "composite-full-graphs"
@@ -102,9 +102,10 @@ def graph_modes(
         if LEVELS.index(support) < LEVELS.index("UNIFORM_BATCH"):
             why, path = f"{own} supports {support} for a {method} head", ("speculative", "attention_backend")
             return GraphModes(target=mode, draft="NONE", why=why, fix="set FLASH_ATTN, or remove it", path=path)
-    largest = _sizes(command)[0]
-    covers = largest // _tokens(profile) if largest is not None else None
-    return replace(_modes(mode, method, runner, vllm), covers=covers, path=_sizes(command)[1])
+    sizes, path = capture_sizes(command)
+    return replace(
+        _modes(mode, method, runner, vllm), covers=max(sizes) // _tokens(profile) if sizes else None, path=path
+    )
 
 
 def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> tuple[str, str, str, Path] | None:
@@ -122,9 +123,9 @@ def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> 
         why = f"{connector} works layer by layer, for which vLLM takes PIECEWISE"
         return "PIECEWISE", why, "set use_layerwise: false in kv_connector_extra_config", transfer.path
     spec = profile.speculative
-    largest, path = _sizes(command)
-    if largest is not None and spec and largest < (tokens := _tokens(profile)):
-        why = f"the largest capture size is {largest}, below the {tokens} tokens that one request verifies"
+    sizes, path = capture_sizes(command)
+    if sizes and spec and max(sizes) < (tokens := _tokens(profile)):
+        why = f"the largest capture size is {max(sizes)}, below the {tokens} tokens that one request verifies"
         return "NONE", why, f"let the sizes reach {tokens}", path
     return None
 
@@ -143,10 +144,7 @@ def _by_layers(transfer: dict[str, Any]) -> str:
 
 
 def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = False) -> GraphModes:
-    """Return the graphs of a server whose log says in which mode its target runs, with what would bring lost ones back.
-
-    `eager_draft`: whether the log says that the draft runs without.
-    """
+    """Return the graphs of a server as its log has them: the mode of the target, and whether the draft has none."""
     asked = graph_modes(profile, vllm)
     if asked and asked.target == target and (not eager_draft or asked.draft == "NONE"):
         return asked
@@ -160,10 +158,7 @@ def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = F
 
 
 def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
-    """Return whether a server so drafts more slowly than it would without: a head without graphs on fast memory.
-
-    `slow`: whether a machine of unknown bandwidth counts as one without fast memory.
-    """
+    """Return whether it so drafts more slowly than without: a head without graphs on fast, or not `slow`, memory."""
     bandwidth = MACHINES[profile.machine].bandwidth_gb_s
     fast = bandwidth > FAST if bandwidth else not slow
     return fast and modes.target in LOST and modes.draft == "NONE"
@@ -221,22 +216,20 @@ def _asked(command: Command) -> tuple[str, str, Path]:
     return compiles, graphs, path
 
 
-def _sizes(command: Command) -> tuple[int | None, Path]:
-    """Return the largest size that the profile lets vLLM capture, and its key; None where it says nothing of it."""
-    sizes: list[Any] = []
+def capture_sizes(command: Command) -> tuple[list[int] | None, Path]:
+    """Return the sizes, or the largest, that the profile lets vLLM capture, and their key; None where it says none."""
+    sizes: list[Any] | None = None
     path: Path = ("serve", "extra_args")
     for one in command.arguments:
         keys = {one.keys[0]: _value(one.value)} if one.keys else _json(one.value)
-        given = [keys.get("cudagraph_capture_sizes"), keys.get("max_cudagraph_capture_size")]
         if one.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
-            given = [list(one.words or (one.value,))]
-        elif one.flag != COMPILATION or given == [None, None]:
+            keys = {"cudagraph_capture_sizes": list(one.words or (one.value,))}
+        elif one.flag != COMPILATION:
             continue
-        path = one.path
-        for part in given:
-            sizes += part if isinstance(part, list) else [part]
-    whole = [int(size) for size in sizes if str(size).isdecimal()]
-    return max(whole, default=None), path
+        for part in (keys.get("cudagraph_capture_sizes"), keys.get("max_cudagraph_capture_size")):
+            if part is not None:
+                sizes, path = [*(sizes or ()), *(part if isinstance(part, list) else [part])], one.path
+    return (None if sizes is None else [int(size) for size in sizes if str(size).isdecimal()]), path
 
 
 def _json(text: str | None) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from gemmaspec.deploy.kept.attention import graphs_lost, of_running
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.kept.attention import Graphs
     from gemmaspec.deploy.kept.stacks import Started
     from gemmaspec.deploy.kept.verdicts import Last
     from gemmaspec.deploy.start.dry_run import DryRun
@@ -115,14 +114,6 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     output.told(f"ready:  when {plan.expects}")
 
 
-def graphs_document(lost: Graphs | None) -> dict[str, Any] | None:
-    """Return for machines which CUDA graphs a server lacks; None where it has them."""
-    if lost is None:
-        return None
-    modes = lost.modes
-    return {"target": modes.target, "draft": modes.draft, "why": modes.why, "fix": modes.fix, "hurts": lost.hurts}
-
-
 def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:
     """Print the result of `up` after the server has answered, and return whether all is well with it.
 
@@ -144,7 +135,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
                 "seconds": round(ready.seconds, 1),
                 "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
                 "answer": ready.answer,
-                "graphs": graphs_document(lost),
+                "graphs": lost,
                 "report": result.report,
                 **(verdicts.document(last) if last else {}),
             }

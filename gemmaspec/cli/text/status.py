@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import replicas, table, verdicts
-from gemmaspec.cli.text.stack import graphs_document, report_lines
+from gemmaspec.cli.text.stack import report_lines
 from gemmaspec.cli.text.verdicts import ago
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _document(status: Status) -> dict[str, Any]:
         "report": status.report,
         "attention": status.logged.backends,
         "logged": status.logged.warnings,
-        "graphs": graphs_document(status.graphs),
+        "graphs": status.graphs,
         "started_by": status.started.by.command if status.started.by else "up",
         "without_speed_patches": status.speedless,
         "nodes": [

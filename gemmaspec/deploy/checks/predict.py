@@ -349,8 +349,7 @@ def _assumed(known: float | None) -> str:
 def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | None) -> Prediction:
     from gemmaspec.deploy.checks.planned import plan_of
     from gemmaspec.fit.roofline import step_bytes, weights_format
-    from gemmaspec.predict.efficiency import share_of
-    from gemmaspec.predict.roofline import Roofline
+    from gemmaspec.predict.efficiency import Roofline, share_of
 
     profile = loaded.profile
     plan = plan or plan_of(loaded)
