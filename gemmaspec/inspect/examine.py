@@ -117,7 +117,7 @@ def _tokenizer(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(
             code="tokenizer-damaged",
             severity="error",
-            message="tokenizer.json is damaged: it is no object of JSON from its beginning to its end",
+            message="tokenizer.json is damaged: it is not a JSON object",
             impact="vLLM cannot start, because it loads the target's tokenizer.",
             fix=f"fetch it again: hf download {checkpoint.ref} tokenizer.json",
         )
