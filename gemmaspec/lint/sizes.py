@@ -169,7 +169,7 @@ def small_values(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=backend.path, message=f"vLLM has no data parallel backend {backend.value!r}", fix=fix)
     executor = subject.argument("--distributed-executor-backend")
     if executor and executor.value and "." not in executor.value and executor.value not in (*_EXECUTORS, "None"):
-        message = f"vLLM has no executor {executor.value!r}, and it is no class's path"
+        message = f"vLLM has no executor {executor.value!r}, nor is it the path of a class"
         yield Issue(path=executor.path, message=message, fix=f"use {', '.join(_EXECUTORS)}, or remove it")
     asked, path = configured(subject, "--quantization-config")
     if strange := [key for key in asked if key not in _QUANTIZATION]:
