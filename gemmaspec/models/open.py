@@ -199,7 +199,7 @@ def _head_tokens(files: CheckpointFiles) -> dict[str, int]:
 
 
 def _damaged(files: CheckpointFiles) -> bool:
-    """Return whether tokenizer.json is anything but a JSON object. A small one is parsed; of others both ends are read."""
+    """Return whether tokenizer.json is not a JSON object. A small one is parsed; of others both ends are read."""
     size = files.sizes.get("tokenizer.json")
     if size is None:
         return False
