@@ -129,7 +129,8 @@ def _backends(subject: Subject) -> Iterator[tuple[str, str, str]]:
     """Yield, as `_conditions`, what wants another backend (VllmConfig, every release; EngineArgs, from 0.30.0)."""
     if subject.value("--all2all-backend") not in _MICRO_BATCHES:
         message = f"two micro-batches require --all2all-backend={', '.join(_MICRO_BATCHES)}, and vLLM stops"
-        yield "--enable-dbo", message, "remove it"
+        if subject.machine.gpus:  # CpuPlatform.check_and_update_config turns it off
+            yield "--enable-dbo", message, "remove it"
         if (subject.number("--ubatch-size") or 0) > 1:
             yield "--ubatch-size", message, "remove it"
     if subject.value("--kda-prefill-backend") == "fused":

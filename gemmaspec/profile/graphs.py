@@ -116,8 +116,9 @@ def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> 
         return "NONE", "enforce_eager turns them off", "remove it", eager.path
     plain = mode_of(vllm, support="ALWAYS", drafting=drafting, compiles=compiles, graphs=graphs)
     if plain in LOST:
-        said = " and ".join(one for one in (compiles, graphs) if one != "default") or "the default"
-        return plain, f"{said} of the compilation leaves {plain}", "remove it", path
+        asked = (compiles, graphs if graphs == "default" else f"cudagraph_mode {graphs}")
+        said = " and ".join(one for one in asked if one != "default") or "the default"
+        return plain, f"{said} leaves {plain}", "remove it", path
     transfer = command.argument("--kv-transfer-config")
     if transfer and (connector := _by_layers(_json(transfer.value))):
         why = f"{connector} works layer by layer, for which vLLM takes PIECEWISE"
