@@ -34,6 +34,8 @@ IN_CLASS = Hunk(
 PATH = "vllm/a.py"
 
 FUNCTION_AGAIN = [
+    "plan.__code__ = other.__code__",
+    "plan.__kwdefaults__ = {}",
     "plan = other",
     "plan: object = other",
     "(plan := other)",
@@ -58,6 +60,8 @@ FUNCTION_AGAIN = [
     "plan = choose(other, plan)",
 ]
 METHOD_AGAIN = [
+    "Planner.plan.__code__ = free.__code__",
+    "Planner.plan.__defaults__ = (1,)",
     "Planner.plan = free",
     "Planner.plan, kept = free, 1",
     "del Planner.plan",

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -522,3 +523,10 @@ def test_an_old_overlay_has_another_name_before_any_of_it_is_removed(
     monkeypatch.undo()
     assert place.launch(plan_of()).code == 0
     assert not (place.run_dir / "overlay.old").exists()
+
+
+def test_a_run_folder_that_python_would_read_as_two_is_refused_by_name(place: Place, tmp_path: Path) -> None:
+    odd = replace(place, run_dir=tmp_path / "a:b")
+    done = odd.launch(plan_of())
+    assert (done.code, f"the run folder {odd.run_dir} has a : in its path" in done.err) == (2, True)
+    assert "next: " in done.err

@@ -190,6 +190,8 @@ WAYS = {
     "a program that puts another tree first": Way(ends="stopped", says=("/other/vllm/v1/core.py",), arrange=lambda place: write_program(place, f"#!{place.python}\nimport sys; sys.path.insert(0, {str(other_tree(place))!r})\n{SERVE}")),
     # what lies beside the patched file
     "a compiled module beside it": Way(ends="refused", says=("core.cpython-311-x86_64-linux-gnu.so",), arrange=beside("core.cpython-311-x86_64-linux-gnu.so")),
+    "a module compiled for another Python beside it": Way(ends="attested", arrange=beside("core.cpython-310-x86_64-linux-gnu.so")),
+    "a module compiled for another machine beside it": Way(ends="attested", arrange=beside("core.cpython-311-aarch64-linux-gnu.so")),
     "an .abi3.so beside it": Way(ends="refused", says=("core.abi3.so",), arrange=beside("core.abi3.so")),
     "a package beside it": Way(ends="refused", says=("v1/core/__init__.py",), arrange=beside("core/__init__.py")),
     "a folder without __init__ beside it": Way(ends="attested", arrange=beside("core/notes.txt")),

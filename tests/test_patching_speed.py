@@ -59,6 +59,8 @@ def test_a_patch_for_prompts_pays_by_the_first_token(tmp_path: Path) -> None:
 
 
 MEASURED = (row(), row(["faster"], step_ms=17.3))
+SLOW = (row(concurrency=8, context=256, step_ms=20), row(["faster"], concurrency=8, context=256, step_ms=40))
+LATE = (row(context=32768, ttft_ms=100), row(["faster"], context=32768, step_ms=10, ttft_ms=200))
 REFUSED = [
     ({"cells": "{"}, "evidence.json: not JSON"),
     ({"cells": evidence()}, "runs.0.rows: is empty"),
@@ -71,9 +73,19 @@ REFUSED = [
         "its cells of vLLM 0.28.0 are of another release than the patch is for",
     ),
     (
-        {"cells": evidence(*MEASURED, capability="12.1", machine="dgx-spark")},
+        {"cells": evidence(*MEASURED, capability="12.1", gpu="NVIDIA GB10", machine="dgx-spark")},
         "its cells of dgx-spark are of another machine: it is gb10, not in pays.gpus",
     ),
+    ({"cells": evidence(*MEASURED, capability="12.1")}, "NVIDIA H200 does not have the compute capability 12.1"),
+    ({"cells": evidence(*MEASURED, gpu="NVIDIA GeForce RTX 5090")}, "does not have the compute capability 9.0"),
+    ({"cells": evidence(*MEASURED, date="2999-12-31")}, "runs.0.date: 2999-12-31 has not come yet"),
+    ({"cells": evidence(*MEASURED, date="2026-99-99")}, "runs.0.date: 2026-99-99 is no day"),
+    ({"cells": evidence(row(step_ms=1e308), MEASURED[1])}, "runs.0.rows.0.step_ms: must be"),
+    ({"cells": evidence(row(step_ms="39.2"), MEASURED[1])}, "step_ms: is not a number"),
+    ({"cells": evidence(row(acceptance=["0.7"] * 4), MEASURED[1])}, "acceptance: is not a number"),
+    ({"cells": '{"schema": 2, ' + evidence(*MEASURED)[1:]}, "a key is there twice in schema, schema, runs"),
+    ({"cells": evidence(*MEASURED, *SLOW)}, "is 0.50 times as fast (8 requests after 256 tokens): set from_tokens"),
+    ({"cells": evidence(*MEASURED, *LATE)}, "is 0.50 times as fast (1 requests after 32768 tokens): set from_tokens"),
     ({"pays": CLAIM.replace("[mtp]", "[mtp, dspark]")}, "no cells with and without the patch for dspark on hopper"),
     ({"pays": CLAIM.replace("hopper", "h200")}, "pays.0.gpus.0: must be"),
     ({"pays": CLAIM.replace(",<0.33", "")}, "'>=0.32.0' is not like >=0.32.0,<0.33; no later release was measured"),
@@ -90,6 +102,11 @@ def test_a_claim_that_nothing_shows_is_refused(tmp_path: Path, changed: dict[str
     with pytest.raises(PatchError) as error:
         load_patch(folder)
     assert problem in str(error.value)
+
+
+def test_shorter_prompts_may_be_slower_where_the_claim_says_so(tmp_path: Path) -> None:
+    claim = CLAIM.replace("}", ", from_tokens: 1024}")
+    assert load_patch(write_speed_patch(tmp_path, pays=claim, cells=evidence(*MEASURED, *SLOW))).text.pays
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gemmaspec.errors import PatchError, ProfileError
+from gemmaspec.patching.choice import Setting, is_shown, why_not
+from gemmaspec.patching.launches import OWN_LAUNCHES, is_twice
 from gemmaspec.patching.patch import Patch, load_patches
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Profile
@@ -43,6 +46,15 @@ def test_auto_takes_what_was_measured_there_after_what_it_needs(tmp_path: Path, 
     plan = profile_plan(profile(tmp_path, TRITON, "patches.required=[kv-spec-uniform-valueerror]"), patches)
     assert [one["id"] for one in plan["patches"]] == ["kv-spec-uniform-valueerror", "faster", "a-second"]
     assert plan["patches"][2]["needs"] == ["faster"]
+
+
+def test_a_release_of_the_range_without_cells_of_its_own_is_not_shown(patches: Mapping[str, Patch]) -> None:
+    known = Setting(vllm="0.32.0+cu130", family="hopper", capability="9.0", method="mtp", backend="TRITON_ATTN")
+    patch = patches["faster"]
+    assert is_shown(patch, known)
+    for other in ({"vllm": "0.32.1"}, {"method": "none"}, {"backend": "FLASH_ATTN"}, {"family": "gb10"}):
+        assert not is_shown(patch, dataclasses.replace(known, **other))
+    assert why_not(patch, [dataclasses.replace(known, vllm="0.32.1")]) == f"{UNMEASURED} vLLM 0.32.1"
 
 
 @pytest.mark.parametrize(
@@ -133,3 +145,20 @@ def test_a_broken_patch_that_another_needs_leaves_both_out(tmp_path: Path) -> No
     write_speed_patch(tmp_path / "patches", more="needs: [broken]\n")
     choice = speed_choice(profile(tmp_path, TRITON), Shelf((tmp_path / "patches",)))
     assert (choice.taken, choice.left_out) == ({}, {"faster": "needs broken, which is left out"})
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ("9,512,1=32,64,8,2", True),
+        ("12,512,1=32,64,8,2 12,256,2=64,16,4,5", True),
+        ("9,512,1=32,16,8,2", False),  # a tile of FP8 has at least 32 keys
+        ("99,512,1=32,64,8,2", False),
+        ("\uff19,512,1=32,64,8,2", False),  # a digit that is not ASCII
+        ("9,512,1=32,64,8,2 9,512,1=16,64,8,2", False),
+        ("9,512,1=48,64,8,2", False),
+        ("9,512,1=32,64,8", False),
+    ],
+)
+def test_launch_parameters_of_ones_own_have_a_form(value: str, fits: bool) -> None:
+    assert (OWN_LAUNCHES.fullmatch(value) is not None and not is_twice(value)) is fits

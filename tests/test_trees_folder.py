@@ -47,6 +47,20 @@ def test_a_link_that_stays_inside_is_followed(tmp_path: Path) -> None:
     assert open_folder(tmp_path, lambda _: WANTED).read("vllm/v1/gone.py") == CORE.encode()
 
 
+def test_files_that_are_all_links_into_one_cache_are_read(tmp_path: Path) -> None:
+    """As `uv pip install --link-mode symlink` makes them."""
+    fake.write_tree(tmp_path / "cache/archive-v0/xyz")
+    for file in (tmp_path / "cache/archive-v0/xyz").rglob("*.py"):
+        linked = tmp_path / "tree" / file.relative_to(tmp_path / "cache/archive-v0/xyz")
+        linked.parent.mkdir(parents=True, exist_ok=True)
+        linked.symlink_to(file)
+    assert open_folder(tmp_path / "tree", lambda _: WANTED).read("vllm/v1/core.py") == CORE.encode()
+    (tmp_path / "tree/vllm/v1/core.py").unlink()
+    (tmp_path / "tree/vllm/v1/core.py").symlink_to(tmp_path / "cache/archive-v0/xyz/vllm/__init__.py")
+    with pytest.raises(EnvironmentMissing, match="is a link that leaves"):  # another file of the cache
+        open_folder(tmp_path / "tree", lambda _: WANTED)
+
+
 def test_a_link_that_leads_out_is_refused_by_name(tmp_path: Path) -> None:
     fake.write_tree(tmp_path / "tree")
     (tmp_path / "secret").write_text("a = 1\n")

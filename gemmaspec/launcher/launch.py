@@ -797,6 +797,7 @@ def is_wrapped(target: ast.AST, value: ast.AST) -> bool:
     return ast.unparse(argument) == ast.unparse(target) or is_wrapped(target, argument)
 
 
+INSIDE = ("__code__", "__defaults__", "__kwdefaults__")  # what a function does, bound inside it
 SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")
 
 
@@ -817,8 +818,10 @@ def sets_name(node: Any, parts: Sequence[str]) -> bool:
     """Return whether one of a file's `writes` may set or delete the name that ends in these parts."""
     name = parts[-1]
     if isinstance(node, ast.Attribute):
-        own = isinstance(node.value, ast.Name) and node.value.id in ("cls", "self") and len(parts) == 1
-        return node.attr == name and not own
+        held = node.value
+        own = isinstance(held, ast.Name) and held.id in ("cls", "self") and len(parts) == 1
+        inside = node.attr in INSIDE and name in (getattr(held, "id", ""), getattr(held, "attr", ""))
+        return inside or (node.attr == name and not own)
     if isinstance(node, ast.Subscript):
         return not isinstance(node.slice, ast.Constant) or node.slice.value == name
     if not isinstance(node, ast.Call):
@@ -1590,12 +1593,17 @@ def stated_version(data: bytes) -> str | None:
 
 
 def read_from(package: Path) -> Read:
-    """Return a reader of the installed package that raises LaunchError(2) for a link that leaves it."""
+    """Return a reader of the installed package that raises LaunchError(2) for a link that leaves it.
+
+    Its files may all be links into one other folder, as uv makes them into its cache.
+    """
     root = os.path.realpath(package)
+    linked = Path(os.path.realpath(package / "__init__.py")).parent
 
     def read(path: str) -> bytes | None:
-        real = os.path.realpath(Path(root, *path.split("/")[1:]))
-        if os.path.commonpath([root, real]) != root:
+        inside = path.split("/")[1:]
+        real = os.path.realpath(Path(root, *inside))
+        if os.path.commonpath([root, real]) != root and Path(real) != linked.joinpath(*inside):
             raise LaunchError(2, f"invalid: {path} of the installed vllm is a link that leaves the package, to {real}")
         if not Path(real).is_file():
             return None
@@ -2249,6 +2257,9 @@ def launch(argv: Sequence[str]) -> NoReturn:
     attested = carry_attestation(options.run_dir, package, overlay, results, changed)
     if attested.folder:
         front.insert(1 if overlay else 0, str(attested.folder))
+    if attested.folder and os.pathsep in str(options.run_dir):
+        why = f"the run folder {options.run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
+        raise LaunchError(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
     program, environment = program_of(command), environment_of([*front, *pythonpath])
     attested.drift = plan.drift
     if row := attested.ask(program, command, environment):

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,9 @@ def refuse_beside(package: Path, targets: Sequence[Target]) -> None:
         inside = package.joinpath(*target.module.split(".")[1:])
         if target.file.endswith("/__init__.py"):
             continue
-        names = re.compile(re.escape(inside.name) + r"\.(?:[^.]+\.)*(?:so|pyd)")
-        found = [one for one in inside.parent.iterdir() if names.fullmatch(one.name)] if inside.parent.is_dir() else []
-        found += [one for one in (inside / "__init__.py", inside / "__init__.pyc") if one.is_file()]
-        found += list(inside.glob("__init__.*.so")) if inside.is_dir() else []
+        places = [inside.with_name(inside.name + end) for end in EXTENSION_SUFFIXES]  # of this Python, not of others
+        places += [inside / f"__init__{end}" for end in (".py", ".pyc", *EXTENSION_SUFFIXES)]
+        found = [one for one in places if one.is_file()]
         if found:
             raise Refused(
                 5,

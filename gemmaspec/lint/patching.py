@@ -13,9 +13,9 @@ from gemmaspec.lint.kv_cache import attention_backend
 from gemmaspec.lint.rule import Issue, Path, rule
 from gemmaspec.lint.subject import Subject
 from gemmaspec.patching.bugs import bug_of
-from gemmaspec.patching.choice import Setting, covers, speed_patches, why_not
+from gemmaspec.patching.choice import Setting, is_shown, speed_patches, why_not
 from gemmaspec.patching.evidence import family_of
-from gemmaspec.patching.launches import OWN_LAUNCHES, PATCH, VARIABLE
+from gemmaspec.patching.launches import OWN_LAUNCHES, PATCH, VARIABLE, is_twice
 
 _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -145,7 +145,7 @@ def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
     known = {patch.id: patch for patch in speed_patches(subject.patches)}
     for path, name in _speed_places(subject):
         patch = known.get(name)
-        if patch and not any(covers(claim, setting) for claim in patch.text.pays):
+        if patch and not is_shown(patch, setting):
             message = f"nothing shows that {name} pays here: {why_not(patch, [setting])}"
             fix = f"measure it: gemmaspec bench {subject.profile.name} --speed-patches 'speed,without {name}'"
             yield Issue(path=path, message=message, fix=fix)
@@ -166,9 +166,13 @@ def speed_of_a_build(subject: Subject) -> Iterator[Issue]:
 def own_launches(subject: Subject) -> Iterator[Issue]:
     """Launch parameters of one's own that no patch would read, or in a form that stops it."""
     value, path = subject.profile.env.get(VARIABLE), ("env", VARIABLE)
-    if value is not None and not OWN_LAUNCHES.fullmatch(value):
+    if value is not None and (not OWN_LAUNCHES.fullmatch(value) or is_twice(value)):
         fix = f"let gemmaspec tune {subject.profile.name} write it"
-        yield Issue(path=path, message="must be rows such as 12,512,1=32,64,8,2 with spaces between", fix=fix)
+        yield Issue(
+            path=path,
+            message="must be rows such as 12,512,1=32,64,8,2 with spaces between, one for each kind of head",
+            fix=fix,
+        )
     elif value is not None and PATCH not in taken(subject):
         yield Issue(
             path=path, message=f"is read by {PATCH} alone, which is left out", fix="list it under patches.speed"
@@ -183,8 +187,7 @@ def taken(subject: Subject) -> frozenset[str]:
     if not isinstance(speed, str):
         return frozenset(speed)
     setting = _setting(subject)
-    found = (one for one in speed_patches(subject.patches) if any(covers(claim, setting) for claim in one.text.pays))
-    return frozenset(patch.id for patch in found)
+    return frozenset(patch.id for patch in speed_patches(subject.patches) if is_shown(patch, setting))
 
 
 def _setting(subject: Subject) -> Setting:

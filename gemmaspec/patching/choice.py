@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from gemmaspec import launcher
 from gemmaspec.errors import PatchError
-from gemmaspec.patching.evidence import Claim
+from gemmaspec.patching.evidence import Claim, family_of, pairs_of, supporting
 from gemmaspec.patching.patch import Patch
 
 Speed = str | Sequence[str]
@@ -54,7 +55,7 @@ def choose(speed: Speed, settings: Sequence[Setting], patches: Mapping[str, Patc
     rows: dict[str, tuple[launcher.Measured, ...]] = {}
     left_out: dict[str, str] = {}
     for patch in speed_patches(patches):
-        covered = [setting for setting in settings if any(covers(claim, setting) for claim in patch.text.pays)]
+        covered = [setting for setting in settings if is_shown(patch, setting)]
         if covered:
             rows[patch.id] = tuple(launcher.Measured(setting.vllm, setting.capability) for setting in covered)
         else:
@@ -102,9 +103,24 @@ def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
             yield patch
 
 
-def covers(claim: Claim, setting: Setting) -> bool:
-    """Return whether a patch was shown to pay there."""
-    return all(inside(claim, setting) for *_, inside in _PARTS)
+def is_shown(patch: Patch, setting: Setting) -> bool:
+    """Return whether a patch was shown to pay there, with cells of this very release."""
+    claims = [claim for claim in patch.text.pays if all(inside(claim, setting) for *_, inside in _PARTS)]
+    pairs = [
+        pair for pair in pairs_of(patch.id, patch.evidence) if _release(pair.having.vllm) == _release(setting.vllm)
+    ]
+    return any(
+        family_of(pair.run.capability) == setting.family
+        and (pair.having.method, pair.having.attention_backend) == (setting.method, setting.backend)
+        for claim in claims
+        for pair in supporting(claim, pairs)
+    )
+
+
+def _release(vllm: str) -> tuple[int, ...]:
+    """Return the release of a version, to compare."""
+    found = re.match(launcher.VERSION_NUMBER, vllm)
+    return launcher.release_key(found[0]) if found else ()
 
 
 def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
@@ -118,6 +134,9 @@ def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
             names = sorted({said(setting) for setting in left} - {""})
             return f"it was not measured with {what} {' or '.join(names)}" if names else unknown
         left = kept
+    releases = {_release(pair.having.vllm) for pair in pairs_of(patch.id, patch.evidence)}
+    if not_measured := sorted({one.vllm for one in left if _release(one.vllm) not in releases}):
+        return f"it was not measured with vLLM {' or '.join(not_measured)}"
     return "it was measured with other combinations of GPU, vLLM, method and attention backend"
 
 

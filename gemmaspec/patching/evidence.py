@@ -5,7 +5,9 @@ A row has the form in which `bench` writes it. Two rows of one run that differ i
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +32,26 @@ FAMILIES: Final = {
     "gb10": ("12.1",),
 }
 """Families of GPUs that share kernels and their tables, by compute capability (NVIDIA's list of CUDA GPUs)."""
+_GPUS: Final = {
+    "H100|H200|H800|GH200": "hopper",
+    "B100|B200|GB200|B300|GB300": "blackwell",
+    "GB10": "gb10",
+    "RTX 50|RTX PRO": "blackwell-rtx",
+    "L4|L40S?|RTX 40|Ada": "ada",
+    "A100|A30|A10G?|A40|A6000|RTX 30": "ampere",
+}
+"""Words in the name of a GPU, as nvidia-smi has it, and its family."""
 LEAST_GAIN: Final = 1.03
 """The gain at which a pair shows something: the same cell measured again differs by up to 3 %."""
 
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
-Seconds = Annotated[FiniteFloat, Field(gt=0)]
+MOST_LOSS: Final = 0.97
+"""What a pair may lose where a patch is claimed to pay."""
+_NUMBERS: Final = frozenset(
+    ("k", "concurrency", "context", "step_ms", "ttft_ms", "tokens_per_second", "answer_tokens", "acceptance")
+)
+
+Seconds = Annotated[FiniteFloat, Field(gt=0, le=1e7)]
 
 
 class Written(BaseModel):
@@ -52,6 +69,8 @@ class Claim(Written):
     gpus: tuple[Literal[tuple(FAMILIES)], ...] = Field(min_length=1)  # type: ignore[valid-type]
     methods: tuple[str, ...] = Field(min_length=1)
     backends: tuple[Annotated[str, Field(pattern=r"^[A-Z0-9_]+$")], ...] = Field(min_length=1)
+    from_tokens: int = Field(default=0, ge=0)
+    """The length of a prompt from which it pays; shorter ones may be slower."""
 
 
 class Cell(Row):
@@ -133,6 +152,11 @@ class Pair:
         return self.without.ttft_ms / self.having.ttft_ms
 
     @property
+    def least(self) -> float:
+        """The smaller of both."""
+        return min(self.step_gain, self.first_token_gain or self.step_gain)
+
+    @property
     def gain(self) -> float:
         """The larger of both, because a patch is for steps or for prompts."""
         return max(self.step_gain, self.first_token_gain or 0.0)
@@ -151,14 +175,44 @@ def read_evidence(folder: Path) -> tuple[Run, ...]:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise PatchError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for measured cells")
-        return _File.model_validate(json.loads(file.read_bytes())).runs
+        runs = _File.model_validate(json.loads(file.read_bytes(), object_pairs_hook=_object)).runs
+        _check_runs(runs)
+        return runs
     except OSError as error:
         raise PatchError(f"cannot read {file}: {error.strerror}") from None
     except ValidationError as error:
         said = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {sentence(one)}" for one in error.errors()]
         raise PatchError("\n".join(f"{file}: {line}" for line in said[:10])) from None
-    except (ValueError, RecursionError):
+    except json.JSONDecodeError:
         raise PatchError(f"{file}: not JSON") from None
+    except (ValueError, RecursionError) as error:
+        raise PatchError(f"{file}: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of the file. Raise ValueError for a key that is there twice, or a number that is text."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key is there twice in {', '.join(key for key, _ in pairs)[:200]}")
+    for key in found.keys() & _NUMBERS:
+        values = found[key] if isinstance(found[key], list) else [found[key]]
+        if any(isinstance(value, (str, bool)) for value in values):
+            raise ValueError(f"{key}: is not a number")
+    return found
+
+
+def _check_runs(runs: Sequence[Run]) -> None:
+    """Raise ValueError for a day that is none or has not come, and for a GPU with another's compute capability."""
+    for index, run in enumerate(runs):
+        try:
+            day = datetime.date.fromisoformat(run.date)
+        except ValueError:
+            raise ValueError(f"runs.{index}.date: {run.date} is no day") from None
+        if day > datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1):
+            raise ValueError(f"runs.{index}.date: {run.date} has not come yet")
+        named = {family for words, family in _GPUS.items() if re.search(rf"\b(?:{words})", run.gpu)}
+        if named and family_of(run.capability) not in named:
+            raise ValueError(f"runs.{index}: {run.gpu} does not have the compute capability {run.capability}")
 
 
 def pairs_of(patch: str, runs: Sequence[Run]) -> tuple[Pair, ...]:
@@ -186,6 +240,7 @@ def supporting(claim: Claim, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
         and launcher.range_contains(claim.versions, pair.having.vllm)
         and pair.having.method in claim.methods
         and pair.having.attention_backend in claim.backends
+        and (pair.having.context or 0) >= claim.from_tokens
     )
 
 
@@ -220,3 +275,7 @@ def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:
                     yield f"no cells with and without the patch for {where} in {EVIDENCE_FILE}"
                 elif best < LEAST_GAIN:
                     yield f"the best cell for {where} is {best:.2f} times as fast, which is within the noise"
+                for pair in own:
+                    if pair.least < MOST_LOSS:
+                        cell = f"{pair.having.concurrency} requests after {pair.having.context} tokens"
+                        yield f"a cell for {where} is {pair.least:.2f} times as fast ({cell}): set from_tokens"

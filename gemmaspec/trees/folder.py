@@ -49,9 +49,15 @@ def read_inside(folder: Path, path: str) -> bytes | None:
 
 
 def resolve_inside(folder: Path, path: str) -> Path:
-    """Return the real path of a path below a folder. Raise EnvironmentMissing if it leaves the folder."""
+    """Return the real path of a path below a folder. Raise EnvironmentMissing if it leaves the folder.
+
+    The files of a vllm/ may all be links into one other folder of that name, as uv makes them into its cache.
+    """
     root = os.path.realpath(folder)
     real = os.path.realpath(folder / path)
-    if os.path.commonpath([root, real]) != root:
+    linked = Path(os.path.realpath(folder / "vllm/__init__.py")).parent.parent
+    beside = os.path.realpath((folder / path).parent)
+    is_cached = Path(real) == linked / path and os.path.commonpath([root, beside]) == root
+    if os.path.commonpath([root, real]) != root and not is_cached:
         raise EnvironmentMissing(f"{folder / path} is a link that leaves {folder}, to {real}")
     return Path(real)

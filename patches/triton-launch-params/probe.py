@@ -30,7 +30,10 @@ def check_own_rows():
 
     own = module._own_launches("12,512,1=16,64,4,2 12,256,2=64,32,8,3")
     assert own == {(12, 512, 1): (16, 64, 4, 2), (12, 256, 2): (64, 32, 8, 3)}
-    with patch.dict(module.PREFILL_LAUNCH, own):
+    bad = "garbage 9,256,1= 1e2 0 9,256,1=16,16,4,2 9,256,2=48,64,8,2 9,256,2=-128,64,8,2"
+    bad += " 9,256=64,64,8 9,256,2=64,64,8,0 \uff19,256,2=64,64,8,2"
+    assert module._own_launches(f"{bad} 12,512,1=16,64,4,2") == {(12, 512, 1): (16, 64, 4, 2)}, "others are ignored"
+    with patch.dict(module.OWN_LAUNCH, own):
         assert [*parameters(12, FULL, 2048).values()] == [16, 64, 4, 2]
         assert [*parameters(12, SLIDING, 2048, BF16).values()] == [64, 32, 8, 3]
         assert parameters(8, FULL, 2048)["num_warps"] is None
