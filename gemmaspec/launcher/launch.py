@@ -1938,6 +1938,9 @@ def carry_attestation(
             runs |= {edit.path} if result.patch.required and result.patch.runner == "any" else set()
     if not hunks:
         return Attestation()
+    if os.pathsep in str(run_dir):
+        why = f"the run folder {run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
+        raise LaunchError(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
     origins = load_next_to_this(ORIGINS)
     root = overlay or package.parent
     targets = [
@@ -1977,6 +1980,15 @@ def load_next_to_this(name: str) -> Any:
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def rank_facts(command: Sequence[str], path: Sequence[str]) -> dict[str, str]:
+    """Return what a rank reports besides, and warn of an NCCL that hangs."""
+    module = load_next_to_this(RANK_FACTS)
+    found: dict[str, str] = module.facts(command, path, installed_version)
+    if hangs := module.nccl_hangs(found["nccl"], eager="--enforce-eager" in command):
+        say(f"WARNING: {hangs}")
+    return found
 
 
 def expect_plan(plan_file: Path, expected: str | None) -> None:
@@ -2257,18 +2269,12 @@ def launch(argv: Sequence[str]) -> NoReturn:
     attested = carry_attestation(options.run_dir, package, overlay, results, changed)
     if attested.folder:
         front.insert(1 if overlay else 0, str(attested.folder))
-    if attested.folder and os.pathsep in str(options.run_dir):
-        why = f"the run folder {options.run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
-        raise LaunchError(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
     program, environment = program_of(command), environment_of([*front, *pythonpath])
     attested.drift = plan.drift
     if row := attested.ask(program, command, environment):
         report["attestation"] = row
     if any(word.partition("=")[0] in ("--nnodes", "-n") for word in command):
-        ranks = load_next_to_this(RANK_FACTS)
-        report["ranks"] = ranks.facts(command, [*front, *sys.path], installed_version)
-        if hangs := ranks.nccl_hangs(report["ranks"]["nccl"], eager="--enforce-eager" in command):
-            say(f"WARNING: {hangs}")
+        report["ranks"] = rank_facts(command, [*front, *sys.path])
     write_report(report_file, report)
     took = report["overlay_ms"]
     ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"
