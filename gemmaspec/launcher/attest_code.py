@@ -12,16 +12,12 @@ import ast
 import collections
 import contextlib
 import hashlib
-import marshal
 import os
-import stat
-import struct
 import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import MAGIC_NUMBER as MAGIC
 from typing import Any
 
 MISSING = object()
@@ -74,7 +70,7 @@ def expected(file: Mapping[str, Any]) -> Expected:
             sha256 = hashlib.sha256(opened.read()).hexdigest()
         if sha256 != file["sha256"]:
             raise ValueError(f"it was changed since the launcher wrote it: sha256 {sha256[:12]}…")
-    code = compiled(data, file["file"]) if file["fresh"] else compile_now(data, file["file"])
+    code = compile(data, file["file"], "exec", dont_inherit=True)
     found = {name: Function(codes=set(codes)) for name, codes in wanted(code, data, file["hunks"]).items()}
     tree = ast.parse(data)
     lines = [line.decode("utf-8", "replace") for line in data.splitlines()]
@@ -175,33 +171,6 @@ def functions_of(code: types.CodeType, above: str = "") -> Iterator[tuple[str, t
             yield name, one
         else:
             yield from functions_of(one, f"{name}.")
-
-
-def compiled(data: bytes, path: str) -> types.CodeType:
-    """Return the code of a file of the overlay, as its import has compiled it, or else compiled now.
-
-    Its __pycache__ is as new as the overlay, so what is in it was compiled from this file, if it bears its time and
-    size. Raise SyntaxError or ValueError for what does not compile.
-    """
-    tag, level = sys.implementation.cache_tag, sys.flags.optimize
-    folder, name = os.path.split(path)
-    kept = os.path.join(folder, "__pycache__", f"{name[:-3]}.{tag}{f'.opt-{level}' if level else ''}.pyc")
-    with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
-        seen = os.stat(path, follow_symlinks=False)
-        opened = os.open(kept, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(opened, "rb") as file:
-            head = file.read(16)
-            fresh = MAGIC + b"\0\0\0\0" + struct.pack("<II", int(seen.st_mtime) & 0xFFFFFFFF, seen.st_size & 0xFFFFFFFF)
-            if head == fresh and stat.S_ISREG(seen.st_mode):
-                code = marshal.load(file)  # noqa: S302 - what this Python has just imported
-                if isinstance(code, types.CodeType):
-                    return code
-    return compile_now(data, path)
-
-
-def compile_now(data: bytes, path: str) -> types.CodeType:
-    """Return the code of a file, compiled as its import would. Raise SyntaxError or ValueError."""
-    return compile(data, path, "exec", dont_inherit=True)
 
 
 def wanted(module: types.CodeType, data: bytes, hunks: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -1686,49 +1686,9 @@ def probed(probe: str, package: Path, environment: Mapping[str, str]) -> dict[st
 
 def installed_version(name: str, path: Sequence[str]) -> str | None:
     """Return the version of a distribution on a search path; None if it is missing."""
-    if plain := plain_version(name, path):
-        return plain
-    from importlib import metadata  # takes as long to import as the rest of a start
+    from importlib import metadata
 
-    for found in metadata.distributions(name=name, path=list(path)):
-        return found.version
-    return None
-
-
-def plain_version(name: str, path: Sequence[str]) -> str | None:
-    """Return the version of the distribution that importlib.metadata would find, if one .dist-info folder states it.
-
-    None for everything else: archives, eggs, several distributions of a name, metadata without a version.
-    """
-    wanted = normalized(name)
-    with contextlib.suppress(OSError):
-        for entry in map(Path, path):
-            if entry.suffix == ".egg" or entry.is_file():
-                return None
-            children = entry.iterdir() if entry.is_dir() else ()
-            if named := [child for child in children if distribution_of(child.name) == wanted]:
-                return stated_in(named[0] / "METADATA") if len(named) == 1 else None
-    return None
-
-
-def distribution_of(folder: str) -> str | None:
-    """Return the distribution whose metadata a folder NAME-VERSION.dist-info holds; None for any other folder."""
-    stem, _, kind = folder.lower().rpartition(".")
-    return normalized(stem.partition("-")[0]) if kind in ("dist-info", "egg-info") else None
-
-
-def normalized(name: str) -> str:
-    """Return a distribution's name in the spelling in which all its spellings are one."""
-    return re.sub(r"[-_.]+", "_", name).lower()
-
-
-def stated_in(metadata: Path) -> str | None:
-    """Return the version in the head of METADATA; None if there is none, or it is not in one plain line."""
-    with contextlib.suppress(OSError, ValueError):
-        head = metadata.read_text(encoding="utf-8").partition("\n\n")[0]
-        found = re.findall(r"^Version: *(\S+)[ \t]*$", head, re.MULTILINE)
-        return found[0] if len(found) == 1 else None
-    return None
+    return next((found.version for found in metadata.distributions(name=name, path=list(path))), None)
 
 
 def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -1945,7 +1905,7 @@ def carry_attestation(
     root = overlay or package.parent
     targets = [
         origins.Target(module=module_of(path), file=str(root / path), sha256=sha256(data[path]), hunks=tuple(rows),
-                       text=data[path].decode("latin-1"), required=path in required, fresh=path in changed,
+                       text=data[path].decode("latin-1"), required=path in required,
                        runs=path in runs)
         for path, rows in hunks.items()
     ]  # fmt: skip

@@ -54,8 +54,6 @@ class Target:
     """Its path in the overlay, or in the package if there is no overlay."""
     sha256: str
     required: bool
-    fresh: bool
-    """Whether the launcher has just written it into the overlay; if not, what its __pycache__ holds may be old."""
     hunks: tuple[Mapping[str, Any], ...]
     text: str = ""
     """The patched file, its bytes as latin-1."""
