@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import json
 import os
-import py_compile
 import types
 import weakref
 from collections.abc import Callable
@@ -61,25 +59,6 @@ def test_a_digest_is_of_what_code_does_not_of_its_place(one: str, other: str, sa
     assert (code_of.digest(function_in(one)) == code_of.digest(function_in(other))) is same
 
 
-@pytest.mark.parametrize("kind", ["fresh", "stale", "unchecked", "link", "other", "none"])
-def test_only_what_was_compiled_from_this_very_file_is_taken_for_its_code(tmp_path: Path, kind: str) -> None:
-    file, kept = tmp_path / "m.py", Path(importlib.util.cache_from_source(str(tmp_path / "m.py")))
-    file.write_text("def f(): return 'other'")
-    if kind != "none":
-        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH if kind == "unchecked" else None
-        py_compile.compile(str(file), invalidation_mode=mode or py_compile.PycInvalidationMode.TIMESTAMP)
-    if kind == "link":
-        kept.rename(tmp_path / "elsewhere.pyc")
-        kept.symlink_to(tmp_path / "elsewhere.pyc")
-    if kind == "other":
-        kept.write_bytes(kept.read_bytes()[:16] + b"not marshal")
-    if kind == "stale":
-        os.utime(file, (1, 1))
-    module = code_of.compiled(b"def f(): return 'text'", str(file))  # another text, to tell the two sources apart
-    found = next(code_of.functions_of(module))[1].co_consts
-    assert ("other" in found) is (kind == "fresh")
-
-
 @pytest.mark.parametrize(
     ("scope", "new", "names"),
     [
@@ -112,7 +91,6 @@ def file_of(text: str, **more: Any) -> dict[str, Any]:
         "file": "/nonexistent/m.py",
         "text": text,
         "sha256": "",
-        "fresh": False,
         "hunks": [HUNK],
         **more,
     }

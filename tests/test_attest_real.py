@@ -48,7 +48,7 @@ from functools import partial
 
 text = "import torch\\ndef value(a):\\n    return a + 1\\n"
 hunk = {"scope": "value", "old": ["x"], "new": ["    return a + 1"]}
-file = {"file": "/nonexistent", "text": text, "fresh": False, "hunks": [hunk]}
+file = {"file": "/nonexistent", "text": text, "hunks": [hunk]}
 (wants,) = code_of.expected(file).functions.values()
 for name, wrap in {
     "compile": torch.compile, "no_grad": torch.no_grad(), "inference_mode": torch.inference_mode(),

@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from gemmaspec.engine.lines import clean
 
-FILE: Final = "attested.json"
-"""In the run folder, next to the launcher's report."""
-MAX_ATTESTED: Final = 4 * 1024 * 1024
-"""Maximum bytes of the verdict."""
+FILE: Final = "attested.json"  # in the run folder, next to the launcher's report
+MAX_ATTESTED: Final = 4 * 1024 * 1024  # bytes
 NOBODY: Final = "no process has attested its patched functions"
 _STATES: Final = ("attested", "different", "not attested")
 
@@ -35,13 +33,8 @@ def parse_attested(text: bytes | None) -> dict[str, Any]:
                 }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         pass
-    return {
-        "state": "not attested",
-        "text": f"NOT ATTESTED: {NOBODY}",
-        "problems": [NOBODY],
-        "notes": [],
-        "processes": [],
-    }
+    nothing: dict[str, Any] = {"problems": [NOBODY], "notes": [], "processes": []}
+    return {"state": "not attested", "text": f"NOT ATTESTED: {NOBODY}", **nothing}
 
 
 def _process(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict
 
 _REPORT: Final = "the launcher's report"
 _MAYBE_UNKNOWN: Final = frozenset({"target", "draft", "nccl", "transformers"})
-"""What a machine may not know: a model without a local copy, a package that is installed otherwise."""
 MOST_APART_S: Final = 30.0
 """Clocks further apart than this make logs of two hosts incomparable, and mean that one of them is not set."""
 

@@ -120,7 +120,7 @@ class Attestor:
             if role:
                 summing.sum_up(self.folder, self.targets)
         except Exception as error:
-            self._tell(f"cannot attest in process {os.getpid()}: {type(error).__name__}: {error}")
+            say(f"cannot attest in process {os.getpid()}: {type(error).__name__}: {error}")
 
     def _rows(self, file: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield a row for each patched name of a file, one for the file if it has none or was not imported."""
@@ -181,12 +181,9 @@ class Attestor:
     def _say_wrong(self, row: Mapping[str, Any]) -> None:
         what = ".".join(part for part in (row["module"], row["function"]) if part)
         line = f"process {os.getpid()} ({summing.title(os.getpid())}): {what} is not the patched one: {row['found']}"
-        self._tell(f"not attested: {line}")
-
-    def _tell(self, line: str) -> None:
         if line not in self.told:
             self.told.add(line)
-            say(line)
+            say(f"not attested: {line}")
 
     def _end(self) -> None:
         """End this process and those below it. vLLM ends when one of its processes does, and then says 5 itself."""

@@ -49,7 +49,7 @@ def sum_up(folder: str, targets: Mapping[str, Any]) -> dict[str, Any]:
     lock = os.open(os.path.join(folder, "sum.lock"), flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        words = sorted((one for one in _words(folder) if one["since"] == born(one["pid"]) != ""), key=_pid)
+        words = [one for one in _words(folder) if one["since"] == born(one["pid"]) != ""]
         known = {word["pid"] for word in words if word["roles"]}
         leader = targets["leader"]
         silent = [f"{one} (pid {pid})" for pid in [leader, *below(leader)] if (one := title(pid)).startswith(TITLES)
@@ -114,10 +114,6 @@ def _titled(one: Mapping[str, Any]) -> str:
 
 def _many(count: int, name: str) -> str:
     return f"{count} {name}{'' if count == 1 else 'es' if name.endswith('s') else 's'}"
-
-
-def _pid(word: Mapping[str, Any]) -> int:
-    return int(word["pid"])
 
 
 def _words(folder: str) -> Iterator[dict[str, Any]]:

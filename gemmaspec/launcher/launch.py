@@ -14,18 +14,7 @@ process of the server then attests its patched functions.
 Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or
 another plan was expected · 6 already running · 130 interrupted. Otherwise the
 process becomes the server.
-
-Contents (a comment marks each section; to read it as a story, start at `launch`):
-
-    The plan            the classes of plan.json, and how it is checked
-    Versions            ranges, releases, and builds that are not releases
-    Reading code        a file as lines and as a syntax tree; which lines are code; digests of code
-    Names that are ...  a patched name that the file binds a second time
-    Finding a place     one hunk in one file: where it applies, and whether that is the right place
-    Deciding            from hunks to files, variants, patches and the plan
-    This machine        the installed vLLM, the packages it needs, the overlay
-    Several machines    the plan that every rank has to have
-    The start           arguments, the report, the log, becoming the server
+A comment marks each section; to read it as a story, start at `launch`.
 """
 
 from __future__ import annotations
@@ -96,18 +85,11 @@ ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_s
 PROBE_S = 300.0  # a probe imports vLLM, which takes a minute from a cold disk
 PROBE_SAYS = "gemmaspec-probe:"
 PROBE_NEEDS = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
-PROBE_SETS = {
-    "VLLM_LOGGING_LEVEL": "CRITICAL",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_PLUGINS": "",
-    "HF_HUB_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "OMP_NUM_THREADS": "1",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-}
+PROBE_SETS = dict.fromkeys(("VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE", "OMP_NUM_THREADS"), "1")
+PROBE_SETS |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "VLLM_PLUGINS": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 PROBE_RUNS = """
 import json, os, sys
-package, found, names = sys.argv[1], None, {}
+package, names = sys.argv[1], {}
 try:
     exec(compile(sys.stdin.read(), "probe.py", "exec"), names)
     is_open, seen = names["probe"]()
@@ -1653,8 +1635,8 @@ def asked(result: PatchResult, package: Path, cache_dir: Path, environment: Mapp
     seen = str(found.get("seen"))[:400]
     if found["state"] == "closed":
         return PatchResult(result.patch, "superseded", None, (), f"its probe finds no bug in this vllm: {seen}")
-    says = "the bug is there" if found["state"] == "open" else "its probe failed"
-    return replace(result, detail="; ".join(part for part in (f"{says}: {seen}", result.detail) if part))
+    says = f"{'the bug is there' if found['state'] == 'open' else 'its probe failed'}: {seen}"
+    return replace(result, detail="; ".join(filter(None, (says, result.detail))))
 
 
 def probed(probe: str, package: Path, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -55,10 +55,8 @@ class Target:
     sha256: str
     required: bool
     hunks: tuple[Mapping[str, Any], ...]
-    text: str = ""
-    """The patched file, its bytes as latin-1."""
-    runs: bool = False
-    """Whether a process has to import it; not one of a patch for one model runner, for instance."""
+    text: str = ""  # of the patched file, its bytes as latin-1
+    runs: bool = False  # whether a process has to import it; not one of a patch for one model runner
 
 
 def refuse_beside(package: Path, targets: Sequence[Target]) -> None:

@@ -152,11 +152,6 @@ class Pair:
         return self.without.ttft_ms / self.having.ttft_ms
 
     @property
-    def least(self) -> float:
-        """The smaller of both."""
-        return min(self.step_gain, self.first_token_gain or self.step_gain)
-
-    @property
     def gain(self) -> float:
         """The larger of both, because a patch is for steps or for prompts."""
         return max(self.step_gain, self.first_token_gain or 0.0)
@@ -276,6 +271,6 @@ def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:
                 elif best < LEAST_GAIN:
                     yield f"the best cell for {where} is {best:.2f} times as fast, which is within the noise"
                 for pair in own:
-                    if pair.least < MOST_LOSS:
+                    if (least := min(pair.step_gain, pair.first_token_gain or pair.step_gain)) < MOST_LOSS:
                         cell = f"{pair.having.concurrency} requests after {pair.having.context} tokens"
-                        yield f"a cell for {where} is {pair.least:.2f} times as fast ({cell}): set from_tokens"
+                        yield f"a cell for {where} is {least:.2f} times as fast ({cell}): set from_tokens"

@@ -76,10 +76,8 @@ def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
         for need in patches[name].text.needs:
             if need not in names[:index]:
                 where = "comes after it" if need in names else "is not listed"
-                raise PatchError(
-                    f"patch {name} needs {need}, which {where}; list {need} before {name}, "
-                    "which changes nothing under a vLLM that does not need it"
-                )
+                free = "; it changes nothing under a vLLM without need of it"
+                raise PatchError(f"patch {name} needs {need}, which {where}; list {need} before {name}{free}")
 
 
 def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ()) -> dict[str, Any]:

@@ -41,7 +41,6 @@ from gemmaspec.sidecar.known import Known, Question
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
 """Bytes after which the log is rotated; one old log is kept."""
-_ATTESTED_EVERY_S: Final = 30.0
 """Seconds between two questions whether the processes run the patched functions; a container is entered for each."""
 _DRAIN_POLL_S: Final = 0.5
 _AGAIN_S: Final = 10.0
@@ -79,7 +78,7 @@ class Watched(Known):
     """When `watch` restarted it, in seconds since 1970."""
     attested: str = ""
     """What the processes attested last."""
-    attested_at: float = 0.0
+    attested_of: int | None = None
     graphs_of: int = 0
     """The start whose CUDA graphs were looked at last, as the faults count them."""
     again: tuple[Event, float] | None = None
@@ -196,10 +195,9 @@ def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterato
 
 
 def _attested(stack: Watched) -> Sequence[Event]:
-    """Return whether the processes have begun, or ceased, to run something else than the patched functions."""
-    if stacks.now() - stack.attested_at < _ATTESTED_EVERY_S:
+    """Return whether the processes of a start that was not looked at yet run the patched functions."""
+    if stack.attested_of == stack.faults.starts:
         return ()
-    stack.attested_at = stacks.now()
     try:
         found = [
             (f"{host}: " if host else "", report["attested"])
@@ -208,6 +206,7 @@ def _attested(stack: Watched) -> Sequence[Event]:
         ]
     except GemmaspecError:  # whether it runs is judged elsewhere
         return ()
+    stack.attested_of = stack.faults.starts
     stack.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
     wrong = "; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested")
     return stack.faults.judged(FaultKind.REPLACED, wrong, over="every process runs the patched functions again")
@@ -307,7 +306,7 @@ def _act(
     stack.again, stack.failed = None, 0
     stack.last = f"{event.kind}: {what}"
     stack.started, stack.since, stack.failures, stack.engine = stacks.find(name), {}, 0, None
-    stack.graphs_of = 0
+    stack.graphs_of, stack.attested_of = 0, None
     stack.faults, stack.question = Faults(limits=stack.faults.limits, reference=stack.faults.reference), Question()
     yield _line(stack, "off" if off else "restarted", reason=what if speedless_first else "")
 
