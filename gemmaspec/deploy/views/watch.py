@@ -41,7 +41,6 @@ from gemmaspec.sidecar.known import Known, Question
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
 """Bytes after which the log is rotated; one old log is kept."""
-"""Seconds between two questions whether the processes run the patched functions; a container is entered for each."""
 _DRAIN_POLL_S: Final = 0.5
 _AGAIN_S: Final = 10.0
 """Seconds before a restart that failed is tried again."""
