@@ -202,7 +202,7 @@ def _check_runs(runs: Sequence[Run]) -> None:
         try:
             day = datetime.date.fromisoformat(run.date)
         except ValueError:
-            raise ValueError(f"runs.{index}.date: {run.date} is no day") from None
+            raise ValueError(f"runs.{index}.date: {run.date} does not exist") from None
         if day > datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1):
             raise ValueError(f"runs.{index}.date: {run.date} has not come yet")
         named = {family for words, family in _GPUS.items() if re.search(rf"\b(?:{words})", run.gpu)}
