@@ -197,7 +197,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_runs(runs: Sequence[Run]) -> None:
-    """Raise ValueError for a day that does not exist or has not come, and for a GPU with another's compute capability."""
+    """Raise ValueError for a day that does not exist or has not come, and for a GPU that has another capability."""
     for index, run in enumerate(runs):
         try:
             day = datetime.date.fromisoformat(run.date)
