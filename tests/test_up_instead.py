@@ -62,9 +62,7 @@ def test_ctrl_c_brings_the_first_one_back(machine: FakeMachine) -> None:
     assert list(machine.running) == ["one"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"), [(("one", "one"), "replaced by itself"), (("two", "one"), "no stack named")]
-)
+@pytest.mark.parametrize(("words", "said"), [(("one", "one"), "instead of itself"), (("two", "one"), "no stack named")])
 def test_what_makes_no_sense_is_refused(
     words: tuple[str, str], said: str, machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
