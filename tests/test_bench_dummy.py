@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 
 from gemmaspec import data
 from gemmaspec.bench.cells import Arm, Cell, Task
+from gemmaspec.bench.page import remarks
 from gemmaspec.bench.result import cell_json, rows_of
-from gemmaspec.bench.settings import arms_of
+from gemmaspec.bench.settings import arms_of, as_json
 from gemmaspec.checkpoint.published.shipped import servable_config, shipped_for
 from gemmaspec.deploy.checks.lint import stop_on_errors
 from gemmaspec.deploy.kept.attention import logged
 from gemmaspec.deploy.speed import dummy
+from gemmaspec.deploy.speed.bench import BenchRequest, _settings, resumed
 from gemmaspec.deploy.speed.bench_patches import patch_arms
 from gemmaspec.deploy.speed.dummy import dummy_overrides
 from gemmaspec.deploy.start.prepare import prepare
@@ -31,6 +34,7 @@ from gemmaspec.rows import Row
 from gemmaspec.stack.speed import speed_choice
 from tests import real
 from tests.fake_vllm import FakeVllm, fake_vllm
+from tests.test_bench_compare import result
 
 HERE = ("runtime.python=/opt/vllm/bin/python",)
 MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp")
@@ -165,6 +169,21 @@ def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
             assert run.serve.attention_backend is None
         if arm.patches != "speed":
             assert not speed_choice(run, shelf).taken
+
+
+def test_a_run_is_taken_up_with_what_it_replaced(tmp_path: Path) -> None:
+    """A result says that weights were random, and --resume does the same again; also one from elsewhere may."""
+    request = BenchRequest(profile="nvidia-31b-mtp", out=tmp_path, dummy_weights=True, contexts=(256,))
+    asked = _settings(request, load_profile("nvidia-31b-mtp"), dummy.PROMPTS)
+    assert (asked.dummy_weights, asked.ignore_eos, asked.prompts) == (True, True, "dummy")
+    document = result() | {"settings": as_json(asked), "profile": "nvidia-31b-mtp"}
+    (tmp_path / "result.json").write_text(json.dumps(document))
+    again = resumed(BenchRequest(profile="nvidia-31b-mtp", out=tmp_path, resume=True))
+    assert (again.dummy_weights, again.contexts, again.ignore_eos) == (True, (256,), True)
+    plain = asked.differs(as_json(dataclasses.replace(asked, dummy_weights=False)))
+    assert plain == "dummy_weights"
+    document["rows"][0]["weights"] = "dummy"
+    assert "Weights are random" in " ".join(remarks(document))
 
 
 @pytest.fixture

@@ -52,6 +52,8 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "Cells marked ! may be unreliable: the reference step changed by more than 3 % while they were measured."
     if any(mark_of(row) not in ("", "!") for row in rows):
         yield "Cells marked with rounds count only those in which the reference step changed by at most 3 %."
+    if any(row.get("weights") == "dummy" for row in rows):
+        yield "Weights are random (--dummy-weights): times are real, answers mean nothing."
     if any(row.get("acceptance_by") == "synthetic" for row in rows):
         yield "Acceptance is synthetic (rejection_sample_method: synthetic): costs are real, E(k) is not."
     if document["settings"].get("ignore_eos"):

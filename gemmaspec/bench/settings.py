@@ -128,7 +128,7 @@ def beyond_measuring(settings: Settings, *, own_prompts: str) -> dict[str, str]:
         found["profile"] = shlex.quote(settings.profile)
     if any(one.partition("=")[0] not in _MEASURING for one in settings.overrides):
         found["overrides"] = shlex.join(word for one in settings.overrides for word in ("--set", one))
-    if settings.prompts != own_prompts:
+    if settings.prompts != own_prompts and not settings.dummy_weights:
         found["prompts"] = shlex.join(("--prompts", settings.prompts))
     if settings.url is not None:
         found["url"] = shlex.join(("--url", settings.url))

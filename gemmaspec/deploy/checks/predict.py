@@ -176,7 +176,7 @@ def _bound(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None, why
         for load in loads
         if (found := roofline(plan, context=context, concurrency=load))
     ]
-    measure = f"gemmaspec bench {profile.name} --save-measured measures it"
+    measure = f"gemmaspec bench {profile.name} --dummy-weights --save-measured measures it"
     return Prediction(
         profile=profile.name,
         basis="bound",

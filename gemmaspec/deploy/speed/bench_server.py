@@ -112,7 +112,8 @@ class Servers:
         machine = self.machine
         versions = [one["vllm"] for one in self.facts.values() if one.get("vllm")]
         spec = self._loaded.profile.speculative
-        synthetic = bool(spec and (self._by_lot or spec.rejection_sample_method == "synthetic"))
+        by_lot = self._starts.dummy and draws_lots(self._loaded.profile)
+        synthetic = bool(spec and (by_lot or spec.rejection_sample_method == "synthetic"))
         return {
             "machine": machine["machine"],
             **({"target": self._loaded.profile.target.model} if not self._url else {}),
@@ -121,10 +122,6 @@ class Servers:
             **({"acceptance_by": "synthetic"} if synthetic else {}),
             **({"weights": "dummy"} if self._starts.dummy else {}),
         }
-
-    @property
-    def _by_lot(self) -> bool:
-        return self._starts.dummy and draws_lots(self._loaded.profile)
 
     @property
     def limit(self) -> int | None:
