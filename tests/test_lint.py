@@ -644,6 +644,8 @@ LORA = ("serve.max_num_seqs=1024", "serve.max_num_batched_tokens=8192")
         ("0.26.0", (_words("--renderer-num-workers", "2"),), "GS112", "--renderer-num-workers > 1"),
         ("0.33.0", (_words("--renderer-num-workers", "2"),), "GS112", None),
         ("0.33.0", (_words("--enable-dbo"),), "GS112", "two micro-batches require"),
+        ("0.32.0", (*MTP, "target.model=nvidia/Gemma-4-26B-A4B-NVFP4"), "GS801", None),
+        ("0.32.0", (*MTP, "target.model=google/gemma-4-26B-A4B"), "GS801", "looks like the base"),
         ("0.33.0", (_words("--enable-dbo"), "machine=cpu"), "GS112", None),
         ("0.33.0", ("env.VLLM_DP_SIZE='2'",), "GS219", "not supported/useful for dense models"),
         ("0.33.0", ("env.VLLM_DP_SIZE='1'",), "GS219", None),

@@ -230,11 +230,12 @@ def unknown_format(subject: Subject) -> Iterator[Issue]:
 
 
 def _is_base(subject: Subject) -> bool:
-    """Return whether the target is a base model: without a chat template, or named Gemma 4 without -it."""
+    """Return whether the target is a base model: without a chat template, or Google's own without -it."""
     if subject.target and subject.target.has_chat_template is not None:
         return not subject.target.has_chat_template
     name = subject.called("target")
-    return bool(_GOOGLE.search(name) and _SIZE.search(name)) and not _INSTRUCT.search(name)
+    own = (subject.name("target") or "").lower().startswith("google/")  # others leave -it out of names of theirs
+    return own and bool(_GOOGLE.search(name) and _SIZE.search(name)) and not _INSTRUCT.search(name)
 
 
 def _size(subject: Subject, role: Role) -> str | None:
