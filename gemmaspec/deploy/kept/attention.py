@@ -81,10 +81,7 @@ def graphs_expected(
 
 
 def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
-    """Return the CUDA graphs that a start will lack, on the GPU of this machine for a profile that names none.
-
-    `elsewhere`: whether it starts on other machines.
-    """
+    """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
     from gemmaspec.machine import readings
     from gemmaspec.profile.machines import ANY_GPU
     from gemmaspec.profile.runs import vllm_of
@@ -181,10 +178,7 @@ class Graphs:
 
 
 def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
-    """Return what a running server that drafts lacks: as its log says, else as its vLLM resolves it; None for nothing.
-
-    Nothing is said of a server without a draft or a GPU, nor where the profile is gone. `log`: what was read of it.
-    """
+    """Return what a running server that drafts on a GPU lacks: as its log, else its vLLM has it; None for nothing."""
     from gemmaspec.profile.load import load_profile
     from gemmaspec.profile.machines import MACHINES
     from gemmaspec.profile.runs import vllm_of
