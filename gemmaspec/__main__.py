@@ -18,14 +18,14 @@ def main() -> None:
     gc.set_threshold(200_000)
     # Otherwise pydantic reads the metadata of every installed package at every start to find plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from gemmaspec.cli.app import run
-    from gemmaspec.lazily import on_first_use
-
-    # Docker's SDK imports it, which takes longer than the rest of the SDK, and needs it only without the ssh program.
-    on_first_use("paramiko")
     try:
+        from gemmaspec.cli.app import run
+        from gemmaspec.lazily import on_first_use
+
+        # Docker's SDK imports it, which takes longer than the rest of the SDK, and needs it only without ssh.
+        on_first_use("paramiko")
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # a second Ctrl-C during the message about the first
+    except KeyboardInterrupt:  # while modules are imported, or a second Ctrl-C during the message about the first
         code = _INTERRUPTED
     gc.freeze()  # the interpreter ends: nothing that is left needs to be searched for cycles
     if code == _INTERRUPTED:

@@ -155,6 +155,11 @@ def unwritable(path: Path, error: OSError) -> EnvironmentMissing:
             f"cannot write {path}: no space left on the disk; nothing was changed",
             hint=f"df -h {path.parent}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
+    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+        return EnvironmentMissing(
+            f"cannot lock {path}: {error.strerror}, so that two commands could work on one server",
+            hint="export GEMMASPEC_STATE=…    # a folder on a local disk; a network's may have no locks",
+        )
     if error.errno in (errno.EISDIR, errno.ENOTEMPTY) and path.is_dir():
         return EnvironmentMissing(f"cannot write {path}: a folder is in its place", hint=f"ls -ld {path}")
     if error.errno in (errno.EACCES, errno.EPERM) and (owner := other_owner(path)):

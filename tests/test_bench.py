@@ -25,9 +25,9 @@ from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, r
 from gemmaspec.bench.settings import NO_TABLE, arms_of
 from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept.address import server_at
 from gemmaspec.deploy.speed.bench_server import Servers
 from gemmaspec.deploy.speed.time_left import TimeLeft
+from gemmaspec.engine.server import server_at
 from gemmaspec.errors import StartFailed, UsageError
 from gemmaspec.live.counters import Counters
 from gemmaspec.live.sample import read_sample

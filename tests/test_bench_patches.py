@@ -17,11 +17,11 @@ from gemmaspec.bench.settings import arms_of
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.compare import lines as compare_lines
 from gemmaspec.deploy.kept import measurements
-from gemmaspec.deploy.kept.address import server_at
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.speed import bench_server
 from gemmaspec.deploy.speed.bench_patches import patch_arms
 from gemmaspec.deploy.speed.bench_server import Servers
+from gemmaspec.engine.server import server_at
 from gemmaspec.errors import PatchError, UsageError
 from gemmaspec.predict.predict import Asked, baseline_of, predict
 from gemmaspec.profile.load import load_profile

@@ -235,3 +235,10 @@ def test_an_error_stays_as_it_was_raised() -> None:
         if node.attr in ("message", "hint", "exit_code") and ast.unparse(node.value) != "self"
     ]
     assert edited == ["help.py"]
+
+
+def test_no_template_but_our_own_is_rendered_here() -> None:
+    """A model's or a profile's chat template is text to copy: Jinja runs what it says, and a sandbox has holes."""
+    users = {str(file.relative_to(PACKAGE)) for file in FILES if any("jinja" in name for name in imports(file))}
+    assert users == {"stack/compose.py"}
+    assert "FileSystemLoader(data.COMPOSE)" in (PACKAGE / "stack" / "compose.py").read_text()

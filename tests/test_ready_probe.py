@@ -22,7 +22,6 @@ from gemmaspec.live.counters import Counters
 from gemmaspec.profile.load import load_profile
 from gemmaspec.ready import first_request as probing
 from gemmaspec.ready.first_request import healthy, probe
-from gemmaspec.ready.metrics import read_counters
 from gemmaspec.smoke.answer import Collector, Malformed
 from tests.fake_server import FakeServer, fake_server
 
@@ -111,11 +110,7 @@ def test_counters_that_cannot_be_read_are_an_error(vllm: FakeServer) -> None:
 
 def test_counters_that_come_late_are_waited_for(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = iter([0, 0, 0, 2, 5, 5])
-    monkeypatch.setattr(
-        probing,
-        "read_counters",
-        lambda *_, **__: Counters(drafts=(n := next(counted)), drafted=4 * n),
-    )
+    monkeypatch.setattr(probing._Asking, "_counters", lambda _: Counters(drafts=(n := next(counted)), drafted=4 * n))
     assert probe(vllm.server(), timeout_s=10).drafts == 5
 
 
@@ -247,11 +242,6 @@ def test_health_is_a_status_of_200(vllm: FakeServer) -> None:
     assert healthy(vllm.server())
     vllm.health = 503
     assert not healthy(vllm.server())
-
-
-def test_counters_are_read_by_themselves(vllm: FakeServer) -> None:
-    vllm.drafted = 7
-    assert read_counters(vllm.server(), timeout_s=3, api_key=None) == Counters(drafts=7, drafted=28, accepted=14)
 
 
 JSON = st.recursive(

@@ -13,8 +13,8 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import stacks, verdicts
-from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
 from gemmaspec.deploy.kept.owner import owned
+from gemmaspec.deploy.kept.stacks import warn_of_neighbours
 from gemmaspec.deploy.views.monitors import prometheus
 from gemmaspec.deploy.views.top import Top
 from gemmaspec.engine.server import Server, State

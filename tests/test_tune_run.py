@@ -16,13 +16,12 @@ import pytest
 from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.cli.app import run
 from gemmaspec.cli.tune import _terminated
-from gemmaspec.deploy.kept.address import server_at
 from gemmaspec.deploy.speed.bench_cells import Measuring
 from gemmaspec.deploy.speed.bench_server import Servers
 from gemmaspec.deploy.speed.tune import TuneRequest, state_file
 from gemmaspec.deploy.speed.tune_field import Compared
 from gemmaspec.deploy.start import tuned
-from gemmaspec.engine.server import Server
+from gemmaspec.engine.server import Server, server_at
 from gemmaspec.errors import EnvironmentMissing, StartFailed, TimedOut
 from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.measure.cell import Asking

@@ -483,3 +483,61 @@ def _words_after_restart(fake: Fake) -> list[str]:
     assert fake.run("restart", "pa").code == 0
     (server,) = servers("pa")
     return server.cmdline()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize("fault", ["full", "read-only", "no locks"])
+def test_a_state_folder_that_takes_nothing_hides_nothing_and_stops_nothing(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    state, port = tmp_path / "state", free_port()
+    state.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1100m", "tmpfs", str(state)], check=False).returncode:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    monkeypatch.setenv("GEMMASPEC_STATE", str(state))
+    environment: dict[str, str] = {}
+    try:
+        fake_runtime.make_models()
+        fake.profile("pa", port)
+        assert fake.run(*UP_PA).code == 0
+        if fault == "full":
+            used = subprocess.run(["df", "--output=used", str(state)], capture_output=True, text=True, check=True)
+            size = f"remount,size={used.stdout.split()[-1]}k"
+            subprocess.run(["mount", "-o", size, str(state)], check=True)
+        elif fault == "read-only":
+            subprocess.run(["mount", "--bind", str(state), str(state)], check=True)
+            subprocess.run(["mount", "-o", "remount,ro,bind", str(state)], check=True)
+        else:  # as some network file systems answer
+            code = "import errno, fcntl\ndef refused(*_):\n    raise OSError(errno.ENOLCK, 'No locks available')\n"
+            (tmp_path / "sitecustomize.py").write_text(f"{code}fcntl.flock = fcntl.lockf = refused\n")
+            environment = {"PYTHONPATH": str(tmp_path)}
+
+        def run(*command: str) -> tuple[int, str]:
+            with fake.start(*command, env=environment) as started:
+                out, err = started.communicate(timeout=60)
+            assert "Traceback" not in err
+            return started.returncode, out + err
+
+        assert run("status", "pa")[0] == 0
+        assert run("status", "pa", "--wait")[0] == 0
+        for command in (("restart", "pa"), (*UP_PA, "--set", "serve.max_num_seqs=2"), ("rollback", "pa")):
+            code, said = run(*command)
+            assert code == 4, (command, said)
+            assert "cannot write" in said or "cannot lock" in said, said
+            assert "GEMMASPEC_STATE" in said or "ls -ld" in said, said
+        assert len(servers("pa")) == 1
+        code, said = run("down", "pa")
+        if fault != "full":  # there is no lock, and nobody else may be kept out
+            assert (code, "gemmaspec down pa --force" in said) == (4, True), said
+            code, said = run("down", "pa", "--force")
+        assert code == 0, said
+        assert servers("pa") == []
+    finally:
+        subprocess.run(["umount", "-q", str(state)] if fault == "read-only" else ["true"], check=False)
+        for process in servers("pa"):
+            process.kill()
+            process.wait(60)
+        subprocess.run(["umount", "-l", str(state)], check=False)
+
+
+UP_PA = ("up", "pa", "--engine", "process")

@@ -12,6 +12,7 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import claims, stacks
+from gemmaspec.deploy.kept.owner import Terminated
 from gemmaspec.deploy.start.decide import UpRequest, decide
 from gemmaspec.deploy.start.observe import load_request, observe
 from gemmaspec.engine.server import Server, State
@@ -274,14 +275,13 @@ def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monke
     assert machine.running["mine"]
 
 
-def test_ctrl_c_does_not_go_back(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_goes_back_and_down_does_not(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     up()
     known_good("mine", monkeypatch)
-    machine.calls.clear()
-    machine.fails["wait"] = KeyboardInterrupt()
-    assert up(*OTHER) == 130
-    assert machine.calls[-1] == "process stop mine:8601"
-    assert machine.running == {}
+    for error, runs in ((KeyboardInterrupt(), ["mine"]), (Terminated(), [])):
+        machine.fails["wait"] = error
+        assert up(*OTHER) == 130
+        assert list(machine.running) == runs
 
 
 def test_restart_checks_before_it_stops(machine: FakeMachine) -> None:

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -255,7 +256,7 @@ def test_a_restart_that_failed_is_tried_again_with_a_growing_wait_and_told(
     gone_server(one, monkeypatch)
     receiver, clock = Receiver(), [1000.0]
     one.tellers = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/x")
-    monkeypatch.setattr(stacks, "now", lambda: clock[0])
+    monkeypatch.setattr(watch, "steady_now", lambda: clock[0])
     fake.metrics = b"\xff"
     restart = Restarts(StartFailed("no memory"))
     at = []
@@ -282,8 +283,8 @@ def test_a_restart_is_not_tried_again_after_down(
     lines = [line for _ in range(4) for line in look(one, power_w=None, restart=restart)]
     assert "tried again in 10 s" in lines[-1].reason
     one.started = dataclasses.replace(one.started, outcome="stopped")
-    now = stacks.now()
-    monkeypatch.setattr(stacks, "now", lambda: now + 60)
+    now = watch.steady_now()
+    monkeypatch.setattr(watch, "steady_now", lambda: now + 60)
     assert [line for _ in range(4) for line in look(one, power_w=None, restart=restart)] == []
     assert len(restart.calls) == 1
 
@@ -515,6 +516,38 @@ def test_a_start_that_is_not_attested_is_an_event_and_the_next_ends_it(
     assert more == []
     monkeypatch.setitem(Engine.report_, "attested", fine)
     assert {line.what for line in read(one, fake, Restarts(), times=2, accepted=3000)} == {"ends"}
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+def test_a_wrong_clock_neither_delays_nor_repeats_anything(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """The machine's clock is set while `watch` runs; what it counts in seconds goes on."""
+    gone_server(one, monkeypatch)
+    fake.metrics = b"\xff"
+    restart = Restarts(StartFailed("no memory"))
+    for _ in range(4):
+        list(look(one, power_w=None, restart=restart))
+    assert (len(restart.calls), one.again is not None) == (1, True)
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + days * 86400)
+    list(look(one, power_w=None, restart=restart))
+    assert len(restart.calls) == 1, "10 s are not over"
+    steady = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: steady() + 11)
+    list(look(one, power_w=None, restart=restart))
+    assert len(restart.calls) == 2
+    kept = verdicts.last_watch(one.started.server.name)
+    assert kept
+    assert kept.looks
+    assert len(kept.restarts) == 2
+
+
+def test_restarts_of_a_time_that_has_not_come_bound_nothing(one: Watched) -> None:
+    event = Event(kind=FaultKind.GONE, begins=True, reason="")
+    policy = Policy(on_exit="restart", most_restarts_per_hour=1)
+    assert reaction(event, policy, restarts=[1e9 + 86400], now=1e9).action == "restart"
+    assert reaction(event, policy, restarts=[1e9 - 60], now=1e9).action == "report"
 
 
 def test_status_shows_what_watch_knows(one: Watched, fake: FakeServer) -> None:

@@ -67,7 +67,7 @@ def _down(name: str) -> bool:
     try:
         return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
     except EnvironmentMissing as error:
-        if error.message.startswith("cannot write "):
+        if error.message.startswith(("cannot write ", "cannot lock ")):
             raise error.amended(error.message, hint=f"gemmaspec down {name} --force    # writes nothing") from None
         raise
 

@@ -37,7 +37,6 @@ def rollback(
 
     With the NAME of a profile that has replicas, goes back to what the last change replaced, one replica at a time.
     """
-    from gemmaspec.cli.text import stack
     from gemmaspec.deploy.kept.groups import is_group
     from gemmaspec.deploy.start import rollback as use_case
     from gemmaspec.deploy.start.knowngood import known_goods
@@ -49,9 +48,8 @@ def rollback(
     if name and is_group(name):
         _replicas(name, to, timeout_s=timeout, json=json)
         return
-    with stack.start_progress() as progress:
-        running = use_case.rollback(name, to=to, timeout_s=timeout, progress=progress)
-    stack.running(running, as_json=json)
+    name = name or use_case.only_name()
+    carry_out(name, partial(use_case.rollback, name, to=to, timeout_s=timeout), as_json=json)
 
 
 def _replicas(name: str, to: str | None, *, timeout_s: float, json: bool) -> None:

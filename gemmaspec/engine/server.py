@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
+from gemmaspec.errors import UsageError
 from gemmaspec.profile.engines import EngineName
 
-__all__ = ["Engine", "EngineName", "Node", "Runs", "Server", "State"]
+__all__ = ["Engine", "EngineName", "Node", "Runs", "Server", "State", "server_at"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,3 +164,15 @@ class Engine(Protocol):
         Only the first engine.report.MAX_REPORT + 1 bytes are read. `service` names another container of the stack,
         which may run while the server does not.
         """
+
+
+def server_at(url: str, *, option: str, name: str) -> Server:
+    """Return the server at an address; `name` stands for it in messages. Raises UsageError that names the option."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 80
+    except ValueError:
+        raise UsageError(f"{option} {url!r} is not an address like http://127.0.0.1:8000") from None
+    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/", "/v1", "/v1/") or parts.username:
+        raise UsageError(f"{option} {url!r} is not an address like http://127.0.0.1:8000")
+    return Server(name=name, folder=Path(os.devnull), port=port, bind=parts.hostname, model="", speculates=False)

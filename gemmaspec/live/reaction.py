@@ -36,7 +36,7 @@ def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: fl
     if not event.begins:
         return Reaction(action="report")
     wished = _wish(event.kind, policy)
-    lately = sum(now - one < HOUR_S for one in restarts)
+    lately = sum(abs(now - one) < HOUR_S for one in restarts)
     if wished == "report" or lately < policy.most_restarts_per_hour:
         return Reaction(action=wished)
     return Reaction(action="report", note=f"not restarted: the limit of {lately} restarts per hour is reached")

@@ -15,7 +15,7 @@ from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.launcher.probe import MAX_TOKENS, QUESTION, SETTLE_S, SETTLE_TRIES
 from gemmaspec.live.counters import Counters
 from gemmaspec.ready.logline import printable
-from gemmaspec.ready.metrics import read_counters
+from gemmaspec.ready.metrics import read_metrics
 from gemmaspec.smoke.answer import FEW, MAX_BYTES, ChatAnswer, Fault, unlikely
 
 HEALTH_TIMEOUT_S: Final = 2.0
@@ -187,7 +187,7 @@ class _Asking:
     def _counters(self) -> Counters:
         if not self.server.speculates:
             return Counters()
-        return read_counters(self.server, timeout_s=self.ends - time.monotonic(), api_key=self.key)
+        return Counters.of(read_metrics(self.server, timeout_s=self.ends - time.monotonic(), api_key=self.key))
 
     def _settled(self, before: Counters) -> Counters:
         """Return the increase of the counters by one request, once they have stopped growing."""

@@ -8,7 +8,6 @@ from typing import Final
 from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import StartFailed
-from gemmaspec.live.counters import Counters
 from gemmaspec.live.sample import Sample, read_sample
 
 LOOK_S: Final = 2.0
@@ -28,8 +27,3 @@ def read_metrics(server: Server, *, timeout_s: float, api_key: str | None) -> Sa
         return read_sample(reply.body.decode("utf-8", "replace"), at=time.monotonic())
     except (ValueError, OverflowError, IndexError, KeyError):
         raise UnreadableMetrics("the counters of /metrics cannot be read") from None
-
-
-def read_counters(server: Server, *, timeout_s: float, api_key: str | None) -> Counters:
-    """Return what an answer needs of the counters of now. Raises what `read_metrics` raises."""
-    return Counters.of(read_metrics(server, timeout_s=timeout_s, api_key=api_key))

@@ -63,7 +63,7 @@ class Known:
     last: str = ""
     """The last action, and why it was done or left undone."""
     failures: int = 0
-    kept_at: float = 0.0
+    kept_at: float = float("-inf")
 
     @property
     def unreachable(self) -> bool:
@@ -85,8 +85,9 @@ class Known:
         if self.faults.silent(power_w=power_w):
             self.question.ask(send, every_s=self.faults.limits.patience(power_w))
 
-    def is_due(self, now: float, *, happened: bool) -> bool:
-        """Return whether what is known is to be written down after a look, at `now` in seconds since 1970."""
+    def is_due(self, *, happened: bool) -> bool:
+        """Return whether what is known is to be written down after a look."""
+        now = time.monotonic()
         due = happened or now - self.kept_at >= _KEEP_EVERY_S
         self.kept_at = now if due else self.kept_at
         return due

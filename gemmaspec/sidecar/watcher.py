@@ -56,9 +56,8 @@ class Watcher(Known):
         for line in self._look():
             happened = True
             yield line
-        now = time.time()
-        if self.is_due(now, happened=happened):
-            yield from self._keep(now)
+        if self.is_due(happened=happened):
+            yield from self._keep(time.time())
 
     def _look(self) -> Iterator[dict[str, Any]]:
         try:

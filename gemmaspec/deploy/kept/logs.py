@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Iterator
@@ -10,16 +11,19 @@ from typing import Final
 
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.groups import is_group
-from gemmaspec.deploy.kept.stacks import FAILED_LOG
-from gemmaspec.engine.lines import host_line
+from gemmaspec.deploy.kept.stacks import FAILED_LOG, Started
+from gemmaspec.engine import tail as tail_of
+from gemmaspec.engine.lines import host_line, lines
 from gemmaspec.engine.merged import merged
 from gemmaspec.engine.process import LOG
-from gemmaspec.engine.server import Engine, Server
+from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, write_whole
+from gemmaspec.ready.death import Death, death, failed
 from gemmaspec.ready.logline import without_secrets
 
 _KEPT_LINES: Final = 20_000
+_WHY_LINES: Final = 5000
 
 
 def logs(name: str, *, follow: bool, tail: int | None, previous: bool) -> Iterator[str]:
@@ -75,3 +79,21 @@ def _lines(file: Path) -> Iterator[str]:
                 yield line.rstrip("\n")
     except OSError as error:
         raise UnreadableFile(file, str(error.strerror)) from None
+
+
+def why_ended(started: Started, state: State) -> Death:
+    """Return why a server has ended that nobody stopped, or why its start failed; an empty reason if nothing shows."""
+    name = started.server.name
+    with contextlib.suppress(GemmaspecError):
+        if started.outcome == "failed" and state.status == "absent":
+            return failed(list(lines(tail_of.read(stacks.stack_folder(name) / FAILED_LOG, tail=_WHY_LINES))))
+        said = list(stacks.engine_of(started).logs(started.server, tail=_WHY_LINES))
+        return death(said, exit_code=state.exit_code)
+    return Death(why="")
+
+
+def next_after(started: Started, state: State) -> str:
+    """Return the command that gets a server running again whose processes have ended."""
+    if state.detail:  # what it left behind is in the way of a start
+        return f"gemmaspec down {started.server.name}    # then: {started.again}"
+    return started.again

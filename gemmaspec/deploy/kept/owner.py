@@ -77,12 +77,20 @@ class Holder(Caller):
         return f"gemmaspec {self.command} (pid {self.pid}, for {seconds}{f', {self.phase}' if self.phase else ''})"
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as `down` and service managers send it: Ctrl-C by somebody who wants nothing to run."""
+
+
 class Owner:
     """A stack locked by this process; `tell` shows others the current step."""
 
     def __init__(self, holder: Holder) -> None:
         self._holder = holder
-        self._tell(holder)
+        try:
+            self._tell(holder)
+        except GemmaspecError:
+            if holder.command != "down":  # a full disk starts nothing, and keeps nothing running
+                raise
 
     def tell(self, phase: str) -> None:
         """Record the current step. A full disk does not stop the command."""
@@ -204,10 +212,10 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         return
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise Terminated
 
     def dropped(what: sys.UnraisableHookArgs) -> None:
-        if what.exc_type is not KeyboardInterrupt:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
             hook(what)
             return
         again = threading.Timer(_DROPPED_S, os.kill, (os.getpid(), signal.SIGTERM))

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -243,3 +243,17 @@ def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
         raise EnvironmentMissing(f"{error.message}; whether its server runs: {state.detail}", hint=state.hint)
     if error.path.is_dir() and not error.path.is_symlink():
         raise UnreadableFile(error.path, error.why, hint=f"rm -r {error.path}")
+
+
+def warn_of_neighbours(own: str, note: Callable[[str], None]) -> None:
+    """Say which other stacks of gemmaspec run on this machine, because they slow down what is measured.
+
+    A stack whose state cannot be determined is left out: whether it costs anything is not known.
+    """
+    others = [one for one in started_stacks() if one.server.name != own and not one.server.nodes]
+    running = [one.server.name for one in others if look(one).status in ("running", "restarting")]
+    if not running:
+        return
+    verb = "runs" if len(running) == 1 else "run"
+    note(f"warning: {', '.join(running)} {verb} on this machine too, and may slow down what is measured")
+    note(f"    gemmaspec down {running[0]}")

@@ -45,7 +45,7 @@ class Watching:
     @property
     def looks(self) -> bool:
         """Whether `watch` still looks."""
-        return time.time() - self.at <= max(_SILENT_S, 5 * self.interval)
+        return abs(time.time() - self.at) <= max(_SILENT_S, 5 * self.interval)
 
     @property
     def hangs_since(self) -> float | None:

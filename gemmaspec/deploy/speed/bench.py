@@ -18,8 +18,8 @@ from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
 from gemmaspec.bench.result import RESULT
 from gemmaspec.bench.settings import Settings, arms_of, as_json, in_words
 from gemmaspec.deploy.kept import groups, measurements
-from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
 from gemmaspec.deploy.kept.signed import is_own, signature
+from gemmaspec.deploy.kept.stacks import warn_of_neighbours
 from gemmaspec.deploy.speed import dummy
 from gemmaspec.deploy.speed.bench_cells import OWN, Measuring, prompt_set
 from gemmaspec.deploy.speed.bench_patches import patch_arms

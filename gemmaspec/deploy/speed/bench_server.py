@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.address import server_at
 from gemmaspec.deploy.kept.attention import logged
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.speed.dummy import draws_lots, dummy_overrides
@@ -23,7 +22,7 @@ from gemmaspec.deploy.start.resolve import cached, resolve
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.deploy.start.up import up
 from gemmaspec.engine.http import exchange
-from gemmaspec.engine.server import EngineName, Server
+from gemmaspec.engine.server import EngineName, Server, server_at
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.launcher import LEFT_OUT
 from gemmaspec.machine import nvidia

@@ -14,7 +14,7 @@ from gemmaspec import __version__, data
 from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.bench.cells import Cell as Place
 from gemmaspec.bench.prompts import PromptSet, chosen
-from gemmaspec.deploy.kept.neighbours import warn_of_neighbours
+from gemmaspec.deploy.kept.stacks import warn_of_neighbours
 from gemmaspec.deploy.speed.bench_cells import Measuring, prompt_set
 from gemmaspec.deploy.speed.bench_server import Servers, Starts
 from gemmaspec.deploy.speed.kernels import launches_of

@@ -30,12 +30,13 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
     _prepare(decide(request, observed), engine, progress)
     back = up.again(before, timeout_s=max(request.timeout_s, UpRequest.timeout_s))
     progress.note(f"stopping {before}")
-    down.down(before, progress.note)
     try:
+        down.down(before, progress.note)
         return up.up(request, progress)
     except BaseException as error:
         progress.note(f"{name} does not run; starting {before} again")
         try:
+            down.down(before)  # its end may have begun
             up.up(back, progress)
         except GemmaspecError as again:
             outlook = f"{before} did not start again either: {again.message}"

@@ -22,13 +22,12 @@ from gemmaspec.trees.tree import UNKNOWN
 from gemmaspec.trees.versions import interpreter_versions
 
 
-def rollback(name: str | None, *, to: str | None, timeout_s: float, progress: StartProgress) -> Running:
+def rollback(name: str, progress: StartProgress, *, to: str | None, timeout_s: float) -> Running:
     """Return to the newest known good stack that is not the current one, or to the one with the id `to`.
 
     It is started as `up` starts one. Raises UsageError if there is no such stack, EnvironmentMissing if its image is
     gone and no registry has it, DifferencesFound if its runtime or a model's folder has changed; else as `up`.
     """
-    name = name or only_name()
     _refuse_nodes(name)
     with owned(name, "rollback", note=progress.note) as owner:
         return restore(choose(name, to), Told(progress=progress, owner=owner), timeout_s=timeout_s)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from gemmaspec.deploy.kept import claims, stacks
 from gemmaspec.deploy.kept.logs import keep_log
 from gemmaspec.deploy.kept.models import TINY, ModelRef, check_access, check_folder, hub_answers
-from gemmaspec.deploy.kept.owner import Owner
+from gemmaspec.deploy.kept.owner import Owner, Terminated
 from gemmaspec.deploy.kept.stacks import Outcome, Started
 from gemmaspec.deploy.start import knowngood, lock
 from gemmaspec.deploy.start.ahead import downloads_told, earlier_start, remember
@@ -287,6 +287,9 @@ def nothing_lost(start: Start, told: Told, *, go_back: Callable[[KnownGood], Run
         if before is None or stacks.look(before.started).status not in ("absent", "exited"):
             raise
         raise _with_outlook(start, error, told, go_back=go_back) from None
+    except KeyboardInterrupt as error:  # the end of the earlier server may have begun
+        _after_interrupt(start, error, told, go_back=go_back)
+        raise
 
 
 @contextlib.contextmanager
@@ -295,7 +298,8 @@ def undone_on_failure(
 ) -> Iterator[None]:
     """Stop this start if anything fails in the body, Ctrl-C included.
 
-    Its log is kept, its record says that it failed, and the error says what runs now.
+    Its log is kept, its record says that it failed, and the error says what runs now. After Ctrl-C, what ran before
+    runs again.
     """
     try:
         yield
@@ -315,6 +319,7 @@ def undone_on_failure(
             told.doing("stopping")
             told.note(f"stopping {start.server.name} (up to {_grace(start):.0f} s; Ctrl-C again kills it)")
         _end(start, engine, "interrupted" if interrupted else "failed")
+        _after_interrupt(start, error, told, go_back=go_back)
         raise
 
 
@@ -333,6 +338,16 @@ def _end(start: Start, engine: Engine, outcome: Outcome) -> tuple[Path | None, G
         return log, error if start.server.nodes else None
     _record_failure(start, outcome)
     return log, None
+
+
+def _after_interrupt(
+    start: Start, error: BaseException, told: Told, *, go_back: Callable[[KnownGood], Running]
+) -> None:
+    """Start again what ran before a start that Ctrl-C has ended; `down` and service managers want nothing to run."""
+    if isinstance(error, KeyboardInterrupt) and not isinstance(error, Terminated) and start.rollback:
+        told.note(f"going back to {start.rollback.id}, which ran before; Ctrl-C again leaves it stopped")
+        with contextlib.suppress(GemmaspecError):
+            go_back(start.rollback)
 
 
 def _grace(start: Start) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gemmaspec.deploy.kept import owner, stacks
-from gemmaspec.deploy.kept.died import next_after, why_ended
+from gemmaspec.deploy.kept.logs import next_after, why_ended
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.start import knowngood
 from gemmaspec.deploy.start.decide import decide

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.deploy.kept import measurements, stacks
-from gemmaspec.deploy.kept.address import server_at
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.kept.verdicts import keep_smoke
 from gemmaspec.engine.http import exchange
-from gemmaspec.engine.server import Server
+from gemmaspec.engine.server import Server, server_at
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.measure.chat import ChatAsking, ask_all

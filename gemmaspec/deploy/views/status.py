@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.deploy.kept import owner, stacks
 from gemmaspec.deploy.kept.attention import Graphs, Logged, graphs_lost, of_running
-from gemmaspec.deploy.kept.died import next_after, why_ended
+from gemmaspec.deploy.kept.logs import next_after, why_ended
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.kept.verdicts import Last, hang_of, last_verdicts
 from gemmaspec.deploy.start import speedless
@@ -27,7 +27,7 @@ from gemmaspec.measure.load import AT_ONCE, together
 from gemmaspec.profile.engines import uses_image
 from gemmaspec.ready.death import Death
 from gemmaspec.ready.first_request import api_key_for, healthy
-from gemmaspec.ready.metrics import read_counters
+from gemmaspec.ready.metrics import read_metrics
 from gemmaspec.ready.phases import PhaseTracker
 from gemmaspec.trees.provenance import ChangedFile, compare
 
@@ -335,7 +335,7 @@ def _changes(engine: Engine, started: Started) -> tuple[ChangedFile, ...]:
 
 def _counters(started: Started) -> Counters | None:
     try:
-        return read_counters(started.server, timeout_s=3, api_key=api_key_for(started.server))
+        return Counters.of(read_metrics(started.server, timeout_s=3, api_key=api_key_for(started.server)))
     except GemmaspecError:
         return None
 
@@ -351,4 +351,5 @@ def after_interrupt(name: str, note: Callable[[str], None]) -> str:
         return f"interrupted; {name} keeps running"
     if state.status == "unknown":
         return f"interrupted; cannot tell whether {name} runs: {state.detail}"
+    note(f"gemmaspec restart {name}    # starts it as it ran before")
     return f"interrupted; {name} is not running"

@@ -88,6 +88,14 @@ class Watched(Known):
     """The engine of a server on several machines, which is asked at every look."""
 
 
+_ZERO: Final = time.time() - time.monotonic()
+
+
+def steady_now() -> float:
+    """Return the seconds since 1970 on a clock that nobody sets while this process runs."""
+    return round(_ZERO + time.monotonic(), 3)
+
+
 def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
     """Return the stacks of these names, or all that were started here, with what their profiles allow.
 
@@ -148,18 +156,17 @@ def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: f
     for line in _look(stack, power_w=power_w, restart=restart):
         happened = True
         yield line
-    now = stacks.now()
-    if stack.is_due(now, happened=happened):
+    if stack.is_due(happened=happened):
         with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
-            keep_watch(stack.started.server.name, _verdict(stack, now, interval))
+            keep_watch(stack.started.server.name, _verdict(stack, interval))
 
 
-def _verdict(stack: Watched, now: float, interval: float) -> Watching:
+def _verdict(stack: Watched, interval: float) -> Watching:
     blind = stack.started.server.speculates and stack.faults.reference is None
     return Watching(
-        at=now,
+        at=stacks.now(),
         active={str(kind): since for kind, since in stack.since.items()},
-        restarts=tuple(at for at in stack.restarts if now - at < HOUR_S),
+        restarts=tuple(at for at in stack.restarts if abs(steady_now() - at) < HOUR_S),
         last=stack.last,
         unknown=(NO_REFERENCE,) if blind else (),
         interval=interval,
@@ -168,7 +175,7 @@ def _verdict(stack: Watched, now: float, interval: float) -> Watching:
 
 
 def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
-    if stack.again and stacks.now() >= stack.again[1]:
+    if stack.again and steady_now() >= stack.again[1]:
         yield from _try_again(stack, stack.again[0], restart)
         return
     if stack.started.server.nodes and (lost := _lost_rank(stack)):
@@ -268,10 +275,10 @@ def _end_ranks(stack: Watched, lost: State, restart: Restart) -> Iterator[WatchL
 def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
     for event in events:
         if event.begins:
-            stack.since[event.kind] = stacks.now()
+            stack.since[event.kind] = steady_now()
         else:
             stack.since.pop(event.kind, None)
-        done = reaction(event, stack.policy, restarts=stack.restarts, now=stacks.now())
+        done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
         speed = suspects.of(stack.started, event, stack.engine) if event.begins else ()
         said = [event.reason, done.note, suspects.sentence(stack.started.server.name, speed)]
         reason = "; ".join(part for part in said if part)
@@ -291,7 +298,7 @@ def _act(
     name = stack.started.server.name
     if drains(event.kind):
         yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
-    stack.restarts.append(stacks.now())
+    stack.restarts.append(steady_now())
     off = done.action == "off" and not speedless_first
     what = "restarted without speculation" if off else "restarted"
     what += f" and without {', '.join(speed)}" if speedless_first else ""
@@ -318,7 +325,7 @@ def _failed(stack: Watched, event: Event, why: str) -> WatchLine:
     """Note that a restart failed, tell of it, and set when it is tried again; each wait is twice the one before."""
     stack.failed += 1
     wait = min(_AGAIN_S * 2 ** (stack.failed - 1), _AGAIN_AT_MOST_S)
-    stack.again = (event, stacks.now() + wait)
+    stack.again = (event, steady_now() + wait)
     stack.last = f"{event.kind}: a restart failed; tried again in {wait:.0f} s"
     _hand_on(stack, event, f"a restart failed: {why}; tried again in {wait:.0f} s")
     return _line(stack, "failed", reason=f"{why}; tried again in {wait:.0f} s")
@@ -332,7 +339,7 @@ def _try_again(stack: Watched, event: Event, restart: Restart) -> Iterator[Watch
         if now.outcome == "stopped" or stacks.look(now).status == "running":
             stack.failed = 0
             return
-    done = reaction(event, stack.policy, restarts=stack.restarts, now=stacks.now())
+    done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
     if done.note:
         stack.last = f"{event.kind}: {done.note}"
         _hand_on(stack, event, done.note)

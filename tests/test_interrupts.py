@@ -1,0 +1,133 @@
+"""Ctrl-C in a terminal, at a random moment of every long command: what ran before runs, or what was asked for.
+
+The suite presses it a few times; GEMMASPEC_TEST_INTERRUPTS=40 does it more often and prints what became of each command.
+GEMMASPEC_TEST_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import random
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.deploy.kept import stacks
+from tests import fake_runtime
+from tests.docker_support import wait_for
+from tests.fake_runtime import Fake
+from tests.real import free_port
+from tests.test_up_faults import servers
+
+TIMES = int(os.environ.get("GEMMASPEC_TEST_INTERRUPTS", "9"))
+SEED = int(os.environ.get("GEMMASPEC_TEST_SEED", str(random.randrange(10**6))))
+UP = ("up", "pa", "--engine", "process")
+SLOW = {"FAKE_VLLM_SECONDS": "0.7", "FAKE_VLLM_SILENT": "/v1/models"}
+"""Half a second of a start to interrupt; bench and tune wait where they ask for the model."""
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "up": UP,
+    "change": (*UP, "--set", "serve.max_num_seqs=3"),
+    "restart": ("restart", "pa"),
+    "rollback": ("rollback", "pa"),
+    "down": ("down", "pa"),
+    "switch": ("up", "pb", "--engine", "process", "--instead-of", "pa"),
+    "bench": ("bench", "pa", "--engine", "process", "--replace"),
+    "tune": ("tune", "pa", "--engine", "process", "--replace", "--budget", "60s"),
+    "watch": ("watch", "pa"),
+    "wait": ("status", "pa", "--wait"),
+    "top": ("top", "pa"),
+    "logs": ("logs", "-f", "pa"),
+}
+LOOKS = ("watch", "wait", "top", "logs")
+"""Commands that change nothing."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
+    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as made:
+        yield made
+
+
+def interrupted(fake: Fake, command: Sequence[str], after_s: float, folder: Path) -> tuple[int, str]:
+    """Run a command in the foreground of a terminal, press Ctrl-C after so many seconds, and return how it ended."""
+    pid, terminal = pty.fork()
+    if not pid:  # pragma: no cover
+        os.chdir(folder)
+        os.execve(sys.executable, [sys.executable, "-m", "gemmaspec", *command], fake.environment(SLOW))
+    said, press, until = b"", time.monotonic() + after_s, time.monotonic() + 90
+    pressed = False
+    with contextlib.suppress(OSError):  # the terminal has no reader any more
+        while time.monotonic() < until:
+            if not pressed and time.monotonic() >= press:
+                os.write(terminal, b"\x03")
+                pressed = True
+            if select.select([terminal], [], [], 0.02)[0]:
+                said += os.read(terminal, 65536)
+    if time.monotonic() >= until:
+        os.kill(pid, 9)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    return code, said.decode(errors="replace")
+
+
+def prepare(fake: Fake, name: str) -> None:
+    """Let pa run, with an earlier stack to go back to; or nothing, for `up`."""
+    for stack in ("pa", "pb"):
+        fake.run("down", stack)
+    if name == "up":
+        return
+    if name == "rollback":
+        assert fake.run(*UP, "--set", "serve.max_num_seqs=2").code == 0
+    done = fake.run(*UP)
+    assert done.code == 0, done.err
+
+
+def test_ctrl_c_at_any_moment_leaves_the_old_state_or_the_new_one(place: Fake, tmp_path: Path) -> None:
+    fake_runtime.make_models()
+    for name in ("pa", "pb"):
+        place.profile(name, free_port())
+    chosen = random.Random(SEED)
+    names = [name for _ in range(1 + TIMES // len(COMMANDS)) for name in chosen.sample(sorted(COMMANDS), len(COMMANDS))]
+    try:
+        for number, name in enumerate(names[:TIMES]):
+            prepare(place, name)
+            before = {process.pid for process in servers()}
+            after_s = chosen.uniform(0.1, 4.0)
+            code, said = interrupted(place, COMMANDS[name], after_s, tmp_path)
+            end = check(place, name, code, said, before)
+            print(f"{number}: {name} at {after_s:.2f} s: exit {code}, {end}", flush=True)  # noqa: T201
+    finally:
+        print(f"seed {SEED}")  # noqa: T201
+        for name in ("pa", "pb"):
+            place.run("down", name)
+            shutil.rmtree(stacks.stack_folder(name), ignore_errors=True)
+
+
+def check(fake: Fake, name: str, code: int, said: str, before: set[int]) -> str:
+    """Return what runs now. Fails if that is neither what ran nor what was asked for, or the next command fails."""
+    shown = f"seed {SEED}, {name}, exit {code}: {said[-3000:]}"
+    assert "Traceback" not in said, shown
+    assert code in ((0, 130, -2) if name != "bench" else (0, 1, 130)), shown  # -2: a shell says 130
+    wait_for(lambda: len(servers()) <= 1, seconds=20)  # no orphan
+    running = servers()
+    if name in LOOKS:
+        assert {process.pid for process in running} == before, shown
+    end = "nothing runs" if not running else "the old one" if running[0].pid in before else "a new one"
+    recorded = [stack for stack in stacks.started_stacks() if stacks.look(stack).status == "running"]
+    assert len(recorded) == len(running), shown
+    if name in ("change", "switch", "restart"):
+        assert running, shown
+    if name == "rollback" and code == 130:
+        assert running or "gemmaspec restart pa" in said, shown
+    used = "pb" if recorded and recorded[0].server.name == "pb" else "pa"
+    assert fake.run("status", used).code in (0, 1), shown
+    done = fake.run("up", used, "--engine", "process")
+    assert done.code == 0, (shown, done.err)
+    return end
