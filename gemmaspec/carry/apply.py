@@ -59,7 +59,7 @@ def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) 
     chosen = load_set(patches, folders)
     for error in chosen.refused.values():
         raise error
-    ids = list(dict.fromkeys(one.id for judge in chosen.judges.values() for one in judge.patches))
+    ids = list(dict.fromkeys(patch.id for judge in chosen.judges.values() for patch in judge.patches))
     speed = {id_: () for id_ in ids if chosen.every[id_].is_speed}
     ids = [id_ for id_ in ids if id_ not in speed]
     optional = [] if patches else [id_ for id_ in ids if not is_required(id_, asked_for=bool(folders))]
@@ -81,7 +81,7 @@ def _stop_on_conflict(
 ) -> None:
     """Raise PatchConflict for a required patch that does not fit, and for a speed patch asked for by name."""
     unfit = [result for result in results if result.state not in launcher.FITS and result.patch.required]
-    unfit += [one for one in results if one.state == launcher.LEFT_OUT and one.patch.id in asked_for]
+    unfit += [left for left in results if left.state == launcher.LEFT_OUT and left.patch.id in asked_for]
     if not unfit:
         return
     lines = [f"{', '.join(result.patch.id for result in unfit)} does not fit vllm {version}; nothing was written"]

@@ -20,21 +20,21 @@ def ask(
     cells: Sequence[PatchOnTree], patches: PatchSet, say: Callable[[str], None]
 ) -> tuple[list[PatchOnTree], list[str]]:
     """Return the cells, with `superseded` for a conflict whose probe finds no bug; and notes on what was not asked."""
-    found, notes = [], []
+    asked, notes = [], []
     with Behaviour(say) as behaviour:
         for cell in cells:
             patch = patches.every.get(cell.verdict.patch)
             if patch is None or cell.verdict.state not in ("conflict", "ambiguous", "missing"):
-                found.append(cell)
+                asked.append(cell)
                 continue
             try:
                 folder = _folder(cell.place)
-                found.append(_asked(cell, patch, folder, behaviour) if folder else cell)
+                asked.append(_asked(cell, patch, folder, behaviour) if folder else cell)
                 notes += [] if folder else [f"{patch.id} on {cell.place}: a probe needs a release or --tree"]
             except GemmaspecError as error:
-                found.append(cell)
+                asked.append(cell)
                 notes.append(f"{patch.id} on {cell.place}: {error.message}")
-    return found, notes
+    return asked, notes
 
 
 def _folder(place: TreeSource) -> Path | None:

@@ -114,16 +114,16 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
     pairs = {}
     for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
         edit = _edit(file, scopes, files[file.path])
-        found = _decided(edit, files[edit.path])
-        if found.before is None or found.after is None or found.state != "applies":
-            where = f"{found.path}:{found.line or 1}: {found.state}: {found.detail}"
+        decision = _decided(edit, files[edit.path])
+        if decision.before is None or decision.after is None or decision.state != "applies":
+            where = f"{decision.path}:{decision.line or 1}: {decision.state}: {decision.detail}"
             raise PatchConflict(
                 f"{new.id} does not apply to {reader.place}: {where}"
-                if found.state != "applied"
+                if decision.state != "applied"
                 else f"{reader.place} already has it: {where}",
                 hint="name another release, or none to import the diff unchanged",
             )
-        pairs[edit.path] = found.before, found.after
+        pairs[edit.path] = decision.before, decision.after
     diffs = diffs_of(pairs)
     return NewPatch(
         id=new.id,
@@ -142,16 +142,16 @@ def _decided(edit: launcher.FileEdit, data: bytes | None) -> launcher.FileResult
     Three lines of context occur more than once in some files of vLLM. If the old lines of every hunk begin exactly at
     the line that its header states, the diff says which of them it means.
     """
-    found = launcher.decide_file(edit, data)
-    if data is None or found.state not in ("ambiguous", "conflict"):
-        return found
+    decision = launcher.decide_file(edit, data)
+    if data is None or decision.state not in ("ambiguous", "conflict"):
+        return decision
     try:
         source = launcher.Source(data)
         if not all(source.has(hunk.old, hunk.line - 1) for hunk in edit.hunks):
-            return found
+            return decision
         return launcher.decide_places(edit, source, [launcher.Found("applies", hunk.line - 1) for hunk in edit.hunks])
     except launcher.NOT_PYTHON:
-        return found
+        return decision
 
 
 def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher.FileEdit:
@@ -160,8 +160,8 @@ def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher
     The context of a foreign diff may begin inside a docstring; then the scope has to end in __doc__.
     """
     hunks = []
-    for guess, one in zip(scopes, file.hunks, strict=True):
-        tries = [launcher.Hunk(scope, one.line, one.old, one.new) for scope in (guess, "", "__doc__")]
+    for guess, foreign in zip(scopes, file.hunks, strict=True):
+        tries = [launcher.Hunk(scope, foreign.line, foreign.old, foreign.new) for scope in (guess, "", "__doc__")]
         states = [_state(hunk, data) for hunk in tries]
         best = next((states.index(state) for state in ("applies", "applied") if state in states), 1)
         hunks.append(tries[best])

@@ -32,7 +32,11 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
     for error in patches.refused.values():
         raise error
     listing = listing_of.published()
-    versions = [one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one) and patches.claims(one)]
+    versions = [
+        release
+        for release in listing.releases()
+        if launcher.PUBLISHED_RELEASE.fullmatch(release) and patches.claims(release)
+    ]
     seen: dict[str, list[FileHash]] = {name: [] for name in patches.judges}
     for tree in Releases(listing).open(versions, patches.needed_paths):
         if isinstance(tree, Unreadable):
@@ -40,10 +44,10 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
         for name, judge in patches.judges.items():
             seen[name] += _seen(tree, judge)
     changed = []
-    for name, found in seen.items():
+    for name, outcomes in seen.items():
         patch = patches.every[name]
         rules = [rule.model_dump() for rule in patch.text.superseded]
-        text = known_text({one.name: fingerprint(one.files, rules) for one in patch.variants}, found)
+        text = known_text({variant.name: fingerprint(variant.files, rules) for variant in patch.variants}, outcomes)
         file = patch.folder / KNOWN_FILE
         if not file.is_file() or file.read_text(encoding="utf-8") != text:
             changed.append(file)

@@ -53,7 +53,7 @@ def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
             launcher.Plan(1, "", "", (), judge.patches, ""), version, files.__getitem__
         )
         if results[-1].state in ("applies", "drifted"):
-            variant = next(one for one in judge.patches[-1].variants if one.name == results[-1].variant)
+            variant = next(made for made in judge.patches[-1].variants if made.name == results[-1].variant)
             before = {file.path: file.before for file in results[-1].files if file.before is not None}
             return Base(version=version, edits=variant.files, before=before, after=changed)
     raise EnvironmentMissing(
@@ -144,17 +144,17 @@ class _Merger:
                 raise PatchConflict(f"{home} of {self._target.place} does not define {name or 'a function'}")
             self._say(f"{scope} is now {name} in {home}, as given by --successor")
             return home, name
-        found = find_scope(self._target, scope, path, self._say)
-        if not found:
+        defining = find_scope(self._target, scope, path, self._say)
+        if not defining:
             raise self._renamed(path, scope)
-        home = self._most_alike(found, path, scope)
+        home = self._most_alike(defining, path, scope)
         self._say(f"{scope} is now in {home}")
         return home, scope
 
     def _renamed(self, path: str, scope: str) -> PatchConflict:
         """Return the error for a name that no longer exists, with the functions that have similar code."""
         base, here = self._base.before[path], self._target.files([path])
-        files = [{one: data for one, data in here.items() if data}, *rings(self._target, path, lambda _: None)]
+        files = [{name: data for name, data in here.items() if data}, *rings(self._target, path, lambda _: None)]
         offers = next((offered for some in files if (offered := successors(base, scope, some))), [])
         message = f"{self._target.place} no longer defines {scope}, which was in {path}"
         if not offers:
@@ -171,10 +171,10 @@ class _Merger:
             return next(iter(found))
         wanted = _cut(self._base.before[path], scope).splitlines()
         likeness = {
-            one: difflib.SequenceMatcher(None, wanted, _cut(data, scope).splitlines(), autojunk=False).ratio()
-            for one, data in found.items()
+            file: difflib.SequenceMatcher(None, wanted, _cut(data, scope).splitlines(), autojunk=False).ratio()
+            for file, data in found.items()
         }
-        best, second = sorted(likeness, key=lambda one: -likeness[one])[:2]
+        best, second = sorted(likeness, key=lambda file: -likeness[file])[:2]
         if likeness[best] < _ALIKE or likeness[best] == likeness[second]:
             raise PatchConflict(f"{scope}, which was in {path}, is in {' and '.join(found)}", hint=self._by_hand())
         return best
@@ -185,8 +185,8 @@ class _Merger:
         files = self._target.files(paths)
         plan = launcher.Plan(1, "", "", (), self._needs, "")
         _, changed = launcher.decide_plan(plan, self._target.vllm, files.__getitem__)
-        found = {path: changed.get(path, files[path]) for path in homes}
-        return {path: data for path, data in found.items() if data is not None}
+        contents = {path: changed.get(path, files[path]) for path in homes}
+        return {path: data for path, data in contents.items() if data is not None}
 
     def _by_hand(self) -> str:
         place = self._target.place
@@ -196,8 +196,8 @@ class _Merger:
 
 def _outermost(scopes: Iterator[str]) -> list[str]:
     """Return the scopes that are not inside another one."""
-    found = list(dict.fromkeys(scopes))
-    return [one for one in found if not any(_inside(one, other) for other in found)]
+    unique = list(dict.fromkeys(scopes))
+    return [scope for scope in unique if not any(_inside(scope, other) for other in unique)]
 
 
 def _inside(scope: str, other: str) -> bool:

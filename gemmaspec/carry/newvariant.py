@@ -56,10 +56,10 @@ def diffs_of(files: Mapping[str, tuple[bytes, bytes]]) -> list[FileDiff]:
     changed = {path: pair for path, pair in files.items() if pair[0] != pair[1]}
     if not changed:
         raise PatchError(f"nothing was changed in {', '.join(files)}")
-    found = [minimal_diff(path, *pair) for path, pair in sorted(changed.items())]
-    for diff in found:
+    diffs = [minimal_diff(path, *pair) for path, pair in sorted(changed.items())]
+    for diff in diffs:
         prove(diff, *changed[diff.edit.path])
-    return found
+    return diffs
 
 
 def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
@@ -82,7 +82,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     edits = tuple(diff.edit for diff in diffs)
     others = _other_releases(judge, edits, listing, say)
     floor = wanted.floor or _floor(judge, edits, wanted, others)
-    taken = [one.name for one in patch.folder.glob("*.diff")]
+    taken = [path.name for path in patch.folder.glob("*.diff")]
     variant = rewrite.NewVariant(
         diff=rewrite.diff_name(floor, taken), floor=floor, scopes={diff.edit.path: diff.scopes for diff in diffs}
     )
@@ -92,7 +92,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     new = _loaded(patch, files)
     _check_target(new, wanted)
     _check_others(judge, new, floor, others)
-    made = next(one for one in new.text.variants if one.diff == variant.diff)
+    made = next(candidate for candidate in new.text.variants if candidate.diff == variant.diff)
     known = with_places(dataclasses.replace(new, folder=patch.folder), variant.diff, wanted.vllm, wanted.files)
     files[KNOWN_FILE] = known
     return WrittenVariant(diff=variant.diff, versions=made.versions, files=files)
@@ -109,21 +109,21 @@ def also_fits(patch: Patch, made_on: str, listing: Callable[[], Listing], say: S
         say(f"did not check other releases: {error.message}")
         return []
     say("trying the diff on the other releases")
-    found = []
+    versions = []
     for version in listed.releases():
         if launcher.PUBLISHED_RELEASE.fullmatch(version) and plain(version) != plain(made_on):
             files = ReleaseReader(version, listed).files({edit.path for edit in edits})
             if deciding.decide((alone,), version, files.__getitem__)[-1].state in ("applies", "drifted"):
-                found.append(version)
-    return found
+                versions.append(version)
+    return versions
 
 
 def release_number(vllm: str) -> str:
     """Return the release number of a release or pre-release build. Raise UsageError if it states none."""
-    found = re.match(launcher.VERSION_NUMBER, vllm)
-    if not found:
+    number = re.match(launcher.VERSION_NUMBER, vllm)
+    if not number:
         raise UsageError(f"the version of this vLLM is unknown ({vllm})", hint="name the first release: --since 0.34.0")
-    return found[0]
+    return number[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +194,8 @@ def _lowest(variant: launcher.Variant) -> str:
 
 def plain(version: str) -> str:
     """Return a release without .post1 or +cpu, as in ranges."""
-    found = re.match(launcher.VERSION_NUMBER, version)
-    return found[0] if found else version
+    number = re.match(launcher.VERSION_NUMBER, version)
+    return number[0] if number else version
 
 
 def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
@@ -214,7 +214,7 @@ def _check_target(new: Patch, wanted: Wanted) -> None:
     for state, side in (("applies", 0), ("applied", 1)):
         files = {path: pair[side] for path, pair in wanted.files.items()}
         verdict = deciding.decide((compiled,), wanted.vllm, files.get)[-1]
-        edits = [edit for one in compiled.variants for edit in one.files if one.name == verdict.variant]
+        edits = [edit for variant in compiled.variants for edit in variant.files if variant.name == verdict.variant]
         again = [edit.path for edit in edits if launcher.decide_file(edit, files[edit.path]).drifted]
         if {file.state for file in verdict.files} != {state} or not verdict.fits or again:
             details = "; ".join(file.detail for file in verdict.files)

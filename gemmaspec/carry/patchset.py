@@ -49,8 +49,8 @@ class PatchSet:
 
     def claims(self, version: str) -> bool:
         """Return whether a release is in the range of one of them."""
-        own = (judge.patches[-1] for judge in self.judges.values())
-        return any(launcher.range_contains(variant.specifier, version) for patch in own for variant in patch.variants)
+        last = (judge.patches[-1] for judge in self.judges.values())
+        return any(launcher.range_contains(variant.specifier, version) for patch in last for variant in patch.variants)
 
 
 def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
@@ -58,14 +58,14 @@ def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
 
     Raise UsageError for a missing folder or an unknown patch.
     """
-    found = _found(folders or data.patch_folders())
+    known = _found(folders or data.patch_folders())
     for name in names:
-        if name not in found:
-            raise UsageError(unknown_patch(name, found), hint="gemmaspec patch list")
-    good = {name: patch for name, patch in found.items() if isinstance(patch, Patch)}
-    refused = {name: error for name, error in found.items() if isinstance(error, PatchError)}
+        if name not in known:
+            raise UsageError(unknown_patch(name, known), hint="gemmaspec patch list")
+    good = {name: patch for name, patch in known.items() if isinstance(patch, Patch)}
+    refused = {name: error for name, error in known.items() if isinstance(error, PatchError)}
     judges: dict[str, Judge] = {}
-    for name in names or sorted(found):
+    for name in names or sorted(known):
         try:
             if name in good:
                 judges[name] = judge(good[name], good)

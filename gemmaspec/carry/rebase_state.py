@@ -131,7 +131,7 @@ def resolved(state: Carried) -> Mapping[str, tuple[bytes, bytes]]:
     Raise PatchConflict while a file has conflict markers, PatchError if a file is missing or theirs/ was edited.
     """
     place = place_of(state.patch)
-    found: dict[str, tuple[bytes, bytes]] = {}
+    pairs: dict[str, tuple[bytes, bytes]] = {}
     for file in state.files:
         theirs, edited = read_inside(place / "theirs", file.path), read_inside(place, file.path)
         if theirs is None or edited is None or launcher.sha256(theirs) != file.theirs:
@@ -143,8 +143,8 @@ def resolved(state: Carried) -> Mapping[str, tuple[bytes, bytes]]:
         if marker:
             line = edited.count(b"\n", 0, marker.start()) + 1
             raise conflict(state, f"{place / file.path}:{line}: unresolved conflict marker")
-        found[file.path] = theirs, edited
-    return found
+        pairs[file.path] = theirs, edited
+    return pairs
 
 
 def conflict(state: Carried, why: str) -> GemmaspecError:

@@ -27,7 +27,7 @@ def with_places(patch: Patch, diff: str, vllm: str, pairs: Pairs) -> str:
     with contextlib.suppress(OSError, ValueError):
         known["variants"] = dict(json.loads(file.read_bytes())["variants"])
     rules = [rule.model_dump() for rule in patch.text.superseded]
-    variant = next(one for one in patch.variants if f"{one.name}.diff" == diff)
+    variant = next(candidate for candidate in patch.variants if f"{candidate.name}.diff" == diff)
     files = {edit.path: [_row(edit, vllm, *pairs[edit.path])] for edit in variant.files}
     known["variants"][variant.name] = {"made_for": fingerprint(variant.files, rules), "files": files}
     return json.dumps(known, indent=1) + "\n"

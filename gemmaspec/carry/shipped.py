@@ -38,8 +38,8 @@ def uses(patch: str) -> Uses:
     """Return which shipped profiles list a patch, and how."""
     profiles = shipped_profiles()
     return Uses(
-        required=tuple(one.name for one in profiles if patch in one.patches.required),
-        optional=tuple(one.name for one in profiles if patch in one.patches.optional),
+        required=tuple(profile.name for profile in profiles if patch in profile.patches.required),
+        optional=tuple(profile.name for profile in profiles if patch in profile.patches.optional),
     )
 
 
@@ -49,8 +49,8 @@ def is_required(patch: str, *, asked_for: bool = False) -> bool:
     A patch that no profile lists counts if the command names it.
     """
     lists = [profile.patches for profile in at_hand()]
-    listed = any(patch in one.optional for one in lists)
-    return any(patch in one.required for one in lists) or (asked_for and not listed)
+    listed = any(patch in choice.optional for choice in lists)
+    return any(patch in choice.required for choice in lists) or (asked_for and not listed)
 
 
 def at_hand() -> Sequence[Profile]:
@@ -61,13 +61,13 @@ def at_hand() -> Sequence[Profile]:
 
 @cache
 def _loaded(files: tuple[tuple[Path, int], ...]) -> Sequence[Profile]:
-    found = []
+    profiles = []
     for file, _ in files:
         with contextlib.suppress(GemmaspecError):
-            found.append(load_profile(str(file)).profile)
-    return found
+            profiles.append(load_profile(str(file)).profile)
+    return profiles
 
 
 def shipped_images() -> dict[str, str]:
     """Return the images of the shipped profiles, each with its profile's interpreter."""
-    return {one.image: one.container.python for one in shipped_profiles() if one.image}
+    return {profile.image: profile.container.python for profile in shipped_profiles() if profile.image}

@@ -100,9 +100,9 @@ def verify(
 
 def _asked_for(request: VerifyRequest, patches: PatchSet) -> frozenset[str]:
     """Return the patches that the command names, directly or by the user's folder."""
-    own = frozenset(one.id for one in patches.every.values() if one.folder.parent != data.PATCHES)
+    local = frozenset(patch.id for patch in patches.every.values() if patch.folder.parent != data.PATCHES)
     refused = frozenset(patches.refused)
-    return frozenset(request.patches) | (own | refused if request.folders else frozenset())
+    return frozenset(request.patches) | (local | refused if request.folders else frozenset())
 
 
 def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = frozenset()) -> list[PatchOnTree]:
@@ -122,8 +122,8 @@ def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = fr
 
 
 def _invalid(patch: str, why: str) -> Verdict:
-    said = [re.sub(r"^\S*patch\.yaml: ", "", line) for line in why.splitlines()]
-    files = (FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=one) for one in said)
+    reasons = [re.sub(r"^\S*patch\.yaml: ", "", line) for line in why.splitlines()]
+    files = (FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=reason) for reason in reasons)
     return Verdict(patch=patch, state="invalid", variant=None, files=tuple(files))
 
 
@@ -171,9 +171,11 @@ def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[
         listing, chosen = listing_of.choose(request.releases, listing)
     if not request.releases or request.all_releases:
         chosen += [
-            one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one) and patches.claims(one)
+            release
+            for release in listing.releases()
+            if launcher.PUBLISHED_RELEASE.fullmatch(release) and patches.claims(release)
         ]
-    return listing, [one for one in listing.releases() if one in chosen]
+    return listing, [release for release in listing.releases() if release in chosen]
 
 
 def _images(request: VerifyRequest, outcome: Outcome) -> Mapping[str, str]:

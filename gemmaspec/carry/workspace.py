@@ -84,18 +84,18 @@ def open_workspace(
         why = f"the workspace of {id_} contains files of {before.place}" if paths else "name the files to edit"
         raise UsageError(why, hint=f"--file vllm/….py; to begin again: rm -r {place}")
     new = [path for path in dict.fromkeys(paths) if path not in {file.path for file in before.files}]
-    found = _pristine(reader, new)
-    files = (*before.files, *(WorkspaceFile(path, launcher.sha256(data)) for path, data in found.items()))
-    _copy(place, found, dataclasses.replace(before, files=files))
+    contents = _pristine(reader, new)
+    files = (*before.files, *(WorkspaceFile(path, launcher.sha256(data)) for path, data in contents.items()))
+    _copy(place, contents, dataclasses.replace(before, files=files))
     return [place / path for path in paths]
 
 
 def _pristine(reader: Reader, paths: Sequence[str]) -> dict[str, bytes]:
-    found = {path: data for path, data in reader.files(paths).items() if data is not None}
+    contents = {path: data for path, data in reader.files(paths).items() if data is not None}
     for path in paths:
-        if path not in found:
+        if path not in contents:
             raise EnvironmentMissing(f"{path} is missing in {reader.place}")
-    return found
+    return contents
 
 
 def _copy(place: Path, files: Mapping[str, bytes], state: Workspace) -> None:
@@ -131,9 +131,9 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
         diffs = diffs_of(pairs)
         new = NewPatch(
             id=id_,
-            diff="".join(one.text for one in diffs),
+            diff="".join(edited.text for edited in diffs),
             floor=release_number(state.vllm),
-            scopes={one.edit.path: one.scopes for one in diffs},
+            scopes={edited.edit.path: edited.scopes for edited in diffs},
             vllm=state.vllm,
             files=pairs,
         )
@@ -177,7 +177,7 @@ def _add_variant(state: Workspace, pairs: Mapping[str, tuple[bytes, bytes]], fol
 
 def _pairs(state: Workspace) -> dict[str, tuple[bytes, bytes]]:
     """Return each file before and after the edits."""
-    place, found = place_of(state.patch), {}
+    place, pairs = place_of(state.patch), {}
     for file in state.files:
         old, new = read_inside(place / "pristine", file.path), read_inside(place, file.path)
         if old is None or new is None or launcher.sha256(old) != file.sha256:
@@ -185,8 +185,8 @@ def _pairs(state: Workspace) -> dict[str, tuple[bytes, bytes]]:
                 f"{place}: {file.path} or pristine/{file.path} is missing, or the latter was edited",
                 hint=f"rm -r {place}    # and start again: gemmaspec patch new {state.patch} …",
             )
-        found[file.path] = old, new
-    return found
+        pairs[file.path] = old, new
+    return pairs
 
 
 def place_of(id_: str) -> Path:

@@ -58,13 +58,13 @@ _UNREADABLE: Final = (
 @functools.cache
 def pip_settings() -> dict[str, str]:
     """Return pip's settings by name. The environment overrides a command's section, which overrides [global]."""
-    found: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in _pip_config_list():
         key, _, value = line.partition("=")
         section, _, name = key.rpartition(".")
-        if section in found:
-            found[section][name] = str(ast.literal_eval(value))
-    return found["global"] | found["install"] | found[":env:"]
+        if section in sections:
+            sections[section][name] = str(ast.literal_eval(value))
+    return sections["global"] | sections["install"] | sections[":env:"]
 
 
 def simple_index_urls() -> list[str]:
@@ -92,9 +92,9 @@ def release_files(project: str, version: str) -> list[DistributionPackage]:
     """
     wanted = Version(version)
     files, problems = _project_files(canonicalize_name(project))
-    found = [file for file in files if _version_of(file) == wanted]
-    if found:
-        return found
+    wheels = [file for file in files if _version_of(file) == wanted]
+    if wheels:
+        return wheels
     asked = ", ".join(_shown(place) for place in [*simple_index_urls(), *_find_links()])
     raise EnvironmentMissing(
         "\n".join([f"cannot find a released file of {project} {version} (searched: {asked or 'nothing'})", *problems]),
@@ -149,8 +149,8 @@ def read_members(
         return {}
     try:
         with contextlib.ExitStack() as stack:
-            own = session or stack.enter_context(open_session())
-            archive = stack.enter_context(opened(wheel.url, own))
+            connection = session or stack.enter_context(open_session())
+            archive = stack.enter_context(opened(wheel.url, connection))
             there = {info.filename: info for info in archive.infolist() if info.filename in paths}
             if any(info.file_size > LARGEST_MEMBER for info in there.values()):
                 raise zipfile.BadZipFile(f"a member is larger than {LARGEST_MEMBER} bytes")

@@ -61,9 +61,9 @@ def attention() -> Any:
     """Return the tree's module of Triton attention, its kernels interpreted; call it before anything imports vllm."""
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # vLLM then takes Triton although no GPU is there (triton_utils/importing)
-    found = importlib.metadata.version
+    real = importlib.metadata.version
     importlib.metadata.version = lambda distribution_name: (
-        "0" if distribution_name == "vllm" else found(distribution_name)
+        "0" if distribution_name == "vllm" else real(distribution_name)
     )
     from vllm.v1.attention.ops import triton_unified_attention  # type: ignore[import-not-found]
 
@@ -137,14 +137,14 @@ def exact(batch: Batch, *, seed: int = 0) -> torch.Tensor:
             scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, new, 1)], dim=-1)
         result.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :length], values))
         start += new
-    found = torch.cat(result).float()
-    return (found / batch.output_scale).clamp(-_LARGEST_FP8, _LARGEST_FP8) if batch.output_scale else found
+    output = torch.cat(result).float()
+    return (output / batch.output_scale).clamp(-_LARGEST_FP8, _LARGEST_FP8) if batch.output_scale else output
 
 
 def _read(side: torch.Tensor, scale: torch.Tensor | None, blocks: torch.Tensor) -> torch.Tensor:
     """Return the keys or the values of a request, by token and head."""
-    found = side.double() if scale is None else side.double() * (scale[..., None] if scale.ndim > 1 else scale).double()
-    return found[blocks].flatten(0, 1)
+    pages = side.double() if scale is None else side.double() * (scale[..., None] if scale.ndim > 1 else scale).double()
+    return pages[blocks].flatten(0, 1)
 
 
 def _positions(batch: Batch, new: int, cached: int) -> torch.Tensor:

@@ -88,7 +88,7 @@ class Probes:
         process = self._process or self._start()
         assert process.stdin
         assert process.stdout
-        job = {"path": [str(one) for one in path], "probes": {name: str(file) for name, file in probes.items()}}
+        job = {"path": [str(folder) for folder in path], "probes": {name: str(file) for name, file in probes.items()}}
         job |= more
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
@@ -108,7 +108,7 @@ class Probes:
 
     def _start(self) -> subprocess.Popen[str]:
         home = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gemmaspec-prove-"))
-        own = {"HOME": home, "VLLM_CACHE_ROOT": home, "VLLM_CONFIG_ROOT": home, "TORCHINDUCTOR_CACHE_DIR": home}
+        folders = {"HOME": home, "VLLM_CACHE_ROOT": home, "VLLM_CONFIG_ROOT": home, "TORCHINDUCTOR_CACHE_DIR": home}
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._process = subprocess.Popen(
             [str(self._interpreter), str(RUNNER)],
@@ -117,7 +117,7 @@ class Probes:
             stderr=subprocess.DEVNULL,
             cwd=home,
             text=True,
-            env={**environment, **_QUIET, **own},
+            env={**environment, **_QUIET, **folders},
         )
         self._stack.callback(self._end, self._process)
         return self._process
@@ -174,12 +174,12 @@ def _prove_release(
 ) -> Iterator[Proof]:
     source = source_of(release)
     read = launcher.reader_of(source / "vllm")
-    together = {one.id: one for patch in claimed for one in chain(patch, shelf)}
+    together = {member.id: member for patch in claimed for member in chain(patch, shelf)}
     plan = launcher.Plan(1, "", "", (), tuple(together.values()), "")
     results, changed = launcher.decide_plan(plan, release, read)
     decided = {result.patch.id: result for result in results}
     fitting = [patch for patch in claimed if decided[patch.id].state in ("applies", "drifted")]
-    files, counts = ({one.id: one.folder / name for one in fitting} for name in (PROBE, NUMBERS))
+    files, counts = ({fitted.id: fitted.folder / name for fitted in fitting} for name in (PROBE, NUMBERS))
     counts = {name: file for name, file in counts.items() if file.is_file()}
     stock = probes.run([source], files) if files else {}
     with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as folder:

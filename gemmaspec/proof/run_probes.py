@@ -100,20 +100,20 @@ def compared(results: Any, kept: Path) -> dict[str, str]:
     """
     import torch  # type: ignore[import-not-found]
 
-    found = {name: (tensor, bound) for name, tensor, bound in results}
+    batches = {name: (tensor, bound) for name, tensor, bound in results}
     if not kept.exists():
-        torch.save(found, kept)
-        return {"state": "counted", "seen": f"{len(found)} batches"}
+        torch.save(batches, kept)
+        return {"state": "counted", "seen": f"{len(batches)} batches"}
     before, worst = torch.load(kept), (0.0, "")
-    if before.keys() != found.keys():
+    if before.keys() != batches.keys():
         return {"state": "failed", "seen": "the two trees computed different batches"}
-    for name, (tensor, bound) in found.items():
+    for name, (tensor, bound) in batches.items():
         first = before[name][0]
         off = ((tensor - first).abs().max() / first.abs().max()).item()
         if not off <= bound:
             return {"state": "different", "seen": f"{name}: {off:.1e} off, where {bound:.1e} is rounding"}
         worst = max(worst, (off / bound, f"{off:.1e} of the largest value ({name}; {bound:.1e} is rounding)"))
-    return {"state": "same", "seen": f"{len(found)} batches; the largest difference is {worst[1] or '0'}"}
+    return {"state": "same", "seen": f"{len(batches)} batches; the largest difference is {worst[1] or '0'}"}
 
 
 if __name__ == "__main__":

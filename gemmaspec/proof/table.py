@@ -37,13 +37,13 @@ def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, enviro
 
 def _seen(proofs: Sequence[Proof]) -> list[str]:
     """Return lines with what the probes saw; equal texts of several releases are listed once."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
     for proof in proofs:
         stock = proof.stock.seen if proof.stock else proof.detail
-        patched, numbers = (one.seen if one else "" for one in (proof.patched, proof.numbers))
-        found.setdefault((OUTCOMES[proof.outcome], stock, patched, numbers), []).append(proof.release)
+        patched, numbers = (side.seen if side else "" for side in (proof.patched, proof.numbers))
+        rows.setdefault((OUTCOMES[proof.outcome], stock, patched, numbers), []).append(proof.release)
     lines = []
-    for (outcome, stock, patched, numbers), releases in found.items():
+    for (outcome, stock, patched, numbers), releases in rows.items():
         lines.append(f"- {_span(releases)}: {outcome}")
         lines += [f"  - as released: {_code(stock)}", f"  - patched: {_code(patched)}"]
         lines += [f"  - numbers, patched against released: {_code(numbers)}"] if numbers else []

@@ -36,10 +36,10 @@ def read_inside(folder: Path, path: str) -> bytes | None:
     """Return a regular file below a folder; None if it is missing."""
     real = resolve_inside(folder, path)
     try:
-        found = real.stat()
-        if stat.S_ISDIR(found.st_mode):
+        status = real.stat()
+        if stat.S_ISDIR(status.st_mode):
             return None
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST_FILE:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE:
             raise EnvironmentMissing(f"{folder / path} must be a regular file of at most {LARGEST_FILE} bytes")
         return real.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

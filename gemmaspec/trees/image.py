@@ -117,10 +117,10 @@ def only_member(stream: Iterable[bytes], path: str) -> bytes | None:
 
 def _remove_stale(client: docker.DockerClient) -> None:
     """Remove containers that a killed command left behind."""
-    for found in client.api.containers(all=True, filters={"label": LABEL, "status": "created"}):
-        if found["Created"] < time.time() - _STALE_S:
+    for container in client.api.containers(all=True, filters={"label": LABEL, "status": "created"}):
+        if container["Created"] < time.time() - _STALE_S:
             with contextlib.suppress(APIError):
-                client.api.remove_container(found["Id"], v=True, force=True)
+                client.api.remove_container(container["Id"], v=True, force=True)
 
 
 @contextlib.contextmanager

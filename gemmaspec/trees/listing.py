@@ -92,19 +92,19 @@ def _ask() -> dict[str, str]:
     from gemmaspec.index import wheels as index
 
     wheels = index.released_wheels(PROJECT)
-    found = {version: file.digests.get("sha256", "") for version, file in wheels.items()}
+    sums = {version: file.digests.get("sha256", "") for version, file in wheels.items()}
     keep(
         cache_dir() / "releases" / f"{PROJECT}.json",
-        json.dumps({"asked": int(time.time()), "wheels": found}).encode(),
+        json.dumps({"asked": int(time.time()), "wheels": sums}).encode(),
     )
-    return found
+    return sums
 
 
 def _kept() -> tuple[int, dict[str, str]]:
     """Return the time of the cached answer (seconds since 1970) and its content; (0, empty) without a valid one."""
     try:
-        found = json.loads(kept(cache_dir() / "releases" / f"{PROJECT}.json") or b"{}")
-        return int(found["asked"]), {str(name): str(sha256) for name, sha256 in found["wheels"].items()}
+        stored = json.loads(kept(cache_dir() / "releases" / f"{PROJECT}.json") or b"{}")
+        return int(stored["asked"]), {str(name): str(sha256) for name, sha256 in stored["wheels"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return 0, {}
 

@@ -20,12 +20,12 @@ def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
     environment = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
     path = environment.get("PATH", "").split(":")
     interpreters = [python] if python.startswith("/") else []
-    bins = [str(PurePosixPath(one).parent) for one in interpreters] + path
+    bins = [str(PurePosixPath(interpreter).parent) for interpreter in interpreters] + path
     prefixes = [environment.get("VIRTUAL_ENV", ""), environment.get("CONDA_PREFIX", "")]
     prefixes += [folder.removesuffix("/bin") for folder in bins if folder.endswith("/bin")]
     sites = [folder for folder in environment.get("PYTHONPATH", "").split(":") if folder]
     for prefix in dict.fromkeys(prefix for prefix in (*prefixes, *_PREFIXES) if prefix.startswith("/")):
-        sites += [f"{prefix}/lib/{one}/{kind}" for one in _PYTHONS for kind in ("dist-packages", "site-packages")]
+        sites += [f"{prefix}/lib/{name}/{kind}" for name in _PYTHONS for kind in ("dist-packages", "site-packages")]
     sites += ["/usr/lib/python3/dist-packages", str(config.get("WorkingDir") or ""), *_SOURCES]
     yield from (f"{site}/vllm" for site in dict.fromkeys(sites) if site.startswith("/"))
 

@@ -72,8 +72,8 @@ def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]
             after[row["path"]] = row["sha256_after"]
     package, overlay = report["vllm"]["path"], report["overlay"]
     for path, sha256 in before.items():
-        found = engine.read(server, f"{package}/{path.partition('/')[2]}")
-        yield from _differs(path, "package", found, sha256)
+        content = engine.read(server, f"{package}/{path.partition('/')[2]}")
+        yield from _differs(path, "package", content, sha256)
     for path, sha256 in after.items() if overlay else ():
         yield from _differs(path, "overlay", engine.read(server, f"{overlay}/{path}"), sha256)
 
@@ -91,9 +91,9 @@ def verdicts(report: Mapping[str, Any], changed_files: tuple[ChangedFile, ...]) 
 
     Raise EnvironmentMissing for an invalid report.
     """
-    changed = {one.path: f"{one.place}: {one.detail}" for one in changed_files if one.place != "stack"}
+    changed = {file.path: f"{file.place}: {file.detail}" for file in changed_files if file.place != "stack"}
     changed = {**_not_attested(report), **changed}
-    plan = next((str(one) for one in changed_files if one.place == "stack"), "")
+    plan = next((str(file) for file in changed_files if file.place == "stack"), "")
     try:
         return tuple(_verdict(row, changed, plan) for row in report["patches"])
     except (KeyError, TypeError, AttributeError):
@@ -107,14 +107,14 @@ def _not_attested(report: Mapping[str, Any]) -> dict[str, str]:
         return {}
     paths = {row["path"] for patch in report["patches"] if patch["state"] in IN for row in patch["files"]}
     modules = {path: launcher.module_of(path) for path in paths}
-    found = {
-        path: f"not attested: {one['title']} (pid {one['pid']}): {what}"
-        for one in attested["processes"]
-        for what in one["different"]
+    differing = {
+        path: f"not attested: {process['title']} (pid {process['pid']}): {what}"
+        for process in attested["processes"]
+        for what in process["different"]
         for path, module in modules.items()
         if re.match(rf"{re.escape(module)}(?:\.[^:]*)?: ", what)
     }
-    return found or {path: f"not attested: {'; '.join(attested['problems'][:3])}" for path in paths}
+    return differing or {path: f"not attested: {'; '.join(attested['problems'][:3])}" for path in paths}
 
 
 def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> Verdict:

@@ -53,12 +53,12 @@ class FolderReader:
 
     def names(self) -> Sequence[str]:
         """Return the names without following links to folders."""
-        found = (
+        paths = (
             os.path.relpath(Path(folder) / file, self._folder)
             for folder, _, files in os.walk(self._folder / "vllm")
             for file in files
         )
-        return sorted(path for path in found if is_source(path))
+        return sorted(path for path in paths if is_source(path))
 
 
 class ReleaseReader:
@@ -92,10 +92,10 @@ def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Li
         return FolderReader(tree)
     if tree or not release:
         raise UsageError("name one vLLM: a release, or --tree DIR")
-    found, chosen = listing_of.choose([release], listing())
+    listed, chosen = listing_of.choose([release], listing())
     if len(chosen) != 1:
         raise UsageError(f"name one release; {release!r} means {len(chosen)}")
-    return ReleaseReader(chosen[0], found)
+    return ReleaseReader(chosen[0], listed)
 
 
 def is_source(path: str) -> bool:
@@ -112,9 +112,9 @@ def find_scope(
 ) -> Mapping[str, bytes]:
     """Return the files that define a function or class, in the folder closest to `near`; empty if there are none."""
     for files in rings(reader, near, say):
-        found = {path: data for path, data in files.items() if defines(data, scope)}
-        if found:
-            return found
+        defining = {path: data for path, data in files.items() if defines(data, scope)}
+        if defining:
+            return defining
     return {}
 
 
@@ -125,12 +125,12 @@ def rings(reader: Reader, near: str, say: Callable[[str], None]) -> Iterator[Map
     for ring in sorted({distance(path) for path in names}):
         wanted = [path for path in names if distance(path) == ring]
         folder = Path(near).parents[ring]
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         for begin in range(0, len(wanted), _AT_ONCE):
             say(f"reading {folder}/: files {begin + 1} to {min(begin + _AT_ONCE, len(wanted))} of {len(wanted)}")
             part = reader.files(wanted[begin : begin + _AT_ONCE])
-            found |= {path: data for path, data in part.items() if data}
-        yield found
+            contents |= {path: data for path, data in part.items() if data}
+        yield contents
 
 
 def defines(data: bytes, scope: str) -> bool:
@@ -146,4 +146,4 @@ def defines(data: bytes, scope: str) -> bool:
 def _distance(near: str, path: str) -> int:
     """Return how many folders the common folder of both files is above the first one."""
     folder = Path(near).parent
-    return next(up for up, one in enumerate([folder, *folder.parents]) if Path(path).is_relative_to(one))
+    return next(up for up, parent in enumerate([folder, *folder.parents]) if Path(path).is_relative_to(parent))

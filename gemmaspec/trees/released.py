@@ -46,11 +46,11 @@ class Releases:
         missing: dict[str, list[str]] = {}
         for version in versions:
             paths = sorted(needed(version))
-            found = self._cached(version, paths)
-            if len(found) < len(paths):
+            cached = self._cached(version, paths)
+            if len(cached) < len(paths):
                 missing[version] = paths
             else:
-                yield _tree(version, found)
+                yield _tree(version, cached)
         if missing:
             yield from self._from_index(missing)
 
@@ -117,16 +117,16 @@ class Releases:
                 f"the wheel of vllm {version} changed since the releases were listed",
                 hint="gemmaspec patch verify --refresh",
             )
-        found = self._cached(version, paths)
-        missing = [path for path in paths if path not in found]
+        contents = self._cached(version, paths)
+        missing = [path for path in paths if path not in contents]
         members = index.read_members(wheel, missing, session)
         folder = self._folder(version)
         for path in missing:
             content = members.get(path)
-            found[path] = content
+            contents[path] = content
             if folder:
                 keep(folder / (path if content is not None else path + _ABSENT), content or b"")
-        return found
+        return contents
 
     def _cached(self, version: str, paths: Sequence[str]) -> dict[str, bytes | None]:
         folder = self._folder(version)

@@ -34,17 +34,19 @@ def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Succ
     node = launcher.definitions(source.tree, scope)[0]
     wanted, tree = _rows(source, node), _body(node)
     names = sorted({word for row in wanted for word in row if word.isidentifier()}, key=lambda name: (-len(name), name))
-    found = []
+    compared = []
     for path, data in files.items():
         if not all(name.encode() in data for name in names[:_RARE]):
             continue
         try:
             there = launcher.Source(data)
-            found += [_compared(there, path, name, one, wanted, tree) for name, one in _definitions(there.tree)]
+            compared += [
+                _compared(there, path, name, defined, wanted, tree) for name, defined in _definitions(there.tree)
+            ]
         except launcher.NOT_PYTHON:
             continue
-    good = [one for one in found if one.alike >= ALIKE]
-    return sorted(good, key=lambda one: (-one.alike, one.path, one.scope))
+    good = [successor for successor in compared if successor.alike >= ALIKE]
+    return sorted(good, key=lambda successor: (-successor.alike, successor.path, successor.scope))
 
 
 def _compared(
@@ -66,7 +68,7 @@ def _rows(source: launcher.Source, node: Any) -> list[tuple[str, ...]]:
 def _body(node: Any) -> str:
     """Return the digest of the body of a function or class, without its name."""
     arguments = [node.args] if hasattr(node, "args") else node.bases
-    return launcher.tree_digest([*arguments, *(one for one in node.body if not launcher.is_text(one))])
+    return launcher.tree_digest([*arguments, *(child for child in node.body if not launcher.is_text(child))])
 
 
 def _definitions(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -50,7 +50,7 @@ class Judge:
 def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
     """Return a judge of one patch. Raise PatchError if `patches` lacks one that it needs."""
     chain = deciding.chain(patch, patches)
-    text = json.dumps([dataclasses.asdict(one) for one in chain], sort_keys=True)
+    text = json.dumps([dataclasses.asdict(link) for link in chain], sort_keys=True)
     return Judge(id=patch.id, patches=chain, digest=launcher.sha256(text.encode()))
 
 

@@ -49,16 +49,16 @@ def interpreter_versions(python: Path, environment: Mapping[str, str] | None = N
     The interpreter itself locates the packages, as for the launcher, so that .pth files and the PYTHONPATH of
     `environment` count. If it cannot run, its folders are searched.
     """
-    found = _located(python, environment or {})
-    if found is None:
+    origins = _located(python, environment or {})
+    if origins is None:
         return _versions(list(_beside(python)), _on_disk, str(python))
-    if "vllm" not in found:
+    if "vllm" not in origins:
         raise EnvironmentMissing(
             f"{python} has no vllm", hint="set runtime.python to the interpreter that has vllm, or remove it"
         )
-    package = found["vllm"].parent
+    package = origins["vllm"].parent
     files = {"torch": "version.py", "transformers": "__init__.py"}
-    stated = {name: _stated_in(found[name].parent / file) for name, file in files.items() if name in found}
+    stated = {name: _stated_in(origins[name].parent / file) for name, file in files.items() if name in origins}
     unknown = dict.fromkeys(files, UNKNOWN)
     return {"vllm": _checked(launcher.vllm_version(package)), **unknown, **stated}
 
@@ -75,15 +75,15 @@ def _located(python: Path, environment: Mapping[str, str]) -> dict[str, Path] | 
             timeout=_PATIENCE_S,
             check=True,
         )
-        found = json.loads(done.stdout.splitlines()[-1])
-        return {str(name): Path(str(origin)) for name, origin in found.items() if origin}
+        origins = json.loads(done.stdout.splitlines()[-1])
+        return {str(name): Path(str(origin)) for name, origin in origins.items() if origin}
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, AttributeError):
         return None
 
 
 def _stated_in(file: Path) -> str:
-    found = _STATED.search(_on_disk(str(file)) or b"")
-    return found[1].decode("ascii") if found else UNKNOWN
+    stated = _STATED.search(_on_disk(str(file)) or b"")
+    return stated[1].decode("ascii") if stated else UNKNOWN
 
 
 def _checked(version: str) -> str:
@@ -92,8 +92,8 @@ def _checked(version: str) -> str:
 
 def _beside(python: Path) -> Iterator[str]:
     """Yield the folders of its own environment, then those of the system's Python."""
-    own = python.parent.parent
-    for folder in sorted((own / "lib").glob("python3*/*-packages")):
+    prefix = python.parent.parent
+    for folder in sorted((prefix / "lib").glob("python3*/*-packages")):
         yield f"{folder}/vllm"
     yield from candidates({}, str(python))
 
@@ -113,8 +113,8 @@ def _versions(folders: list[str], archive: Archive, place: str) -> dict[str, str
 
 def _stated(sites: Iterable[str], path: str, archive: Archive) -> str:
     for site in sites:
-        if found := _STATED.search(archive(f"{site}/{path}") or b""):
-            return found[1].decode("ascii")
+        if stated := _STATED.search(archive(f"{site}/{path}") or b""):
+            return stated[1].decode("ascii")
     return UNKNOWN
 
 
