@@ -26,4 +26,4 @@ def base_models(card: str) -> tuple[str, ...]:
 def hub_ids(value: object) -> tuple[str, ...]:
     """Return the Hub ids in one id or a list of them; invalid ones are skipped."""
     many = value if isinstance(value, list) else [value]
-    return tuple(one for one in many[:16] if isinstance(one, str) and _HUB_ID.fullmatch(one))
+    return tuple(id_ for id_ in many[:16] if isinstance(id_, str) and _HUB_ID.fullmatch(id_))

@@ -64,8 +64,8 @@ def _text(config: Fields, text: Fields, architecture: str, model_type: str) -> T
     if text.text("model_type", model_type).startswith("gemma4") or architecture.startswith("Gemma4"):
         return gemma_text(text, tied=tied)
     if _method(config, architecture, model_type) is None:
-        found = architecture or model_type or "an unnamed architecture"
-        raise CheckpointError(f"{config.where}: {found} is neither a Gemma 4 nor a draft for one")
+        kind = architecture or model_type or "an unnamed architecture"
+        raise CheckpointError(f"{config.where}: {kind} is neither a Gemma 4 nor a draft for one")
     return plain_text(text, tied=config.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False)))
 
 
@@ -97,7 +97,7 @@ def _speculator(config: Fields, text: Fields, architecture: str, model_type: str
         return None
     layers = "eagle_aux_hidden_state_layer_ids"
     nested = config.section("eagle_config") or config.section("dflash_config") or config
-    own = config.section("speculators_config") or Fields({}, config.where)
+    speculators = config.section("speculators_config") or Fields({}, config.where)
     hidden = config.maybe_count("target_hidden_size") or config.maybe_count("backbone_hidden_size")
     return Speculator(
         method=method,
@@ -108,8 +108,8 @@ def _speculator(config: Fields, text: Fields, architecture: str, model_type: str
         or nested.counts(layers)
         or nested.counts("target_layer_ids"),
         scored_tokens=_scored_tokens(config, text),
-        num_speculative_tokens=_promised_tokens(own),
-        verifier=(own.section("verifier") or Fields({}, own.where)).maybe_text("name_or_path"),
+        num_speculative_tokens=_promised_tokens(speculators),
+        verifier=(speculators.section("verifier") or Fields({}, speculators.where)).maybe_text("name_or_path"),
         parallel=config.text("speculators_model_type", "") == "peagle",
     )
 
@@ -139,11 +139,11 @@ def _promised_tokens(own: Fields) -> int | None:
 
 def _token_ids(config: Fields, text: Fields) -> dict[str, int]:
     """Return the ids of the control tokens; the first one if there are several ends of sequence."""
-    found: dict[str, int] = {}
+    tokens: dict[str, int] = {}
     for name in _TOKEN_IDS:
         for fields in (config, text):
             value = fields.content.get(f"{name}_token_id", fields.content.get(f"{name}_token_index"))
             value = value[0] if isinstance(value, list) and value else value
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-                found.setdefault(f"{name}_token", value)
-    return found
+                tokens.setdefault(f"{name}_token", value)
+    return tokens

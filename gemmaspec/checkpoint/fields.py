@@ -130,8 +130,8 @@ class Fields:
     def _wrong(self, name: str, wanted: str, value: object) -> CheckpointError:
         if value is None:
             return CheckpointError(f"{self.where}: {name} is missing; it must be {wanted}")
-        found = printable(json.dumps(value, default=str)[:300], 60)
-        return CheckpointError(f"{self.where}: {name} must be {wanted}, got {found}")
+        text = printable(json.dumps(value, default=str)[:300], 60)
+        return CheckpointError(f"{self.where}: {name} must be {wanted}, got {text}")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

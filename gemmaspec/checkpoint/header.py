@@ -50,7 +50,7 @@ def parse_header(raw: bytes, *, file_size: int, where: str) -> tuple[Tensor, ...
     """
     content = load_object(raw, where)
     content.pop("__metadata__", None)
-    placed = sorted((_placed(name, entry, where) for name, entry in content.items()), key=lambda one: one[0])
+    placed = sorted((_placed(name, entry, where) for name, entry in content.items()), key=lambda pair: pair[0])
     _check_places(placed, size=file_size - PREFIX - len(raw), where=where)
     return tuple(tensor for _, tensor in placed)
 

@@ -35,9 +35,9 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
     moe = text.flag("enable_moe_block")
     defaults = _UNIFIED if "unified" in text.text("model_type", "") else _OTHERS
     per_layer = text.count("hidden_size_per_layer_input", defaults["per_layer"])
-    own, nothing = _overrides(text, total), Fields({}, text.where)
+    overrides, nothing = _overrides(text, total), Fields({}, text.where)
     window = _window(text, defaults["window"])
-    layers = [_gemma_layer(text, own.get(index, nothing), kind, window) for index, kind in enumerate(kinds)]
+    layers = [_gemma_layer(text, overrides.get(index, nothing), kind, window) for index, kind in enumerate(kinds)]
     return TextModel(
         layers=_with_sharing(layers, shared, reads_target=reads_target),
         hidden_size=text.count("hidden_size", 2304, least=1),

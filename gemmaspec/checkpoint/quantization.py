@@ -22,13 +22,13 @@ WEIGHT_ONLY: Final = "W4A16_NVFP4"
 def declared(config: Fields, separate: Fields | None) -> Quantization | None:
     """Return the checkpoint's declaration; None if it has none. Raise CheckpointError for wrong types."""
     text = config.section("text_config")
-    own = config.section("quantization_config") or (text and text.section("quantization_config"))
-    own = own or config.section("compression_config")  # compressed-tensors' older name for it
-    if own is None:
+    section = config.section("quantization_config") or (text and text.section("quantization_config"))
+    section = section or config.section("compression_config")  # compressed-tensors' older name for it
+    if section is None:
         return _modelopt(separate, "hf_quant_config.json") if separate else None
-    found = _in_config(own)
-    other = _modelopt(separate, "hf_quant_config.json").algorithm if separate else found.algorithm
-    return replace(found, contradicted_by=other if other != found.algorithm else None)
+    stated = _in_config(section)
+    other = _modelopt(separate, "hf_quant_config.json").algorithm if separate else stated.algorithm
+    return replace(stated, contradicted_by=other if other != stated.algorithm else None)
 
 
 def _in_config(own: Fields) -> Quantization:

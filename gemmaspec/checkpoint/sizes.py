@@ -40,7 +40,7 @@ SIZES: Final[Mapping[str, Size]] = {
     "31B": Size(called="31b", context=262_144, window=1024, masks=True, large_towers=True),
 }
 _CALLED: Final = {
-    size: re.compile(rf"(?<![a-z0-9])(?:{one.called})(?![a-z0-9])", re.IGNORECASE) for size, one in SIZES.items()
+    size: re.compile(rf"(?<![a-z0-9])(?:{facts.called})(?![a-z0-9])", re.IGNORECASE) for size, facts in SIZES.items()
 }
 
 

@@ -66,18 +66,18 @@ class Stored:
 
     def count(self, *formats: str) -> int:
         """Return the number of modules stored in any of these formats."""
-        return sum(len(self.formats.get(one, ())) for one in formats)
+        return sum(len(self.formats.get(name, ())) for name in formats)
 
 
 def parts(tensors: Iterable[Tensor]) -> tuple[ModelPart, ...]:
     """Return bytes and parameters by part, in the order of PARTS, with the rest last."""
-    found: dict[str, list[Tensor]] = defaultdict(list)
+    by_part: dict[str, list[Tensor]] = defaultdict(list)
     tensors = tuple(tensors)
     packed = _packed_modules(tensors)
     for tensor in tensors:
-        found[part_of(tensor.name)].append(tensor)
+        by_part[part_of(tensor.name)].append(tensor)
     order = ["decoder layers", "embeddings", "per-layer embeddings", "lm_head", "vision", "audio", "other"]
-    return tuple(_part(name, found[name], packed) for name in order if name in found)
+    return tuple(_part(name, by_part[name], packed) for name in order if name in by_part)
 
 
 @functools.lru_cache(maxsize=1 << 16)  # fit asks again for each change that it tries

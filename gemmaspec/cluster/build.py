@@ -53,8 +53,8 @@ def build_manifests(loaded: Loaded, settings: Settings) -> Manifests:
             hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST",
         )
     server = pod_server(loaded, settings)
-    found = {name: make(server) for name, make in _OBJECTS.items()}
+    made = {name: make(server) for name, make in _OBJECTS.items()}
     head = f"Rendered by gemmaspec {__version__} from the profile {server.profile.name}: {server.profile.summary}"
-    files = {name: yaml_text([one], head=head) for name, one in found.items()}
-    files[KUSTOMIZATION] = yaml_text([objects.kustomization(found, settings.namespace)], head=head)
-    return Manifests(server=server, objects=found, files=files)
+    files = {name: yaml_text([object_], head=head) for name, object_ in made.items()}
+    files[KUSTOMIZATION] = yaml_text([objects.kustomization(made, settings.namespace)], head=head)
+    return Manifests(server=server, objects=made, files=files)

@@ -51,24 +51,24 @@ def pod_spec(server: PodServer) -> dict[str, Any]:
 
 def gpu_scheduling(server: PodServer) -> dict[str, Any]:
     """Return what brings a pod to a node with GPUs of the profile's machine."""
-    found: dict[str, Any] = {}
+    placement: dict[str, Any] = {}
     if server.settings.runtime_class:
-        found["runtimeClassName"] = server.settings.runtime_class
+        placement["runtimeClassName"] = server.settings.runtime_class
     if architecture := _ARCHITECTURES.get(server.profile.machine):
-        found["nodeSelector"] = {"kubernetes.io/arch": architecture}
-    found["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    return found
+        placement["nodeSelector"] = {"kubernetes.io/arch": architecture}
+    placement["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    return placement
 
 
 def pod_security(server: PodServer) -> dict[str, Any]:
     """Return the pod's security context: a user that is not root, and whose group owns the volume."""
     user, _, group = (server.profile.container.user or f"{USER}:{USER}").partition(":")
-    own = int(group or user)
+    gid = int(group or user)
     return {
         "runAsNonRoot": True,
         "runAsUser": int(user),
-        "runAsGroup": own,
-        "fsGroup": own or USER,
+        "runAsGroup": gid,
+        "fsGroup": gid or USER,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
@@ -103,13 +103,13 @@ def environment(server: PodServer) -> list[dict[str, Any]]:
     profile = server.profile
     # Nobody has a name in the image by this uid, and getpass asks these variables first.
     plain = {**CACHE_ENVIRONMENT, "USER": "vllm", "LOGNAME": "vllm", **profile.env}
-    found: list[dict[str, Any]] = [{"name": name, "value": unexpanded(value)} for name, value in plain.items()]
+    variables: list[dict[str, Any]] = [{"name": name, "value": unexpanded(value)} for name, value in plain.items()]
     for name in dict.fromkeys(profile.pass_env):
         if name not in plain:
             # A server without its key would be open to everybody: without the Secret, it does not start.
             reference = {"name": server.secret, "key": name, "optional": name != API_KEY}
-            found.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
-    return found
+            variables.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
+    return variables
 
 
 def volumes(server: PodServer) -> list[dict[str, Any]]:
@@ -125,8 +125,8 @@ def volumes(server: PodServer) -> list[dict[str, Any]]:
 
 def shared_memory(server: PodServer) -> str:
     """Return the size of /dev/shm in Kubernetes' units: Docker's gb are Gi."""
-    found = _SIZE.fullmatch((server.profile.container.shm_size or "").lower())
-    return f"{found[1]}{_UNITS[found[2]]}" if found else SHARED_MEMORY
+    size = _SIZE.fullmatch((server.profile.container.shm_size or "").lower())
+    return f"{size[1]}{_UNITS[size[2]]}" if size else SHARED_MEMORY
 
 
 def is_offline(server: PodServer) -> bool:

@@ -136,9 +136,9 @@ def _refuse(loaded: Loaded) -> None:
 
 def _paths(profile: Profile) -> Paths:
     """Return paths in the pod: local models lie on the volume, as a cluster has no folder of this machine."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if is_local(profile.target.model):
-        found["target"] = f"{MODELS}/target"
+        changes["target"] = f"{MODELS}/target"
     if profile.draft and is_local(profile.draft.model):
-        found["draft"] = f"{MODELS}/draft"
-    return dataclasses.replace(container_paths(profile), **found)
+        changes["draft"] = f"{MODELS}/draft"
+    return dataclasses.replace(container_paths(profile), **changes)

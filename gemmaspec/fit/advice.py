@@ -37,12 +37,12 @@ Changed = tuple[str, MemoryPlan, str]
 def advice(plan: MemoryPlan) -> list[Advice]:
     """Yield changes that help, each on its own; those without a cost come first."""
     before = _reach(plan)
-    found = []
+    helpful = []
     for change, changed, effect in _changes(plan):
         after = _reach(changed)
         starts = not changed.problems()
         if after > before or (starts and plan.problems()):
-            found.append(
+            helpful.append(
                 Advice(
                     change=change,
                     effect=effect,
@@ -52,7 +52,7 @@ def advice(plan: MemoryPlan) -> list[Advice]:
                     longest_for_all=after[1],
                 )
             )
-    return found
+    return helpful
 
 
 def _reach(plan: MemoryPlan) -> tuple[int, int]:

@@ -58,11 +58,11 @@ def document(fit: Fit) -> dict[str, Any]:
         "memory": _memory(plan),
         "kv_cache": _cache(plan),
         "problems": [*fit.refused, *fit.problems],
-        "advice": [dataclasses.asdict(one) for one in fit.advice],
+        "advice": [dataclasses.asdict(item) for item in fit.advice],
         "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
         "speed": fit.speed,
         "link": dataclasses.asdict(fit.link) | {"sending": fit.link.sending} if fit.link else None,
-        "measured": [one.model_dump(exclude_none=True) for one in fit.measured],
+        "measured": [measured.model_dump(exclude_none=True) for measured in fit.measured],
         "notes": list(fit.notes),
     }
 
@@ -77,7 +77,7 @@ def _memory(plan: MemoryPlan) -> dict[str, Any]:
         "weights": plan.weights,
         "loading_peak": plan.loading,
         "loading_held": plan.held,
-        "estimates": [dataclasses.asdict(one) for one in plan.overheads],
+        "estimates": [dataclasses.asdict(overhead) for overhead in plan.overheads],
         "available_for_cache": plan.available,
     }
 
@@ -122,22 +122,22 @@ def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
     for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):
         for kind in ("sliding", "full"):
             of_kind = [layer for layer in model.text.layers if layer.kind == kind] if model else []
-            own = [layer.cache for layer in planned if layer.kind == kind and layer.name.startswith(f"{role}.")]
+            caches = [layer.cache for layer in planned if layer.kind == kind and layer.name.startswith(f"{role}.")]
             if not of_kind:
                 continue
             yield {
                 "role": role,
                 "kind": kind,
                 "layers": len(of_kind),
-                "with_cache": len(own),
+                "with_cache": len(caches),
                 "window": of_kind[0].window,
                 "kv_heads": max(1, of_kind[0].kv_heads // plan.flags.tensor_parallel),
                 "head_dim": of_kind[0].head_dim,
-                "token_bytes": sum(cache.token_bytes for cache in own),
-                "block_size": own[0].block_size if own else None,
-                "page_bytes": own[0].page_bytes if own else None,
-                "padding_bytes": _padding(own),
-                "keeps_window_alone": bool(own) and own[0].sliding,
+                "token_bytes": sum(cache.token_bytes for cache in caches),
+                "block_size": caches[0].block_size if caches else None,
+                "page_bytes": caches[0].page_bytes if caches else None,
+                "padding_bytes": _padding(caches),
+                "keeps_window_alone": bool(caches) and caches[0].sliding,
             }
 
 

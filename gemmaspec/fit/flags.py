@@ -199,10 +199,10 @@ def _runner_input(
 
 
 def _refuse(profile: Profile, command: Command) -> None:
-    given = {one.flag for one in command.arguments if one.written}
+    given = {argument.flag for argument in command.arguments if argument.written}
     if with_key := sorted(given & set(_WITH_KEY)):
-        said = ", ".join(f"{flag} as {_WITH_KEY[flag]}" for flag in with_key)
-        raise UsageError(f"fit reads the keys of a profile, not serve.extra_args: write {said}")
+        keys = ", ".join(f"{flag} as {_WITH_KEY[flag]}" for flag in with_key)
+        raise UsageError(f"fit reads the keys of a profile, not serve.extra_args: write {keys}")
     unknown = sorted(given & set(_NOT_MODELLED))
     if (profile.serve.pipeline_parallel_size or 1) > 1:
         unknown.append("serve.pipeline_parallel_size")
@@ -220,8 +220,8 @@ def cache_dtype_of(wanted: str | None, dtype: str | None, model: Checkpoint) -> 
     chosen = wanted or "auto"
     declared = model.quantization.kv_cache if model.quantization else None
     if chosen == "auto":
-        own = dtype if dtype not in (None, "auto") else model.dtype
-        chosen = "fp8" if declared and "fp8" in declared.lower() else str(own)
+        stated = dtype if dtype not in (None, "auto") else model.dtype
+        chosen = "fp8" if declared and "fp8" in declared.lower() else str(stated)
     if chosen not in known_cache_dtypes():
         raise UsageError(f"fit does not know the size of a KV cache of {chosen}")
     return chosen

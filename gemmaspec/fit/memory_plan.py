@@ -94,15 +94,15 @@ class MemoryPlan:
         """Memory left for the KV cache: "Available KV cache memory" in the log. Can be negative."""
         if self.flags.cpu_cache is not None:
             return self.flags.cpu_cache
-        return self.requested - self.weights - sum(one.nbytes for one in self.overheads)
+        return self.requested - self.weights - sum(overhead.nbytes for overhead in self.overheads)
 
     @cached_property
     def layers(self) -> tuple[Owned, ...]:
         """Every layer with its own cache, the target's first."""
-        found = list(self._caches(self.models.target, "target", self.flags.cache_dtype))
+        layers = list(self._caches(self.models.target, "target", self.flags.cache_dtype))
         if self.models.draft:
-            found += self._caches(self.models.draft, "draft", self.flags.draft_cache_dtype)
-        return tuple(found)
+            layers += self._caches(self.models.draft, "draft", self.flags.draft_cache_dtype)
+        return tuple(layers)
 
     def _caches(self, model: Checkpoint, role: str, dtype: str) -> Iterator[Owned]:
         return layer_caches(
@@ -134,20 +134,22 @@ class MemoryPlan:
 
     def problems(self) -> list[str]:
         """Yield why the server would not start."""
-        found = [*self._too_few_gpus(), *self._crowding()]
-        found += self._too_heavy()
-        found += self._too_small_a_batch()
+        problems = [*self._too_few_gpus(), *self._crowding()]
+        problems += self._too_heavy()
+        problems += self._too_small_a_batch()
         try:
             cache = self.cache
         except Unplannable as error:
-            return [*found, str(error)]
+            return [*problems, str(error)]
         if self.available <= 0:
-            found.append(f"nothing is left for the KV cache: {gib(-self.available)} are missing")
+            problems.append(f"nothing is left for the KV cache: {gib(-self.available)} are missing")
         elif not cache.starts_with(self.available, self.flags.max_model_len):
             needed, left = cache.request_bytes(self.flags.max_model_len), cache.usable(self.available)
             length = self.flags.max_model_len
-            found.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, but {gib(left)} are left")
-        return found
+            problems.append(
+                f"one request of {length:,} tokens needs {gib(needed)} of KV cache, but {gib(left)} are left"
+            )
+        return problems
 
     def _too_few_gpus(self) -> Iterator[str]:
         """Yield a problem if there are too few GPUs (ParallelConfig in vllm/config/parallel.py, every release)."""
@@ -189,13 +191,13 @@ def parts(plan: MemoryPlan) -> list[tuple[str, int]]:
     Together they are more than the memory where the profile does not fit.
     """
     gpus = plan.flags.tensor_parallel
-    graphs = sum(one.nbytes for one in plan.overheads if one.name == "CUDA graphs")
-    found = [
+    graphs = sum(overhead.nbytes for overhead in plan.overheads if overhead.name == "CUDA graphs")
+    uses = [
         ("weights", plan.target.total // gpus),
         ("draft", plan.draft.total // gpus if plan.draft else 0),
         ("cache", max(0, plan.available)),
         ("graphs", graphs),
-        ("other", sum(one.nbytes for one in plan.overheads) - graphs),
+        ("other", sum(overhead.nbytes for overhead in plan.overheads) - graphs),
     ]
-    free = plan.device.memory - sum(nbytes for _, nbytes in found)
-    return [(name, nbytes) for name, nbytes in (*found, ("free", free)) if nbytes > 0]
+    free = plan.device.memory - sum(nbytes for _, nbytes in uses)
+    return [(name, nbytes) for name, nbytes in (*uses, ("free", free)) if nbytes > 0]

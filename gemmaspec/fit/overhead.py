@@ -56,15 +56,15 @@ def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device
     if device.cpu:
         return (Overhead(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
     models = [model for model in (target, draft) if model]
-    found = [activations(models, flags, device)]
+    estimates = [activations(models, flags, device)]
     if not flags.eager:
-        found.append(compiling(models, flags, found[0].nbytes))
-    found.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
+        estimates.append(compiling(models, flags, estimates[0].nbytes))
+    estimates.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
     if flags.graphs != "NONE" and not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
-        found.append(graphs(flags, device))
+        estimates.append(graphs(flags, device))
     if marlin_experts(target, flags, device):
-        found.append(repacked(target, flags))
-    return tuple(found)
+        estimates.append(repacked(target, flags))
+    return tuple(estimates)
 
 
 def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
@@ -92,14 +92,14 @@ def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overh
     tokens = flags.max_num_batched_tokens
     sampled = min(flags.max_num_seqs, tokens) * (flags.draft_tokens + 1)
     words = models[0].text.vocab_size
-    found = [_pass(model, flags) for model in models]
-    found.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
+    peaks = [_pass(model, flags) for model in models]
+    peaks.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
     if Version(flags.vllm) < Version("0.21.0"):
         each, requests = _NATIVE_SAMPLER_BYTES, min(flags.max_num_seqs, tokens)
-        found.append((each * requests * words, f"{each} bytes x {requests:,} requests x {words:,} words"))
+        peaks.append((each * requests * words, f"{each} bytes x {requests:,} requests x {words:,} words"))
     if sees_images(models[0], flags) and (profiled := encoding(models[0], flags, device)):
-        found.append(profiled)
-    nbytes, formula = max(found)
+        peaks.append(profiled)
+    nbytes, formula = max(peaks)
     return Overhead(name="activations", nbytes=nbytes + _BASE, formula=formula)
 
 

@@ -131,8 +131,8 @@ def _draft_bytes(plan: MemoryPlan, tokens: int, *, alike: bool) -> int:
     """
     if plan.draft is None:
         return 0
-    own = plan.draft.read(tokens, alike=alike)
-    return own if plan.draft.head or plan.draft.embeddings else own + (plan.target.head or plan.target.embeddings)
+    read = plan.draft.read(tokens, alike=alike)
+    return read if plan.draft.head or plan.draft.embeddings else read + (plan.target.head or plan.target.embeddings)
 
 
 def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
@@ -140,11 +140,11 @@ def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
     model = plan.models.target if role == "target" else plan.models.draft
     if model is None:
         return 0
-    own = {layer.name: layer.cache for layer in plan.layers}
+    caches = {layer.name: layer.cache for layer in plan.layers}
     total = 0
     for index, layer in enumerate(model.text.layers):
         source = index if layer.shares_with is None else layer.shares_with
-        cache = own.get(f"{role}.{source}")
+        cache = caches.get(f"{role}.{source}")
         if cache:
             total += cache.token_bytes * min(context, layer.window or context)
     return total
@@ -154,5 +154,5 @@ def weights_format(model: Checkpoint | None, fp8: bool) -> Literal["4-bit", "8-b
     """Return the format of a model's weights as they are multiplied; `fp8`: made FP8 while loading."""
     if model is None or model.quantization is None:
         return "8-bit" if fp8 else "16-bit"
-    said = f"{model.quantization.method} {model.quantization.algorithm or ''}".lower()
-    return "8-bit" if "8" in said and "fp4" not in said else "4-bit"
+    format_ = f"{model.quantization.method} {model.quantization.algorithm or ''}".lower()
+    return "8-bit" if "8" in format_ and "fp4" not in format_ else "4-bit"

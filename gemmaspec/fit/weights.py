@@ -132,8 +132,8 @@ def _kept(model: Checkpoint, vllm: str, towers: bool) -> Iterator[tuple[Tensor, 
 def _decoder_layer(model: Checkpoint, tensor: Tensor) -> Layer | None:
     if part_of(tensor.name) != "decoder layers":
         return None
-    found = _LAYER.search(tensor.name)
-    index = int(found[1]) if found else -1
+    match = _LAYER.search(tensor.name)
+    index = int(match[1]) if match else -1
     return model.text.layers[index] if 0 <= index < len(model.text.layers) else None
 
 

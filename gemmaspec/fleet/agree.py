@@ -42,22 +42,22 @@ def hosts_disagree(facts: Sequence[HostFacts]) -> GemmaspecError | None:
     """Return the error for hosts that cannot carry one server; None if they agree."""
     first = facts[0]
     seen: dict[str, str] = {}
-    for one in facts:
-        if one.daemon and one.daemon in seen:
+    for host in facts:
+        if host.daemon and host.daemon in seen:
             return EnvironmentMissing(
-                f"{seen[one.daemon]} and {one.host} are one docker daemon ({one.daemon}), "
+                f"{seen[host.daemon]} and {host.host} are one docker daemon ({host.daemon}), "
                 "but each rank needs a machine of its own",
                 hint="set docker: of one of them in fleet.yaml to another daemon",
             )
-        seen[one.daemon] = one.host
-    for one in facts:
-        if one.architecture != first.architecture:
+        seen[host.daemon] = host.host
+    for host in facts:
+        if host.architecture != first.architecture:
             return EnvironmentMissing(
                 f"the hosts have different architectures: {first.host} is {first.architecture}, "
-                f"{one.host} is {one.architecture}; one server needs equal machines",
+                f"{host.host} is {host.architecture}; one server needs equal machines",
                 hint="gemmaspec up NAME --hosts …    # name equal machines of fleet.yaml",
             )
-    slow, fast = min(facts, key=lambda one: one.ahead_s), max(facts, key=lambda one: one.ahead_s)
+    slow, fast = min(facts, key=lambda host: host.ahead_s), max(facts, key=lambda host: host.ahead_s)
     apart = fast.ahead_s - slow.ahead_s
     if apart > MOST_APART_S:
         return EnvironmentMissing(
@@ -70,11 +70,11 @@ def hosts_disagree(facts: Sequence[HostFacts]) -> GemmaspecError | None:
 def images_disagree(name: str, images: Sequence[ImageFacts]) -> GemmaspecError | None:
     """Return the error for a name that means another image on another host; None if all are the same image."""
     first = images[0]
-    for one in images[1:]:
-        if one.id != first.id and not (one.digests & first.digests):
+    for image in images[1:]:
+        if image.id != first.id and not (image.digests & first.digests):
             return EnvironmentMissing(
                 f"the image {name} is not the same on all hosts: {first.host} has {first.id[:19]}…, "
-                f"{one.host} has {one.id[:19]}…",
+                f"{image.host} has {image.id[:19]}…",
                 hint="gemmaspec lock PROFILE    # then up --locked, which names the image by its digest",
             )
     return None
@@ -87,17 +87,17 @@ def reports_disagree(name: str, reports: Mapping[str, Mapping[str, Any] | None])
     """
     hint = f"gemmaspec down {name}    # then up again, with one image on all hosts"
     facts = {host: _compared(report) for host, report in reports.items()}
-    for host, found in facts.items():
-        if unknown := found.get(_REPORT):
+    for host, reported in facts.items():
+        if unknown := reported.get(_REPORT):
             return PatchConflict(f"whether ranks run the same is unknown: {_REPORT} is {unknown} on {host}", hint=hint)
     (first, expected), *others = facts.items()
-    for host, found in others:
-        unknown_here = _MAYBE_UNKNOWN - (expected.keys() & found.keys())
-        for what in sorted((expected.keys() | found.keys()) - unknown_here):
-            if expected.get(what) != found.get(what):
+    for host, reported in others:
+        unknown_here = _MAYBE_UNKNOWN - (expected.keys() & reported.keys())
+        for what in sorted((expected.keys() | reported.keys()) - unknown_here):
+            if expected.get(what) != reported.get(what):
                 return PatchConflict(
                     f"the ranks do not run the same: {what} is {_short(expected.get(what))} on {first} "
-                    f"and {_short(found.get(what))} on {host}",
+                    f"and {_short(reported.get(what))} on {host}",
                     hint=hint,
                 )
     return None
@@ -117,10 +117,10 @@ def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
         if report is None:
             return {_REPORT: "missing"}
         facts = {"the plan": str(report["plan_sha256"]), "vllm": str(report["vllm"]["version"])}
-        facts |= {one["name"]: str(one["found"]) for one in report["requires"]}
+        facts |= {required["name"]: str(required["found"]) for required in report["requires"]}
         for row in (row for patch in report["patches"] for row in patch["files"]):
             facts[row["path"]] = str(row["sha256_after"])
-        facts |= {name: str(found) for name, found in (report.get("ranks") or {}).items() if found}
+        facts |= {name: str(rank) for name, rank in (report.get("ranks") or {}).items() if rank}
     except (KeyError, TypeError, AttributeError):
         return {_REPORT: "damaged"}
     return facts

@@ -60,12 +60,12 @@ def parse_fleet(text: str, *, file: str) -> Fleet:
         hosts=tuple(
             Host(
                 name=name,
-                docker=one["docker"],
-                address=one["address"],
-                interface=one["interface"],
-                hca=tuple(one.get("hca", ())),
+                docker=host["docker"],
+                address=host["address"],
+                interface=host["interface"],
+                hca=tuple(host.get("hca", ())),
             )
-            for name, one in document.data["hosts"].items()
+            for name, host in document.data["hosts"].items()
         ),
     )
 
@@ -118,9 +118,9 @@ def _problems(document: Document) -> Iterator[tuple[Path, str]]:
     if len(hosts) > MOST_HOSTS:
         yield ("hosts",), f"hosts: has {len(hosts)} hosts, but at most {MOST_HOSTS} are possible"
         return
-    for name, one in hosts.items():
-        yield from _problems_of(name, one)
-    if all(isinstance(one, dict) for one in hosts.values()):
+    for name, host in hosts.items():
+        yield from _problems_of(name, host)
+    if all(isinstance(host, dict) for host in hosts.values()):
         yield from _twice(hosts, "address", "every machine needs an address of its own")
         yield from _twice(hosts, "docker", "one daemon cannot be two machines")
 
@@ -202,16 +202,16 @@ def _wrong_address(value: str) -> str | None:
 
 
 def _wrong_hca(value: Any) -> str | None:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         return "must be a list of RDMA devices, such as [rocep1s0f1, roceP2p1s0f1]"
-    wrong = [one for one in value if not _HCA.fullmatch(one)]
+    wrong = [item for item in value if not _HCA.fullmatch(item)]
     return f"{wrong[0]!r} is not the name of an RDMA device" if wrong else None
 
 
 def _twice(hosts: Mapping[str, Mapping[str, Any]], key: str, why: str) -> Iterator[tuple[Path, str]]:
     seen: dict[str, str] = {}
-    for name, one in hosts.items():
-        value = one.get(key)
+    for name, host in hosts.items():
+        value = host.get(key)
         if isinstance(value, str):
             same = _canonical(key, value)
             if same in seen:

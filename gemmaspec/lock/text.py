@@ -55,8 +55,8 @@ def _finding(error: Mapping[str, Any], document: Document, file: str) -> str:
         (document.places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.places),
         Place(file, 1),
     )
-    said = sentence(error)
-    return f"{place}: {'.'.join(map(str, path))}: {said}" if path else f"{place}: {said}"
+    reason = sentence(error)
+    return f"{place}: {'.'.join(map(str, path))}: {reason}" if path else f"{place}: {reason}"
 
 
 def _again(file: str) -> str:

@@ -44,8 +44,8 @@ def check_access(model: str, revision: str | None, *, role: str) -> str:
 
 def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> str | None:
     """Return the cached commit of a revision; None if the cache has no config.json for it."""
-    found = cached_snapshot(model, revision, cache)
-    return found.name if found and is_commit(found.name) else None
+    snapshot = cached_snapshot(model, revision, cache)
+    return snapshot.name if snapshot and is_commit(snapshot.name) else None
 
 
 def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
@@ -66,7 +66,7 @@ def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
 
 def _all_shards(names: Sequence[str]) -> bool:
     """Return whether weights without an index are complete: one file, or as many as their names state."""
-    told = (int(found[1]) for name in names if (found := _SHARD.search(name)))
+    told = (int(match[1]) for name in names if (match := _SHARD.search(name)))
     return bool(names) and max(told, default=1) <= len(names)
 
 

@@ -35,8 +35,8 @@ class DatasetRef:
 
 def dataset_ref(text: str) -> DatasetRef | None:
     """Return what OWNER/NAME@REVISION names; None for any other text."""
-    found = _REF.fullmatch(text)
-    return DatasetRef(*found.groups()) if found else None
+    match = _REF.fullmatch(text)
+    return DatasetRef(*match.groups()) if match else None
 
 
 def fetch_dataset(ref: DatasetRef, note: Callable[[str], None]) -> tuple[Path, str]:

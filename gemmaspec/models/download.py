@@ -60,11 +60,11 @@ def list_files(model: str, revision: str | None, *, role: str) -> CommitFiles:
 
     commit = access.check_access(model, revision, role=role)
     with access.asked(model, revision, role=role):
-        found = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS).siblings or []
+        siblings = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS).siblings or []
         files = tuple(
-            RemoteFile(path=one.rfilename, size=int(one.size or 0), sha256=_sha256(one))
-            for one in found[:MOST_FILES]
-            if is_needed(one.rfilename)
+            RemoteFile(path=sibling.rfilename, size=int(sibling.size or 0), sha256=_sha256(sibling))
+            for sibling in siblings[:MOST_FILES]
+            if is_needed(sibling.rfilename)
         )
     if not any(is_weights(file.path) for file in files):
         raise EnvironmentMissing(
@@ -94,8 +94,8 @@ class Cache:
         """Return whether the file is in the commit's snapshot with the right size; a copied cache may be damaged."""
         from huggingface_hub import try_to_load_from_cache
 
-        found = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
-        return isinstance(found, str) and _size(Path(found)) == file.size
+        cached = try_to_load_from_cache(listing.model, file.path, cache_dir=self.folder, revision=listing.commit)
+        return isinstance(cached, str) and _size(Path(cached)) == file.size
 
     def missing(self, listing: CommitFiles) -> Sequence[RemoteFile]:
         """Return the files that still have to be fetched."""
@@ -142,8 +142,8 @@ class Cache:
         if listing.asked == listing.commit:
             return
         with access.asked(listing.model, listing.asked, role=listing.role):
-            found = hf_hub_download(listing.model, "config.json", revision=listing.asked, cache_dir=self.folder)
-        if Path(found).parent.name != listing.commit:
+            config = hf_hub_download(listing.model, "config.json", revision=listing.asked, cache_dir=self.folder)
+        if Path(config).parent.name != listing.commit:
             raise EnvironmentMissing(
                 f"{listing.role}.model: {listing.model} changed on the Hub during the download",
                 hint="run the same command again",
@@ -187,8 +187,8 @@ def _transfer(listing: CommitFiles, file: RemoteFile, target: Path, on_bytes: On
 
 def _check(listing: CommitFiles, file: RemoteFile, target: Path) -> None:
     with target.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != file.sha256:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != file.sha256:
         target.unlink()
         raise EnvironmentMissing(
             f"{listing.role}.model: the sha256 of {file.path} of {listing.model} differs from the Hub's listing; "

@@ -90,7 +90,7 @@ class Folder:
 def _sizes(path: Path) -> dict[str, int]:
     """Return the sizes of regular files only, because opening a pipe would block."""
     try:
-        found = [entry for _, entry in zip(range(MOST_FILES), path.iterdir(), strict=False)]
-        return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+        entries = [entry for _, entry in zip(range(MOST_FILES), path.iterdir(), strict=False)]
+        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
     except OSError as error:
         raise EnvironmentMissing(f"cannot read the folder {path}: {error.strerror}") from None

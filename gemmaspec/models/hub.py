@@ -39,9 +39,9 @@ class HubFiles:
     def __init__(self, model: str, info: Any, *, kind: Kind = "model") -> None:
         self.model, self._kind = model, kind
         self.revision: str | None = info.sha
-        siblings = [one for one in (info.siblings or [])[:MOST_FILES] if "/" not in one.rfilename]
-        self.sizes: Mapping[str, int] = {one.rfilename: one.size or 0 for one in siblings}
-        self._large = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
+        siblings = [sibling for sibling in (info.siblings or [])[:MOST_FILES] if "/" not in sibling.rfilename]
+        self.sizes: Mapping[str, int] = {sibling.rfilename: sibling.size or 0 for sibling in siblings}
+        self._large = {sibling.rfilename: sibling.lfs.sha256 for sibling in siblings if sibling.lfs}
         self._bases = hub_ids((info.card_data or {}).get("base_model"))
         self.licence = _words((info.card_data or {}).get("license"))
         """As the model card says; "" where it says nothing."""
@@ -132,8 +132,8 @@ def page(model: str, *, kind: Kind = "model") -> str:
 
 def _words(value: object) -> str:
     """Return a card's own short text, without what a terminal would interpret."""
-    found = value if isinstance(value, str) else ""
-    return "".join(char for char in found if char.isprintable())[:60]
+    text = value if isinstance(value, str) else ""
+    return "".join(char for char in text if char.isprintable())[:60]
 
 
 @contextmanager

@@ -26,5 +26,5 @@ def cached_snapshot(model: str, revision: str | None, cache_dir: Path | None) ->
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, "config.json", cache_dir=cache_dir, revision=revision)
-    return Path(found).parent if isinstance(found, str) else None
+    config = try_to_load_from_cache(model, "config.json", cache_dir=cache_dir, revision=revision)
+    return Path(config).parent if isinstance(config, str) else None

@@ -100,33 +100,33 @@ def _cached(ref: str, revision: str | None, cache_dir: Path | None) -> Folder | 
 
 
 def _offline(ref: str, revision: str | None, cache_dir: Path | None) -> Folder:
-    found = _cached(ref, revision, cache_dir)
-    if found is None:
+    snapshot = _cached(ref, revision, cache_dir)
+    if snapshot is None:
         at = f" at {revision}" if revision else ""
         raise Unasked(f"{ref}{at} is not in the cache, and the Hub is disabled")
-    return found
+    return snapshot
 
 
 def _online(ref: str, revision: str | None, cache_dir: Path | None) -> CheckpointFiles:
     """Return the files; a commit that is complete in the cache needs no query, because it cannot change."""
-    if is_commit(revision) and (found := _whole(ref, revision, cache_dir)):
-        return found
+    if is_commit(revision) and (snapshot := _whole(ref, revision, cache_dir)):
+        return snapshot
     try:
         files = on_hub(ref, revision)
     except Unreachable:
-        if found := _cached(ref, revision, cache_dir):
-            return found
+        if snapshot := _cached(ref, revision, cache_dir):
+            return snapshot
         raise
     return _whole(ref, files.revision, cache_dir) or files
 
 
 def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | None:
     """Return the cached snapshot of a commit if all its weights exist."""
-    found = _cached(ref, commit, cache_dir)
-    if found is None:
+    snapshot = _cached(ref, commit, cache_dir)
+    if snapshot is None:
         return None
-    there, missing = weight_files(found)
-    return found if there and not missing else None
+    there, missing = weight_files(snapshot)
+    return snapshot if there and not missing else None
 
 
 def _read(ref: str, files: CheckpointFiles) -> Checkpoint:

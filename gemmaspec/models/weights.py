@@ -43,8 +43,8 @@ def unindexed(files: CheckpointFiles, read: tuple[str, ...]) -> tuple[str, ...]:
 
 def other_weights(files: CheckpointFiles) -> tuple[str, ...]:
     """Return the weight files in other formats: torch's pickles, and GGUF."""
-    found = (name for name in files.sizes if name.endswith(".gguf") or _PICKLED.fullmatch(name))
-    return tuple(sorted(name for name in found if name.isprintable()))
+    names = (name for name in files.sizes if name.endswith(".gguf") or _PICKLED.fullmatch(name))
+    return tuple(sorted(name for name in names if name.isprintable()))
 
 
 def _safetensors(files: CheckpointFiles) -> set[str]:
@@ -62,8 +62,8 @@ def read_tensors(files: CheckpointFiles, names: tuple[str, ...]) -> tuple[Tensor
             raise CheckpointError(
                 f"{sum(lengths)} bytes of headers in {len(names)} files, more than the limit of {MOST_HEADERS}"
             )
-        found = list(pool.map(lambda name, piece, length: _tensors(files, name, piece, length), names, pieces, lengths))
-    tensors = tuple(tensor for some in found for tensor in some)
+        read = list(pool.map(lambda name, piece, length: _tensors(files, name, piece, length), names, pieces, lengths))
+    tensors = tuple(tensor for some in read for tensor in some)
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise CheckpointError("a tensor is stored in two weight files")
     return tensors

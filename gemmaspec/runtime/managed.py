@@ -61,8 +61,8 @@ def needed_bytes(spec: RuntimeSpec) -> int:
 def earlier_builds(device: str) -> list[float]:
     """Return how many seconds each runtime of a device took to build on this machine, the newest last."""
     markers = [folder / _MARKER for folder in (state_dir() / "runtimes").glob(f"{device}-*") if folder.is_dir()]
-    markers = sorted((one for one in markers if one.is_file()), key=lambda one: one.stat().st_mtime)
-    return [took for one in markers if isinstance(took := _read_marker(one).get("seconds"), float) and took > 0]
+    markers = sorted((marker for marker in markers if marker.is_file()), key=lambda marker: marker.stat().st_mtime)
+    return [took for marker in markers if isinstance(took := _read_marker(marker).get("seconds"), float) and took > 0]
 
 
 def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Path:
@@ -72,14 +72,14 @@ def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Pat
     EnvironmentMissing without enough disk space, or if packages or the Python version are missing. After an interrupted
     build (an error, Ctrl-C, kill -9, a full disk) the folder has no marker and does not count.
     """
-    found = describe(spec)
-    if found.complete:
-        return found.interpreter
-    with held_lock(found.path.parent / f".{spec.key}.lock", waiting=lambda: progress(_WAITING)) as lock:
-        found = describe(spec)
-        if not found.complete:
-            _build(spec, found.path, progress=progress, lock=lock)
-    return found.interpreter
+    runtime = describe(spec)
+    if runtime.complete:
+        return runtime.interpreter
+    with held_lock(runtime.path.parent / f".{spec.key}.lock", waiting=lambda: progress(_WAITING)) as lock:
+        runtime = describe(spec)
+        if not runtime.complete:
+            _build(spec, runtime.path, progress=progress, lock=lock)
+    return runtime.interpreter
 
 
 def remove_runtime(spec: RuntimeSpec) -> bool:
@@ -135,8 +135,8 @@ def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
 
 def _python_request(version: str) -> str:
     """Return the running interpreter if it has this version, so that nothing is downloaded; else the version."""
-    own = platform.python_version()
-    return sys.executable if own == version or own.startswith(f"{version}.") else version
+    running = platform.python_version()
+    return sys.executable if running == version or running.startswith(f"{version}.") else version
 
 
 def _site_packages(interpreter: Path) -> Path:

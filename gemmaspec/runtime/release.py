@@ -49,12 +49,12 @@ def unpack(uv: Uv, requirement: str, target: Path) -> Path:
 
 def read_release(unpacked: Path, distribution: str) -> Release:
     """Return the metadata of `distribution` in an unpacked wheel. Raise EnvironmentMissing if it is missing."""
-    for found in importlib.metadata.distributions(path=[str(unpacked)]):
-        if canonicalize_name(found.name) == distribution:
+    for installed in importlib.metadata.distributions(path=[str(unpacked)]):
+        if canonicalize_name(installed.name) == distribution:
             return Release(
-                version=found.version,
-                requires_python=str(found.metadata.json.get("requires_python", "")),
-                requires=tuple(found.requires or ()),
+                version=installed.version,
+                requires_python=str(installed.metadata.json.get("requires_python", "")),
+                requires=tuple(installed.requires or ()),
             )
     raise EnvironmentMissing(f"the wheel unpacked in {unpacked} is not {distribution}", hint="pip config list")
 

@@ -15,6 +15,6 @@ def router_program() -> str | None:
 
 def ensure_router() -> str:
     """Return the path of HAProxy. Raise EnvironmentMissing if it is not installed."""
-    if found := router_program():
-        return found
+    if program := router_program():
+        return program
     raise EnvironmentMissing("the router of replicas, haproxy, is not installed", hint="sudo apt-get install haproxy")

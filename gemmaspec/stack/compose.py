@@ -215,12 +215,12 @@ def _cache(folder: str | None) -> Mount:
 
 def _inline(file: str, text: str) -> InlineFile:
     """Return a file of the stack at its place: those of the watch are in its own container."""
-    own = file.startswith(f"{watching.FOLDER}/")
+    watches = file.startswith(f"{watching.FOLDER}/")
     name = file.replace(".", "-").replace("/", "-")
     return InlineFile(
         name=name,
-        service=watching.SERVICE if own else "vllm",
-        target=f"/{file}" if own else f"{IN_CONTAINER}/{file}",
+        service=watching.SERVICE if watches else "vllm",
+        target=f"/{file}" if watches else f"{IN_CONTAINER}/{file}",
         text=text,
     )
 

@@ -47,7 +47,7 @@ def write(stack: Rendered, folder: Path) -> list[str]:
 def strangers(stack: Rendered, folder: Path) -> list[Path]:
     """Return the files in `folder` that the stack would overwrite and gemmaspec did not write, or somebody changed."""
     ours = _manifest(folder)
-    found = []
+    changed = []
     for name in stack.names:
         file = folder / name
         if not os.path.lexists(file):
@@ -58,14 +58,14 @@ def strangers(stack: Rendered, folder: Path) -> list[Path]:
             content = None
         same = content is not None and content == stack.files.get(name, "").encode("utf-8")
         if content is None or not (same or ours.get(name) == _sha256(content)):
-            found.append(file)
-    return found
+            changed.append(file)
+    return changed
 
 
 def _manifest(folder: Path) -> Mapping[str, str]:
     try:
-        found = json.loads(read_regular(folder / MANIFEST) or b"{}")
-        return {str(name): str(sum_) for name, sum_ in found.get("files", {}).items()}
+        manifest = json.loads(read_regular(folder / MANIFEST) or b"{}")
+        return {str(name): str(sum_) for name, sum_ in manifest.get("files", {}).items()}
     except (UnreadableFile, ValueError, AttributeError, RecursionError):
         return {}
 

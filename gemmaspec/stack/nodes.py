@@ -79,13 +79,13 @@ def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
         why = wrong_host(host)
         _need(not why, why or "")
     _need(len(hosts) == profile.nodes, f"{profile.name} has nodes: {profile.nodes}, and {len(hosts)} hosts are given")
-    for what, values in (("host", [one.name for one in hosts]), ("address", [_same(one.address) for one in hosts])):
+    for what, values in (("host", [node.name for node in hosts]), ("address", [_same(node.address) for node in hosts])):
         twice = sorted({value for value in values if values.count(value) > 1})
         _need(not twice, f"the {what} {', '.join(twice)} is given twice")
     _need(
-        len({bool(one.hca) for one in hosts}) == 1,
+        len({bool(node.hca) for node in hosts}) == 1,
         "only some hosts have RDMA devices (hca), and NCCL needs them on all or none: "
-        + ", ".join(f"{one.name} has {' '.join(one.hca) or 'none'}" for one in hosts),
+        + ", ".join(f"{node.name} has {' '.join(node.hca) or 'none'}" for node in hosts),
     )
 
 
@@ -117,7 +117,7 @@ def rank_environment(profile: Profile, host: Host) -> dict[str, str]:
     NCCL's index of the RoCE address (NCCL_IB_GID_INDEX) is never set: NCCL 2.21 and later find it for each device, and
     it changes while a machine runs. Without VLLM_HOST_IP, vLLM takes the address of the default route.
     """
-    found = {
+    environment = {
         "VLLM_HOST_IP": host.address,
         "GLOO_SOCKET_IFNAME": host.interface,
         "TP_SOCKET_IFNAME": host.interface,
@@ -125,8 +125,8 @@ def rank_environment(profile: Profile, host: Host) -> dict[str, str]:
         "NCCL_SOCKET_IFNAME": f"={host.interface}",
     }
     if host.hca:
-        found["NCCL_IB_HCA"] = "=" + ",".join(host.hca)
-    return {**found, **hang_environment(profile)}
+        environment["NCCL_IB_HCA"] = "=" + ",".join(host.hca)
+    return {**environment, **hang_environment(profile)}
 
 
 def hang_environment(profile: Profile) -> dict[str, str]:

@@ -40,7 +40,7 @@ def settings_of(profile: Profile) -> Iterator[Setting]:
     if machine.compute_capability:
         gpus = [(machine.compute_capability, "")]
     else:
-        gpus = [(one, one) for members in FAMILIES.values() for one in members if machine.gpus]
+        gpus = [(gpu, gpu) for members in FAMILIES.values() for gpu in members if machine.gpus]
     for vllm in releases() if stated is None else [stated] if stated in releases() else []:
         for capability, unknown in gpus:
             yield Setting(

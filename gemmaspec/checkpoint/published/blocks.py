@@ -14,52 +14,52 @@ from gemmaspec.checkpoint.published.shapes import Shapes
 
 def dflash2_tensors(config: Mapping[str, Any]) -> Shapes:
     """Return a DFlash 2 head without embeddings and output head: it uses the target's."""
-    layer, found = config["transformer_layer_config"], _backbone(config)
+    layer, shapes = config["transformer_layer_config"], _backbone(config)
     width, taps, rank = layer["hidden_size"], config["conv_kernel_size"], config["selector_rank"]
     for index in range(layer["num_hidden_layers"]):
         for part in ("attention_conv", "mlp_conv"):
             name = f"layers.{index}.{part}"
-            _put(found, f"{name}.base_kernel", 2, taps, width)
-            _put(found, f"{name}.kernel_projection.weight", 2 * taps * (width // config["conv_group_size"]), width)
-    _put(found, "candidate_selector.hidden_projection.weight", rank, width)
+            _put(shapes, f"{name}.base_kernel", 2, taps, width)
+            _put(shapes, f"{name}.kernel_projection.weight", 2 * taps * (width // config["conv_group_size"]), width)
+    _put(shapes, "candidate_selector.hidden_projection.weight", rank, width)
     for part in ("predecessor", "successor"):
-        _put(found, f"candidate_selector.{part}_codebook", layer["vocab_size"], rank)
-    return found
+        _put(shapes, f"candidate_selector.{part}_codebook", layer["vocab_size"], rank)
+    return shapes
 
 
 def dspark_tensors(config: Mapping[str, Any]) -> Shapes:
     """Return a DSpark head with its own embeddings and small output head."""
-    layer, found = config["transformer_layer_config"], _backbone(config)
+    layer, shapes = config["transformer_layer_config"], _backbone(config)
     width, words, rank = layer["hidden_size"], config["draft_vocab_size"], config["markov_rank"]
-    _put(found, "embed_tokens.weight", layer["vocab_size"], width)
-    _put(found, "lm_head.weight", words, width)
-    _put(found, "markov_head.markov_w1.weight", layer["vocab_size"], rank)
-    _put(found, "markov_head.markov_w2.weight", words, rank)
-    _put(found, "confidence_head.proj.weight", 1, width + rank)
-    _put(found, "confidence_head.proj.bias", 1)
-    found["d2t"] = ("I64", (words,))
-    return found
+    _put(shapes, "embed_tokens.weight", layer["vocab_size"], width)
+    _put(shapes, "lm_head.weight", words, width)
+    _put(shapes, "markov_head.markov_w1.weight", layer["vocab_size"], rank)
+    _put(shapes, "markov_head.markov_w2.weight", words, rank)
+    _put(shapes, "confidence_head.proj.weight", 1, width + rank)
+    _put(shapes, "confidence_head.proj.bias", 1)
+    shapes["d2t"] = ("I64", (words,))
+    return shapes
 
 
 def _backbone(config: Mapping[str, Any]) -> Shapes:
-    layer, found = config["transformer_layer_config"], Shapes()
+    layer, shapes = config["transformer_layer_config"], Shapes()
     width, inner, head = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
     queries, keys = layer["num_attention_heads"] * head, layer["num_key_value_heads"] * head
-    _put(found, "fc.weight", width, len(config["aux_hidden_state_layer_ids"]) * width)
+    _put(shapes, "fc.weight", width, len(config["aux_hidden_state_layer_ids"]) * width)
     for index in range(layer["num_hidden_layers"]):
         name = f"layers.{index}"
         for part, rows in (("q", queries), ("k", keys), ("v", keys)):
-            _put(found, f"{name}.self_attn.{part}_proj.weight", rows, width)
-        _put(found, f"{name}.self_attn.o_proj.weight", width, queries)
+            _put(shapes, f"{name}.self_attn.{part}_proj.weight", rows, width)
+        _put(shapes, f"{name}.self_attn.o_proj.weight", width, queries)
         for part in ("q_norm", "k_norm"):
-            _put(found, f"{name}.self_attn.{part}.weight", head)
+            _put(shapes, f"{name}.self_attn.{part}.weight", head)
         for part, shape in (("gate", (inner, width)), ("up", (inner, width)), ("down", (width, inner))):
-            _put(found, f"{name}.mlp.{part}_proj.weight", *shape)
+            _put(shapes, f"{name}.mlp.{part}_proj.weight", *shape)
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            _put(found, f"{name}.{norm}.weight", width)
+            _put(shapes, f"{name}.{norm}.weight", width)
     for norm in ("hidden_norm", "norm"):
-        _put(found, f"{norm}.weight", width)
-    return found
+        _put(shapes, f"{norm}.weight", width)
+    return shapes
 
 
 def _put(found: Shapes, name: str, *shape: int) -> None:

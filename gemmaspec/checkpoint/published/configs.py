@@ -16,8 +16,8 @@ _SIX: Final = [*["sliding_attention"] * 5, "full_attention"]
 
 @functools.cache
 def _facts() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((DATA / "configs.json").read_text(encoding="utf-8"))
-    return found
+    configs: dict[str, Any] = json.loads((DATA / "configs.json").read_text(encoding="utf-8"))
+    return configs
 
 
 def text_of(size: str) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def text_of(size: str) -> dict[str, Any]:
 def config(size: str, *, towers: bool = True) -> dict[str, Any]:
     """Return config.json of a Gemma 4 of this size, in the form of the published files."""
     large, facts = SIZES[size].large_towers, copy.deepcopy(_facts())
-    found = {
+    fields = {
         "architectures": ["Gemma4ForConditionalGeneration"],
         "model_type": "gemma4",
         "dtype": "bfloat16",
@@ -44,32 +44,32 @@ def config(size: str, *, towers: bool = True) -> dict[str, Any]:
     }
     if SIZES[size].unified:
         parts = {"vision_config": facts["unified"]["vision"], "audio_config": facts["unified"]["audio"]}
-        found |= {"architectures": [UNIFIED], "model_type": "gemma4_unified", **parts}
-    return found if towers else {**found, "vision_config": None, "audio_config": None}
+        fields |= {"architectures": [UNIFIED], "model_type": "gemma4_unified", **parts}
+    return fields if towers else {**fields, "vision_config": None, "audio_config": None}
 
 
 def assistant_config(size: str) -> dict[str, Any]:
     """Return config.json of the MTP draft for a size."""
     facts, target = _facts(), text_of(size)
     heads = ("num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "attention_k_eq_v")
-    own = {name: target[name] for name in (*heads, "sliding_window")}
+    shared = {name: target[name] for name in (*heads, "sliding_window")}
     widths = dict(facts["assistants"][size])
     ordered = widths.pop("ordered", False)
     layers = {"num_hidden_layers": 4, "num_kv_shared_layers": 4, "layer_types": [*_SIX[:3], _SIX[-1]]}
-    found = {
+    fields = {
         "architectures": ["Gemma4AssistantForCausalLM"],
         "model_type": "gemma4_assistant",
         "backbone_hidden_size": target["hidden_size"],
         "dtype": "bfloat16",
-        "text_config": {**facts["common"], **own, **layers, **widths, "vocab_size_per_layer_input": 0},
+        "text_config": {**facts["common"], **shared, **layers, **widths, "vocab_size_per_layer_input": 0},
         "tie_word_embeddings": True,
     }
     if SIZES[size].unified:
-        found |= {"architectures": ["Gemma4UnifiedAssistantForCausalLM"], "model_type": "gemma4_unified_assistant"}
-        found["text_config"]["model_type"] = target["model_type"]
+        fields |= {"architectures": ["Gemma4UnifiedAssistantForCausalLM"], "model_type": "gemma4_unified_assistant"}
+        fields["text_config"]["model_type"] = target["model_type"]
     if ordered:
-        found |= {"use_ordered_embeddings": True, "num_centroids": 2048, "centroid_intermediate_top_k": 32}
-    return found
+        fields |= {"use_ordered_embeddings": True, "num_centroids": 2048, "centroid_intermediate_top_k": 32}
+    return fields
 
 
 def eagle3_config(*, hidden: int = 5376) -> dict[str, Any]:

@@ -220,8 +220,8 @@ def split_experts(shapes: Shapes) -> Shapes:
         stem, (experts, rows, columns) = name.rpartition(".")[0], shape
         parts = {"gate_proj": rows // 2, "up_proj": rows // 2} if name.endswith("gate_up_proj") else {"down_proj": rows}
         for expert in range(experts):
-            for part, own in parts.items():
-                stored[f"{stem}.{expert}.{part}.weight"] = (dtype, (own, columns))
+            for part, height in parts.items():
+                stored[f"{stem}.{expert}.{part}.weight"] = (dtype, (height, columns))
     return stored
 
 
@@ -254,5 +254,5 @@ def assistant_tensors(config: Mapping[str, Any]) -> Shapes:
     if config.get("use_ordered_embeddings"):
         _put(shapes, "masked_embedding.centroids.weight", config["num_centroids"], width)
         shapes["masked_embedding.token_ordering"] = ("I64", (text["vocab_size"],))
-    own = (".k_proj.", ".v_proj.", ".k_norm.")
-    return {name: shape for name, shape in shapes.items() if not any(mark in name for mark in own)}
+    marks = (".k_proj.", ".v_proj.", ".k_norm.")
+    return {name: shape for name, shape in shapes.items() if not any(mark in name for mark in marks)}

@@ -61,7 +61,7 @@ class PublishedCheckpoint:
 def shipped() -> dict[str, PublishedCheckpoint]:
     """Return every checkpoint whose shapes ship, by its id in lower case."""
     raw = json.loads((configs.DATA / "models.json").read_text(encoding="utf-8"))["models"]
-    return {one["ref"].lower(): _entry(one) for one in raw}
+    return {entry["ref"].lower(): _entry(entry) for entry in raw}
 
 
 def shipped_for(ref: str) -> PublishedCheckpoint | None:
@@ -75,8 +75,8 @@ def draft_for(model: str) -> str | None:
     if not re.search(r"gemma-?4", name, re.IGNORECASE) or not re.search(r"[-_]it(?![a-z])", name, re.IGNORECASE):
         return None
     size = size_called(name)
-    heads = (one for one in shipped().values() if one.kind == "assistant" and SIZES.get(one.size) is size)
-    return next((one.ref for one in heads), None) if size else None
+    heads = (entry for entry in shipped().values() if entry.kind == "assistant" and SIZES.get(entry.size) is size)
+    return next((head.ref for head in heads), None) if size else None
 
 
 def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:
@@ -141,13 +141,13 @@ def _built(known: PublishedCheckpoint) -> tuple[dict[str, Any], Shapes]:
         make = blocks.dflash2_tensors if known.kind == "dflash2" else blocks.dspark_tensors
         return config, make(config)
     config = configs.config(known.size)
-    found = _quantized(known, shapes.tensors(config))
+    stored = _quantized(known, shapes.tensors(config))
     if not known.towers:
         config = configs.config(known.size, towers=False)
-        found = {name: shape for name, shape in found.items() if not name.startswith(_TOWERS)}
+        stored = {name: shape for name, shape in stored.items() if not name.startswith(_TOWERS)}
     if known.form != "BF16":
         config["quantization_config"] = _declaration(known)
-    return config, found
+    return config, stored
 
 
 def _quantized(known: PublishedCheckpoint, plain: Shapes) -> Shapes:
@@ -183,8 +183,8 @@ def _declaration(known: PublishedCheckpoint) -> dict[str, Any]:
 def _compressed(form: str, weights: dict[str, Any], inputs: dict[str, Any] | None, parts: list[str]) -> dict[str, Any]:
     groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
     left = [f"re:.*{part}.*" for part in parts]
-    own = {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed"}
-    return {**own, "config_groups": groups, "ignore": left}
+    quantization = {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed"}
+    return {**quantization, "config_groups": groups, "ignore": left}
 
 
 def _tensors(found: Shapes) -> Iterator[Tensor]:
