@@ -32,11 +32,7 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
     for error in patches.refused.values():
         raise error
     listing = listing_of.published()
-    versions = [
-        release
-        for release in listing.releases()
-        if launcher.PUBLISHED_RELEASE.fullmatch(release) and patches.claims(release)
-    ]
+    versions = [ver for ver in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(ver) and patches.claims(ver)]
     seen: dict[str, list[FileHash]] = {name: [] for name in patches.judges}
     for tree in Releases(listing).open(versions, patches.needed_paths):
         if isinstance(tree, Unreadable):

@@ -171,9 +171,7 @@ def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[
         listing, chosen = listing_of.choose(request.releases, listing)
     if not request.releases or request.all_releases:
         chosen += [
-            release
-            for release in listing.releases()
-            if launcher.PUBLISHED_RELEASE.fullmatch(release) and patches.claims(release)
+            ver for ver in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(ver) and patches.claims(ver)
         ]
     return listing, [release for release in listing.releases() if release in chosen]
 

@@ -134,22 +134,20 @@ class MemoryPlan:
 
     def problems(self) -> list[str]:
         """Yield why the server would not start."""
-        problems = [*self._too_few_gpus(), *self._crowding()]
-        problems += self._too_heavy()
-        problems += self._too_small_a_batch()
+        wrong = [*self._too_few_gpus(), *self._crowding()]
+        wrong += self._too_heavy()
+        wrong += self._too_small_a_batch()
         try:
             cache = self.cache
         except Unplannable as error:
-            return [*problems, str(error)]
+            return [*wrong, str(error)]
         if self.available <= 0:
-            problems.append(f"nothing is left for the KV cache: {gib(-self.available)} are missing")
+            wrong.append(f"nothing is left for the KV cache: {gib(-self.available)} are missing")
         elif not cache.starts_with(self.available, self.flags.max_model_len):
             needed, left = cache.request_bytes(self.flags.max_model_len), cache.usable(self.available)
             length = self.flags.max_model_len
-            problems.append(
-                f"one request of {length:,} tokens needs {gib(needed)} of KV cache, but {gib(left)} are left"
-            )
-        return problems
+            wrong.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, but {gib(left)} are left")
+        return wrong
 
     def _too_few_gpus(self) -> Iterator[str]:
         """Yield a problem if there are too few GPUs (ParallelConfig in vllm/config/parallel.py, every release)."""

@@ -34,18 +34,16 @@ def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Succ
     node = launcher.definitions(source.tree, scope)[0]
     wanted, tree = _rows(source, node), _body(node)
     names = sorted({word for row in wanted for word in row if word.isidentifier()}, key=lambda name: (-len(name), name))
-    compared = []
+    rated = []
     for path, data in files.items():
         if not all(name.encode() in data for name in names[:_RARE]):
             continue
         try:
             there = launcher.Source(data)
-            compared += [
-                _compared(there, path, name, defined, wanted, tree) for name, defined in _definitions(there.tree)
-            ]
+            rated += [_compared(there, path, name, defined, wanted, tree) for name, defined in _definitions(there.tree)]
         except launcher.NOT_PYTHON:
             continue
-    good = [successor for successor in compared if successor.alike >= ALIKE]
+    good = [successor for successor in rated if successor.alike >= ALIKE]
     return sorted(good, key=lambda successor: (-successor.alike, successor.path, successor.scope))
 
 
