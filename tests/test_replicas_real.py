@@ -137,4 +137,5 @@ def test_a_killed_replica_cuts_only_its_own_streams_and_docker_starts_it_again(o
     said("docker has started it again", began, f"{back.err}{back.out}{found}\n{dict(found.reasons)}")
     assert back.code == 0, back.err
     said("status", time.monotonic(), owner.run("status", NAME).out)
-    assert found.fates["cut"] + found.fates["refused"] <= CLIENTS, f"{found} {found.reasons}"
+    lost = found.fates["cut"] + found.fates["refused"]
+    assert lost <= 2 * CLIENTS, f"{found} {found.reasons}"  # what it ran, and one more request of each client

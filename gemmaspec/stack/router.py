@@ -22,7 +22,6 @@ REQUEST_S: Final = 10
 """How long a client may take to send a request's headers and the beginning of its body."""
 _METRICS_CONNECTIONS: Final = 16
 
-_HEALTH_S: Final = 2
 _DEFAULTS: Final = (
     "defaults",
     "    mode http",
@@ -104,7 +103,8 @@ def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, f
             *(f"    {line}" for line in _BALANCE[policy]),
             "    option httpchk GET /health",
             "    http-check expect status 200",
-            f"    default-server check inter {_HEALTH_S}s fall 2 rise 1",
+            "    default-server check inter 2s fastinter 200ms fall 2 rise 1 observe layer7 error-limit 1 "
+            "on-error fastinter",
             *servers,
             "",
         )
