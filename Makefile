@@ -39,7 +39,7 @@ docker: ## install and start Docker with Compose v2 if they are missing (Debian,
 image: setup ## build the image gemmaspec/vllm-cpu:$(VLLM) (Debian, root)
 	$(BIN)/python tools/cpu_image.py $(VLLM)
 
-runtime: setup ## build the Python environment with vLLM for the tiny pair, and the pair
+runtime: setup ## build the Python environment with vLLM for the tiny pair
 	$(BIN)/python tools/runtime.py
 
 test: setup ## run the whole suite, with real servers
@@ -102,5 +102,5 @@ bench: setup ## measure gemmaspec's own speed
 load-test: setup ## load a running stack (NAME=tiny-cpu REQUESTS=10000), and count what is lost or leaks
 	$(BIN)/python tools/load_test.py $(or $(NAME),tiny-cpu) --requests $(or $(REQUESTS),10000)
 
-clean: ## remove .venv, runtimes, the tiny pair and rendered stacks of this checkout
+clean: ## remove .venv, runtimes and rendered stacks of this checkout
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

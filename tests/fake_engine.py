@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gemmaspec.data import MODELS
 from gemmaspec.engine.server import Engine, EngineName, Runs, Server, State
 from gemmaspec.errors import GemmaspecError
+from gemmaspec.files import state_dir
 from gemmaspec.ready.first_request import Answer
 from gemmaspec.ready.wait import Ready
 
@@ -63,7 +66,8 @@ class FakeMachine:
         return Ready(answer=ANSWER, phases={}, seconds=1.0)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Take the place of both engines, of the daemon's images and of the wait."""
+        """Take the place of both engines, of the daemon's images and of the wait; the tiny models are there."""
+        shutil.copytree(MODELS, state_dir() / "tiny", dirs_exist_ok=True)
         monkeypatch.setattr("gemmaspec.engine.choose.engine_named", self.engine)
         monkeypatch.setattr("gemmaspec.deploy.start.rollback.engine_named", self.engine)
         monkeypatch.setattr("gemmaspec.deploy.start.observe.choose_engine", self.choose)

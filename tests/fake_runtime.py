@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemmaspec.data import MODELS
 from gemmaspec.files import state_dir
 from tests.launching import make_place
 from tests.real import Done
@@ -166,8 +168,5 @@ def installed(root: Path) -> Iterator[Fake]:
 
 
 def make_models() -> None:
-    """Put the configurations of the tiny pair where they would have been made."""
-    for name in ("tiny-target", "tiny-draft"):
-        folder = state_dir() / "tiny" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text("{}")
+    """Put the tiny models where a start copies them."""
+    shutil.copytree(MODELS, state_dir() / "tiny", dirs_exist_ok=True)

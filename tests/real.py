@@ -1,6 +1,6 @@
 """Drive the installed command against real servers, as a user would.
 
-Managed runtimes and the tiny pair are made once, in .tools/state of the checkout, and found by every later run.
+Managed runtimes are made once, in .tools/state of the checkout, and found by every later run.
 Everything else belongs to one run of the suite: its state folder, its profile, and through the profile's name its
 Compose project, containers and volumes. So two runs do not meet, in one checkout or in two on one machine.
 """
@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gemmaspec.data import MAKER
+from gemmaspec.data import MODELS
 
 RUN = secrets.token_hex(3)
 """Names this process's part of the suite; each worker of pytest-xdist has its own."""
@@ -81,8 +81,6 @@ def make_state() -> None:
     (STATE / "profiles" / f"{PROFILE}.yaml").write_text(f"extends: tiny-cpu\nname: {PROFILE}\n")
     (SHARED / "runtimes").mkdir(parents=True, exist_ok=True)
     (STATE / "runtimes").symlink_to(SHARED / "runtimes")
-    if all((SHARED / "tiny" / name / "config.json").is_file() for name in ("tiny-target", "tiny-draft")):
-        (STATE / "tiny").symlink_to(SHARED / "tiny")  # else the first `up` makes the pair, for this run
 
 
 def remove_state() -> None:
@@ -210,10 +208,6 @@ ENGINES = [
 
 
 def tiny_pair() -> Path:
-    """The folder of the tiny pair, made with the suite's runtime where it is not there."""
-    folder = STATE / "tiny"
-    if not (folder / "tiny-draft" / "config.json").is_file():
-        (python,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
-        folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([python, "-I", MAKER, folder], check=True)
-    return folder
+    """The folder of the tiny models, as `up` copies them."""
+    shutil.copytree(MODELS, STATE / "tiny", dirs_exist_ok=True)
+    return STATE / "tiny"

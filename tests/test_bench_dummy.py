@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gemmaspec.bench.page import remarks
 from gemmaspec.bench.result import cell_json, rows_of
 from gemmaspec.bench.settings import arms_of, as_json
 from gemmaspec.checkpoint.published.shipped import servable_config, shipped_for
+from gemmaspec.data import MODELS
 from gemmaspec.deploy.checks.lint import stop_on_errors
 from gemmaspec.deploy.kept.attention import logged
 from gemmaspec.deploy.speed import dummy
@@ -98,15 +100,13 @@ def test_an_acceptance_that_the_profile_sets_stays() -> None:
 
 
 def test_a_cpu_draws_no_lots(tmp_path: Path) -> None:
-    tiny = tmp_path / "state" / "tiny"
-    for name in ("tiny-target", "tiny-draft"):
-        (tiny / name).mkdir(parents=True)
-        (tiny / name / "config.json").write_text("{}")
-        (tiny / name / "model.safetensors").write_text("weights")
+    shutil.copytree(MODELS, tmp_path / "state" / "tiny")
     found = dummy_overrides("tiny-cpu", (), Arm(method="draft_model", k=4), lambda _: None)
     assert not any("synthetic" in one for one in found)
-    made = sorted(one.name for one in (tmp_path / "state" / "dummy").rglob("*") if one.is_file())
-    assert made == ["config.json", "config.json"]
+    made = {
+        one.relative_to(tmp_path / "state" / "dummy").parts[-1] for one in (tmp_path / "state" / "dummy").rglob("*.*")
+    }
+    assert made == {file.name for file in (MODELS / "tiny-target").iterdir()} - {"model.safetensors"}
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_unified_model_is_read_with_transformers_defaults(built: dict[str, Any
     assert not {finding.code for finding in examine(found)} & {"vision-tower-missing", "audio-tower-missing"}
 
 
-def test_the_tiny_pair_is_what_its_maker_says(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tiny_pair_has_the_shapes_of_the_large(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(state))
     target, draft = (open_checkpoint(f"state:tiny/tiny-{role}") for role in ("target", "draft"))
     assert [layer.kind for layer in target.text.layers] == [*["sliding"] * 5, "full"]
@@ -174,7 +174,7 @@ def test_the_tiny_pair_pairs_with_the_patches_of_its_profile(state: Path) -> Non
     of_a_cpu = {"cpu-expand-sampling", "cpu-top-k-no-rows"}  # the machine needs them, not the pair
     assert {*pairing.patches, *of_a_cpu} == set(load_profile("tiny-cpu").profile.patches.required)
     assert target.tokenizer_digest == draft.tokenizer_digest
-    assert same_words(target, draft) == (2048, 2048)
+    assert same_words(target, draft) == (3072, 3072)
 
 
 def test_the_profile_tiny_cpu_can_be_inspected(

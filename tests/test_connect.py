@@ -13,7 +13,6 @@ import yaml
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.views.connect import CLIENTS, Endpoint, settings, warnings
-from gemmaspec.files import state_dir
 from tests.fake_engine import FakeMachine
 
 OPEN = Endpoint(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=False, context=131072, tools=True)
@@ -58,15 +57,12 @@ def test_connect_knows_the_only_started_profile(
     assert "no profile was started here" in capsys.readouterr().err
     machine = FakeMachine()
     machine.install(monkeypatch)
-    for name in ("tiny-target", "tiny-draft"):
-        (state_dir() / "tiny" / name).mkdir(parents=True)
-        (state_dir() / "tiny" / name / "config.json").write_text("{}")
     assert run(["up", "tiny-cpu", "--engine", "process", "--set", f"runtime.python={sys.executable}"]) == 0
     assert "clients   gemmaspec connect" in capsys.readouterr().out
     assert run(["connect", "openai"]) == 0
     assert 'base_url="http://127.0.0.1:8321/v1"' in capsys.readouterr().out
     assert run(["connect", "claude-code", "tiny-cpu", "--json"]) == 0
-    assert "has no tool parser" in json.loads(capsys.readouterr().out)["warnings"][0]
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
     assert run(["connect", "claude-code", "tiny-cpu", "other"]) == 2
     assert run(["connect", "grafana", "tiny-cpu"]) == 2
     assert run(["connect", "emacs"]) == 2

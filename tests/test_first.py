@@ -28,9 +28,6 @@ def gpu(name: str, gb: float, capability: str) -> Gpu:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    for name in ("tiny-target", "tiny-draft"):
-        (state_dir() / "tiny" / name).mkdir(parents=True)
-        (state_dir() / "tiny" / name / "config.json").write_text("{}")
     machine = FakeMachine()
     machine.install(monkeypatch)
     return machine

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gemmaspec.data import MAKER
+from gemmaspec.data import MODELS
 from tests.real import PORT, PROFILE, STATE, Done, gemmaspec
 
 pytestmark = pytest.mark.real_process
@@ -27,25 +27,29 @@ def sets(**values: object) -> list[str]:
 
 
 OTHER_SHAPE = """
-import sys
-sys.path.insert(0, {maker!r})
-import make
+import json, pathlib, shutil, sys
+from transformers import Gemma4Config, Gemma4ForConditionalGeneration
+shipped, out = map(pathlib.Path, sys.argv[1:])
+config = json.loads((shipped / "config.json").read_text())
 kinds = ["full_attention" if index % 3 == 2 else "sliding_attention" for index in range(13)]
-make.pair.TARGET_TEXT.update(num_hidden_layers=13, layer_types=kinds, sliding_window=256)
-make.pair.TARGET_TEXT.update(num_key_value_heads=4, num_global_key_value_heads=2)
-sys.exit(make.main([{out!r}, "tiny-target", "--rounds", "5"]))
+config["text_config"].update(num_hidden_layers=13, layer_types=kinds, sliding_window=256)
+config["text_config"].update(num_key_value_heads=4, num_global_key_value_heads=2)
+shutil.copytree(shipped, out)
+(out / "config.json").write_text(json.dumps(config))
+Gemma4ForConditionalGeneration(Gemma4Config.from_pretrained(out)).bfloat16().save_pretrained(out)
+(out / "config.json").write_text(json.dumps(config))
 """
 
 
 @pytest.fixture(scope="module")
 def other_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target with 13 layers of which every third is full, window 256 and more KV heads, barely taught."""
-    out = tmp_path_factory.mktemp("models")
+    """A tiny target with 13 layers of which every third is full, window 256 and more KV heads; it was taught nothing."""
+    out = tmp_path_factory.mktemp("models") / "other"
     (runtime,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
-    script = OTHER_SHAPE.format(maker=str(MAKER.parent), out=str(out))
-    done = subprocess.run([str(runtime), "-c", script], capture_output=True, text=True, check=False)
+    script = [str(runtime), "-c", OTHER_SHAPE, str(MODELS / "tiny-target"), str(out)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return out / "tiny-target"
+    return out
 
 
 SMALL = [

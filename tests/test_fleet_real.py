@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gemmaspec.data import MODELS
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.fleet import FleetEngine
 from gemmaspec.engine.server import Node
@@ -50,10 +52,7 @@ class Driver:
         self.profiles = folder / "profiles"
         self.profiles.mkdir()
         (self.profiles / "fleet.yaml").write_text(bed.fleet_yaml())
-        for name in ("tiny-target", "tiny-draft"):
-            model = folder / "state" / "tiny" / name
-            model.mkdir(parents=True)
-            (model / "config.json").write_text("{}")
+        shutil.copytree(MODELS, folder / "state" / "tiny")
         self.profile()
 
     def profile(self, **env: str) -> None:

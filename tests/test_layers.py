@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
 LAYERS = (
-    ("launcher", "tiny"),
+    ("launcher",),
     ("releases", "checkpoint"),
     ("profile", "patching", "fleet"),
     ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke", "rolling"),
@@ -159,13 +159,6 @@ def test_a_pure_room_touches_no_process_network_or_clock(room: str) -> None:
 def test_what_runs_beside_vllm_imports_the_standard_library_alone(file: str) -> None:
     used = {name.split(".")[0] for name in imports(PACKAGE / "launcher" / file)}
     assert used <= sys.stdlib_module_names
-
-
-def test_the_makers_of_tiny_models_import_nothing_of_gemmaspec_but_each_other() -> None:
-    files = list((PACKAGE / "tiny").glob("*.py"))
-    used = {name for file in files for name in imports(file) if name.startswith("gemmaspec")}
-    assert len(files) > 4
-    assert all(name.startswith("gemmaspec.tiny") for name in used)
 
 
 @functools.cache

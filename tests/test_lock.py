@@ -86,7 +86,7 @@ def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path
         resolve.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 
-def test_the_tiny_pair_that_is_not_made_yet_is_told_with_what_makes_it() -> None:
+def test_the_tiny_pair_that_is_not_copied_yet_is_told_with_what_copies_it() -> None:
     with pytest.raises(EnvironmentMissing, match="missing folder") as caught:
         resolve.known_now(load_profile("tiny-cpu"), "process", LOCK)
     assert caught.value.hint

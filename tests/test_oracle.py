@@ -5,14 +5,12 @@ Needs the managed runtime and the sdist of one release; the whole run is `make o
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gemmaspec.data import MAKER
 from gemmaspec.releases.facts import facts_for, newest
 from tests import real
 
@@ -26,11 +24,9 @@ pytestmark = [pytest.mark.network, pytest.mark.real_process]
 
 @pytest.fixture(scope="module")
 def runtime() -> str:
-    """The state folder with the managed runtime and the tiny pair, whose tokenizer the oracle's models take."""
+    """The state folder with the managed runtime."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("GEMMASPEC_STATE", str(real.STATE))
-        if not (real.STATE / "tiny").exists():
-            subprocess.run([asked._interpreter(), MAKER, real.STATE / "tiny"], check=True)
     return str(real.STATE)
 
 

@@ -16,7 +16,7 @@ from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime.pip_settings import uv_environment
 
 ROOT = Path(__file__).parent.parent
-DATA = ("profiles", "patches", "templates", "compose", "measurements", "prompts")
+DATA = ("profiles", "patches", "templates", "compose", "measurements", "prompts", "models")
 
 
 @pytest.fixture(scope="module")

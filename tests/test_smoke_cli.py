@@ -81,7 +81,12 @@ def test_a_good_server_passes_all_and_the_verdict_is_kept(start: Start, capsys: 
 
 def test_what_the_profile_does_not_offer_is_skipped_by_name(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     start(
-        overrides=("smoke=null", "serve.limit_mm_per_prompt={image: 0}", "serve.enable_prefix_caching=false"),
+        overrides=(
+            "smoke=null",
+            "chat.tool_call_parser=null",
+            "serve.limit_mm_per_prompt={image: 0}",
+            "serve.enable_prefix_caching=false",
+        ),
         draft=False,
     )
     code, found = document(capsys, "mine")
@@ -248,7 +253,7 @@ def test_a_profile_names_the_checks_that_mean_something(start: Start, capsys: py
 
     start(spoil, overrides=PARSERS[:2])
     code, found = document(capsys, "mine")
-    assert (code, found["verdict"]) == (0, "6 of 6 passed")
+    assert (code, found["verdict"]) == (0, "7 of 7 passed")
     assert rows(found)["S9"]["word"] == "skipped"
     assert rows(found)["S9"]["seen"] == "the profile leaves it out: a toy of a few dozen sentences"
     assert document(capsys, "mine", "--only", "S9")[0] == 1  # asked for by name, it runs

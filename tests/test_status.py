@@ -19,7 +19,6 @@ from gemmaspec.deploy.views.monitors import prometheus
 from gemmaspec.deploy.views.top import Top
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, StartFailed
-from gemmaspec.files import state_dir
 from gemmaspec.live.sample import Sample
 from tests.fake_engine import FakeEngine, FakeMachine
 
@@ -28,9 +27,6 @@ PYTHON = ("--set", f"runtime.python={sys.executable}")
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
-    for name in ("tiny-target", "tiny-draft"):
-        (state_dir() / "tiny" / name).mkdir(parents=True)
-        (state_dir() / "tiny" / name / "config.json").write_text("{}")
     for name, port in (("mine", 8601), ("other", 8602)):
         (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: {port}}}\n")
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))

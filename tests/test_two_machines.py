@@ -23,7 +23,6 @@ import pytest
 from gemmaspec.engine.fleet import FleetEngine
 from gemmaspec.stack.nodes import HANG_S
 from tests.docker_support import wait_for
-from tests.real import SHARED
 from tests.test_fleet_real import Driver, put_file, server_of
 from tests.two_hosts import Bed, Machine, NoTwoHosts, two_hosts
 
@@ -79,10 +78,6 @@ def _load_image(bed: Bed) -> None:
 def driver(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     folder = tmp_path_factory.mktemp("driver")
     made = Driver(bed, folder)
-    for name in ("tiny-target", "tiny-draft"):
-        (folder / "state" / "tiny" / name / "config.json").unlink()
-        (folder / "state" / "tiny" / name).rmdir()
-        (folder / "state" / "tiny" / name).symlink_to((SHARED / "tiny" / name).resolve())
     (made.profiles / "pair.yaml").write_text(
         f"extends: tiny-cpu\nname: pair\nnodes: 2\nserve: {{port: {PORT}, bind: 0.0.0.0}}\npass_env: [VLLM_API_KEY]\n"
     )

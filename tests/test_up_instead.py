@@ -10,7 +10,6 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.errors import EnvironmentMissing, StartFailed
-from gemmaspec.files import state_dir
 from tests.fake_engine import FakeMachine
 
 PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
@@ -18,9 +17,6 @@ PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
-    for name in ("tiny-target", "tiny-draft"):
-        (state_dir() / "tiny" / name).mkdir(parents=True)
-        (state_dir() / "tiny" / name / "config.json").write_text("{}")
     for name in ("one", "two"):
         (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: 23601}}\n")
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))

@@ -11,7 +11,6 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.start import speedless
 from gemmaspec.errors import StartFailed, TimedOut
-from gemmaspec.files import state_dir
 from gemmaspec.stack.folder import read_file
 from tests.fake_engine import FakeMachine
 from tests.speed_patches import write_speed_patch
@@ -30,9 +29,6 @@ DIED = "mine stopped while warming up after 9 s (it exited, exit code 1)"
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path, tmp_path: Path) -> FakeMachine:
-    for name in ("tiny-target", "tiny-draft"):
-        (state_dir() / "tiny" / name).mkdir(parents=True)
-        (state_dir() / "tiny" / name / "config.json").write_text("{}")
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\nserve: {port: 9301}\n")
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
     write_speed_patch(tmp_path / "patches")

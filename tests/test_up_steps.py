@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
+from gemmaspec.data import MODELS
 from gemmaspec.deploy.kept import claims, stacks
 from gemmaspec.deploy.kept.owner import Terminated
 from gemmaspec.deploy.start.decide import UpRequest, decide
@@ -18,8 +21,8 @@ from gemmaspec.deploy.start.observe import load_request, observe
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.files import state_dir
-from gemmaspec.tiny.talk import TALK
 from tests.fake_engine import FakeEngine, FakeMachine
+from tools.tiny.talk import TALK
 
 PYTHON = ("--set", f"runtime.python={sys.executable}")
 OTHER = ("--set", "serve.max_num_seqs=3")
@@ -27,9 +30,6 @@ OTHER = ("--set", "serve.max_num_seqs=3")
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
-    for name in ("tiny-target", "tiny-draft"):
-        (state_dir() / "tiny" / name).mkdir(parents=True)
-        (state_dir() / "tiny" / name / "config.json").write_text("{}")
     for name, port in (("mine", 8601), ("other", 8601)):
         (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: {port}}}\n")
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
@@ -92,15 +92,42 @@ def test_up_prints_what_to_ask_and_that_a_toy_is_one(machine: FakeMachine, capsy
     assert "  toy  " not in capsys.readouterr().out
 
 
-def test_a_tiny_pair_of_an_earlier_version_is_made_again(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+def disk_is_full(_: Path, copy: Path) -> None:
+    copy.mkdir()
+    (copy / "config.json").touch()
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "chat_template.jinja"])
+def test_a_tiny_model_that_is_not_the_shipped_one_is_copied_again(
+    machine: FakeMachine, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    target = state_dir() / "tiny" / "tiny-target"
     assert up("--dry-run") == 0
     assert "state:tiny/" not in capsys.readouterr().out
-    for name in ("tiny-target", "tiny-draft"):
-        (state_dir() / "tiny" / name / "config.json").write_text('{"text_config": {\n "vocab_size": 1024\n}}')
+    (target / file).write_text("an older one")
+    (target / "left").touch()
     assert up("--dry-run") == 0
-    assert "make:   target state:tiny/tiny-target" in capsys.readouterr().out
+    assert "copy:   target state:tiny/tiny-target" in capsys.readouterr().out
+    assert up() == 0
+    assert {each.name: each.read_bytes() for each in target.iterdir()} == {
+        each.name: each.read_bytes() for each in (MODELS / "tiny-target").iterdir()
+    }
+
+
+def test_a_first_start_copies_what_its_profile_names_and_nothing_half(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(state_dir() / "tiny")
+    with monkeypatch.context() as full:
+        full.setattr("gemmaspec.deploy.kept.models.shutil.copytree", disk_is_full)
+        assert up() == 4
+    assert "cannot be copied to" in (said := capsys.readouterr().err)
+    assert "No space left on device" in said
+    assert machine.calls == ["process preflight mine:8601"]
+    assert list((state_dir() / "tiny").iterdir()) == []
+    assert up() == 0
+    assert {each.name for each in (state_dir() / "tiny").iterdir()} == {"tiny-target", "tiny-draft"}
 
 
 def test_up_joins_a_stack_that_runs_as_it_would_be_rendered(machine: FakeMachine) -> None:

@@ -50,7 +50,10 @@ _NO_VERB = re.compile(
 )
 _DESCRIBED = re.compile(r"(functools\.)?(cached_)?property$|rule\(")
 """Decorators of what is read as a value or, in lint, as a title: its docstring says what it is."""
-_QUOTES = {"gemmaspec/ready/phases.py": "lines of vLLM's log"}
+_QUOTES = {
+    "gemmaspec/ready/phases.py": "lines of vLLM's log",
+    "tools/tiny/talk.py": "what weights that ship say",
+}
 """Files with retired words in words of others."""
 _NAMES_ITS_ERROR = {
     "gemmaspec/launcher/launch.py": "the report of a bug",

@@ -2,7 +2,7 @@
 
     python3 full_shapes.py TINY OUT [--weights]
 
-TINY is the output of `gemmaspec/tiny/make.py`, which supplies tokenizer, processor and what the
+TINY is the folder `models`, which supplies tokenizer, processor and what the
 published shapes lack.
 OUT gets `target` and `draft` (BF16) and `target-nvfp4` and `draft-nvfp4` (every linear layer of the text model). They
 are for `--load-format dummy`; with --weights the NVFP4 ones get weights of constant values, 25 GB. That needs torch and

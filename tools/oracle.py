@@ -31,9 +31,10 @@ from packaging.version import Version
 
 from gemmaspec.checkpoint.published import configs
 from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
+from gemmaspec.data import MODELS
 from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import state_dir, write_whole
+from gemmaspec.files import write_whole
 from gemmaspec.index import wheels as index
 from gemmaspec.index.cache_folder import cache_dir
 from gemmaspec.profile.load import load_profile
@@ -181,7 +182,7 @@ def source(release: str) -> Path:
 
 def model_folders() -> Path:
     """Return folders with config.json of the published sizes and heads, and the tiny pair's tokenizer and processor."""
-    out, tiny = _folder("models"), state_dir() / "tiny" / "tiny-target"
+    out, tiny = _folder("models"), MODELS / "tiny-target"
     wanted: dict[str, dict[str, Any]] = {}
     for size in SIZES:
         wanted[f"gemma-4-{size}-it"] = configs.config(size)

@@ -1,4 +1,4 @@
-"""Build the runtime of the profile tiny-cpu and make its models, once for all tests and outside their time limits.
+"""Build the runtime of the profile tiny-cpu and copy its models, once for all tests and outside their time limits.
 
     .venv/bin/python tools/runtime.py
 
@@ -7,18 +7,13 @@ The last line of stdout is its interpreter. What is complete is not made again.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from typing import Final
 
-from gemmaspec.data import MAKER
+from gemmaspec.deploy.kept.models import models_of, place
 from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import state_dir
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
-
-PAIR: Final = ("tiny-target", "tiny-draft")
 
 
 def main() -> int:
@@ -30,10 +25,9 @@ def main() -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    missing = [name for name in PAIR if not (state_dir() / "tiny" / name / "config.json").is_file()]
-    if missing:
-        say(f"making {' and '.join(missing)}")
-        subprocess.run([str(interpreter), str(MAKER), str(state_dir() / "tiny"), *missing], check=True)
+    for tiny in models_of(load_profile("tiny-cpu").profile):
+        if not tiny.is_here:
+            place(tiny)
     sys.stdout.write(f"{interpreter}\n")
     return 0
 

@@ -12,16 +12,17 @@ from typing import Any, Final
 from gemmaspec.checkpoint.published import configs
 from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, servable_config, shipped_for
 from gemmaspec.checkpoint.sizes import SIZES
+from gemmaspec.data import MODELS
 from gemmaspec.errors import UsageError
 from gemmaspec.files import make_folder, write_whole
-from gemmaspec.tiny.words import CHAT_TEMPLATE, SPECIAL, vocabulary
 
 _MEDIA: Final = {
     255_999: "<|image>", 256_000: "<|audio>", 258_880: "<|image|>", 258_881: "<|audio|>",
     258_882: "<image|>", 258_883: "<audio|>", 258_884: "<|video|>",
 }  # fmt: skip
-"""Ids of the published models (transformers models/gemma4/configuration_gemma4.py); SPECIAL has the tiny models'."""
+"""Ids of the published models (transformers models/gemma4/configuration_gemma4.py); the tiny models have their own."""
 _WORDS: Final = 262_144
+_TINY: Final = MODELS / "tiny-target"
 _LEAST_MEDIA: Final = 1000
 _COPIED: Final = frozenset({".json", ".jinja", ".model", ".txt"})
 _MOST_BYTES: Final = 64 * 2**20
@@ -69,21 +70,18 @@ def _published(known: PublishedCheckpoint) -> Iterator[tuple[str, str]]:
     beside: Mapping[str, Any] = json.loads((configs.DATA / "beside.json").read_text(encoding="utf-8"))
     for name, content in beside.items():
         yield name, _text({**content, **_tokens()} if name == "tokenizer.json" else content)
-    yield "chat_template.jinja", CHAT_TEMPLATE
+    yield "chat_template.jinja", (_TINY / "chat_template.jinja").read_text(encoding="utf-8")
 
 
 def _tokens() -> dict[str, Any]:
     """Return the tokens of the tiny models' tokenizer, and a readable one for each further id."""
-    special = {id_: token for id_, token in SPECIAL.items() if id_ < _LEAST_MEDIA} | _MEDIA
-    words, merges = vocabulary(special, _WORDS)
-    same = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    model = {
-        "type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
-        "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
-        "vocab": words, "merges": [list(pair) for pair in merges],
-    }  # fmt: skip
-    added = [{"id": id_, "content": word, **same} for id_, word in sorted(special.items()) if word.strip()]
-    return {"added_tokens": added, "model": model}
+    tiny: dict[str, Any] = json.loads((_TINY / "tokenizer.json").read_text(encoding="utf-8"))
+    added = [token for token in tiny["added_tokens"] if token["id"] < _LEAST_MEDIA]
+    added += [{**added[0], "id": id_, "content": word} for id_, word in _MEDIA.items()]
+    media = {token["id"] for token in tiny["added_tokens"] if token["id"] >= _LEAST_MEDIA}
+    words = {id_: word for word, id_ in tiny["model"]["vocab"].items() if id_ not in media} | _MEDIA
+    vocabulary = {words.get(id_, f"<unused{id_}>"): id_ for id_ in range(_WORDS)}
+    return {"added_tokens": added, "model": {**tiny["model"], "vocab": vocabulary}}
 
 
 def _text(content: Mapping[str, Any]) -> str:

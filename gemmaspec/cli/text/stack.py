@@ -157,7 +157,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
         output.told(f"  {line}")
     output.told(f"  ask       {_curl(server)}")
     if result.is_toy:
-        output.told("  toy       a tiny model that knows a few dozen sentences about itself, and calls no tools")
+        output.told("  toy       a tiny model that knows a few dozen sentences about itself, and one tool: get_weather")
     output.told("  clients   gemmaspec connect")
     for line in verdicts.lines(last):
         output.told(line)

@@ -71,7 +71,7 @@ def today(name: str, draft: str | None) -> Iterator[str]:
 
 
 def _toy(*found: str) -> Offer:
-    toy = f"{_TOY}: a tiny pair that is made here and runs on any CPU; it shows how gemmaspec works, not how fast"
+    toy = f"{_TOY}: a tiny pair that ships with it and runs on any CPU; it shows how gemmaspec works, not how fast"
     return Offer(profile=_TOY, lines=(*found, toy))
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
+import filecmp
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from gemmaspec.data import MODELS
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.files import UnreadableFile, read_regular, state_dir
+from gemmaspec.files import make_folder, state_dir
 from gemmaspec.models import access
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.paths import is_local, on_host
 
 TINY = "state:tiny/"
-_OUTDATED: Final = re.compile(rb'"vocab_size": 1024\b')
-_CONFIG_LIMIT: Final = 2**20
-_TINY_PROFILES: Final = {"tiny-mtp": "tiny-cpu-mtp", "tiny-eagle3": "tiny-cpu-eagle3"}
-"""Tiny head → the profile whose first start makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +40,17 @@ class ModelRef:
 
     @property
     def is_tiny(self) -> bool:
-        """Whether it is one of the tiny models that gemmaspec makes."""
-        return self.model.startswith(TINY)
+        """Whether it is one of the tiny models that ship with gemmaspec."""
+        return self.model.startswith(TINY) and (MODELS / self.folder.name / "config.json").is_file()
 
     @property
-    def is_outdated(self) -> bool:
-        """Whether it is a tiny model of gemmaspec 0.2, which knew one sentence and 1,024 words."""
-        with contextlib.suppress(UnreadableFile):  # the start tells of it
-            content = read_regular(self.folder / "config.json", limit=_CONFIG_LIMIT) if self.is_tiny else None
-            return bool(content and _OUTDATED.search(content))
-        return False
+    def is_here(self) -> bool:
+        """Whether its folder has a config and, for a tiny model, just the files that ship."""
+        if not self.is_tiny:
+            return (self.folder / "config.json").is_file()
+        shipped = MODELS / self.folder.name
+        names = [file.name for file in shipped.iterdir()]
+        return filecmp.cmpfiles(shipped, self.folder, names, shallow=False)[0] == names
 
 
 def models_of(profile: Profile) -> Iterator[ModelRef]:
@@ -102,13 +100,37 @@ def hub_answers(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> b
     return True
 
 
+def place(tiny: ModelRef) -> None:
+    """Copy a tiny model to where its profile reads it, completely or not at all; an older one is replaced.
+
+    Raises EnvironmentMissing if that fails.
+    """
+    make_folder(tiny.folder.parent)
+    try:
+        _copy(tiny)
+    except OSError as error:
+        why = error.strerror or "some of its files cannot be copied"
+        raise EnvironmentMissing(
+            f"{tiny.role}.model: cannot be copied to {tiny.folder}: {why}", hint=f"df -h {tiny.folder.parent}"
+        ) from None
+
+
+def _copy(tiny: ModelRef) -> None:
+    with tempfile.TemporaryDirectory(dir=tiny.folder.parent, prefix=".") as temporary:
+        copy = Path(temporary) / "copy"
+        shutil.copytree(MODELS / tiny.folder.name, copy)
+        for path in (copy, *copy.iterdir()):  # a server in a container may run as another user
+            path.chmod(0o755 if path == copy else 0o644)
+        if tiny.folder.exists():
+            tiny.folder.rename(Path(temporary) / "replaced")
+        copy.rename(tiny.folder)
+
+
 def check_folder(one: ModelRef) -> None:
     """Raise EnvironmentMissing for a model's folder that is missing or has no config."""
     if not one.folder.is_dir():
-        makes = (
-            f"gemmaspec up {_TINY_PROFILES.get(one.folder.name, 'tiny-cpu')}    # creates it" if one.is_tiny else None
-        )
-        raise EnvironmentMissing(f"{one.role}.model: missing folder {one.folder}", hint=makes)
+        places = "gemmaspec up tiny-cpu    # copies it there" if one.is_tiny else None
+        raise EnvironmentMissing(f"{one.role}.model: missing folder {one.folder}", hint=places)
     if not (one.folder / "config.json").is_file():
         raise EnvironmentMissing(f"{one.role}.model: {one.folder} has no config.json, so it is not a model")
 

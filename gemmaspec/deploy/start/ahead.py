@@ -34,7 +34,7 @@ _DISK: Final = 1e9
 class Part:
     """One thing that is not on this machine, or may not be."""
 
-    verb: Literal["download", "build", "make"]
+    verb: Literal["download", "build", "copy"]
     what: str
     """`image`, `runtime`, `target` or `draft`."""
     name: str
@@ -117,8 +117,8 @@ def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]
     for one in start.ask_access:
         elsewhere = "" if one in start.fetch else "unless the container's volume or the other machine has it"
         yield Part(verb="download", what=one.role, name=one.model, nbytes=sizes[one], note=elsewhere)
-    for one in start.make:
-        yield Part(verb="make", what=one.role, name=one.model)
+    for one in start.place:
+        yield Part(verb="copy", what=one.role, name=one.model)
 
 
 def _size(model: ModelRef) -> int | None:

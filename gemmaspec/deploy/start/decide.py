@@ -146,8 +146,8 @@ class Start:
     """The environment to build."""
     fetch: tuple[ModelRef, ...]
     """Models that the server will have to fetch from the Hub."""
-    make: tuple[ModelRef, ...]
-    """Tiny models to make."""
+    place: tuple[ModelRef, ...]
+    """Tiny models to copy to where they are read."""
     folders: tuple[ModelRef, ...]
     """Models in folders that must exist."""
     ask_access: tuple[ModelRef, ...]
@@ -212,7 +212,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         image=server.image if observed.image == "missing" else None,
         runtime=observed.runtime,
         fetch=tuple(seen.model for seen in of_hub if seen.here == "missing"),
-        make=tuple(seen.model for seen in observed.models if seen.here == "missing" and seen.model.is_tiny),
+        place=tuple(seen.model for seen in observed.models if seen.here == "missing" and seen.model.is_tiny),
         folders=tuple(
             seen.model
             for seen in observed.models
@@ -273,7 +273,7 @@ def decide_rollback(
         image=None,
         runtime=None,
         fetch=(),
-        make=(),
+        place=(),
         folders=(),
         ask_access=(),
         of_hub=tuple(seen.model for seen in models if not seen.model.local),

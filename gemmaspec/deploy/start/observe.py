@@ -158,7 +158,7 @@ def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere:
 
 def _is_here(model: ModelRef, cache: Path | None) -> bool:
     if model.local:
-        return (model.folder / "config.json").is_file() and not model.is_outdated
+        return model.is_here
     return bool(cache and access.cached_commit(model.model, model.revision, cache=cache))
 
 

@@ -99,7 +99,7 @@ def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> 
     seen = set()
     for one in models_of(loaded.profile):
         if one.is_tiny:
-            note(f"{one.role}: {one.model} will be made by `up`")
+            note(f"{one.role}: {one.model} ships with gemmaspec")
         elif one.local:
             check_folder(one)
             note(f"{one.role}: {one.folder} is a folder on this machine")

@@ -13,14 +13,13 @@ from typing import Any, Final, Protocol
 
 from gemmaspec.deploy.kept import claims, stacks
 from gemmaspec.deploy.kept.logs import keep_log
-from gemmaspec.deploy.kept.models import TINY, ModelRef, check_access, check_folder, hub_answers
+from gemmaspec.deploy.kept.models import TINY, ModelRef, check_access, check_folder, hub_answers, place
 from gemmaspec.deploy.kept.owner import Owner, Terminated
 from gemmaspec.deploy.kept.stacks import Outcome, Started
 from gemmaspec.deploy.start import knowngood, lock
 from gemmaspec.deploy.start.ahead import downloads_told, earlier_start, remember
 from gemmaspec.deploy.start.decide import Offline, Start
 from gemmaspec.deploy.start.knowngood import KnownGood
-from gemmaspec.deploy.start.tiny import make_tiny
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.profile.load import load_profile
@@ -55,7 +54,7 @@ class Running:
 
     @property
     def is_toy(self) -> bool:
-        """Whether it serves a tiny model that gemmaspec has made."""
+        """Whether it serves a tiny model that ships with gemmaspec."""
         with contextlib.suppress(GemmaspecError):  # the profile may have changed since
             loaded = load_profile(self.started.profile, overrides=self.started.overrides)
             return loaded.profile.target.model.startswith(TINY)
@@ -179,17 +178,15 @@ def check(start: Start, engine: Engine, told: Told) -> None:
 
 
 def fetch(start: Start, engine: Engine, told: Told) -> None:
-    """Build the runtime and make the tiny models if they are missing."""
+    """Build the runtime and copy the tiny models if they are missing."""
     told.doing("fetching")
     if start.runtime:
         ensure_runtime(start.runtime, progress=told.note)
         engine.preflight(start.server, port_is_free=start.port_is_free)
     if start.locked_runtime:
         lock.check_runtime(start.locked_runtime)
-    if start.make:
-        names = [one.folder.name for one in start.make]
-        told.note(f"making the tiny models: {', '.join(names)}")
-        make_tiny(start.server, names)
+    for tiny in start.place:
+        place(tiny)
 
 
 def stop_replaced(start: Start, told: Told) -> None:

@@ -75,8 +75,8 @@ def models(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 
 def _folder(ref: ModelRef) -> CheckResult:
-    if ref.is_tiny and not (ref.folder / "config.json").is_file():
-        return ok(ref.role, f"{ref.model} will be made by `up`")
+    if ref.is_tiny and not ref.is_here:
+        return ok(ref.role, f"{ref.model} ships with gemmaspec; `up` copies it")
     try:
         check_folder(ref)
     except GemmaspecError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny.teacher import Teacher
+from tools.tiny.teacher import Teacher
 
 EPSILON = 1e-6
 THETA = 10000.0
@@ -83,7 +86,11 @@ def save(folder: Path, tensors: Mapping[str, Any], config: Mapping[str, Any], te
     """Write a head: its weights, its config.json and the target's tokenizer."""
     from safetensors.torch import save_file  # type: ignore[import-not-found]
 
-    save_file(dict(tensors), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {name: tensor.cpu().contiguous() for name, tensor in tensors.items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     teacher.give_tokenizer(folder)
 
@@ -135,15 +142,25 @@ def transformer(kind: str, teacher: Teacher, **sizes: Any) -> dict[str, Any]:
     }
 
 
-def learn(head: Any, loss_of: Any, *, rounds: int, rate: float) -> None:
-    """Improve a head by `rounds` steps on what `loss_of()` returns."""
-    learned = [weight for weight in head.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(learned, lr=rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=rounds)
-    for _ in range(rounds):
-        loss = loss_of()
+def learn(
+    model: Any, losses: Iterator[Any], *, seconds: float, rate: float, told: Callable[[float], None] = lambda _: None
+) -> None:
+    """Improve a model for so long on one loss after the other; the rate rises for a tenth of the time, then falls."""
+    learned = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=0.0, weight_decay=0.0)
+    began = shown = time.monotonic()
+    for number, loss in enumerate(losses):
+        now = time.monotonic()
+        done = (now - began) / seconds
+        if done >= 1:
+            break
+        falling = 0.5 + 0.5 * math.cos(max(0.0, done - 0.1) / 0.9 * math.pi)
+        optimizer.param_groups[0]["lr"] = rate * min(done * 10, falling)
+        told(falling)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
-        schedule.step()
+        if now - shown > 10:
+            shown = now
+            sys.stderr.write(f"{now - began:.0f} s, round {number}: {float(loss.detach()):.4f}\n")

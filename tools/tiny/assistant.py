@@ -12,18 +12,18 @@ token only from the cache.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny import plain
-from gemmaspec.tiny.teacher import LENGTH, TEXTS, Reading, Teacher
+from tools.tiny import plain
+from tools.tiny.teacher import LENGTH, TEXTS, Reading, Teacher
 
 STEPS = 4
 """Tokens per draft in training."""
-ROUNDS = 80
 HEAD_TEXT = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2,
     "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0, "use_double_wide_mlp": False,
@@ -36,13 +36,14 @@ FROM_TARGET = (
 """Settings that the head shares with the target, because it could not read the target's cache otherwise."""
 
 
-def make(folder: Path, target: Path) -> None:
+def make(folder: Path, target: Path, seconds: float) -> None:
     """Write tiny-mtp, trained on the model in `target`, into `folder`."""
     torch.manual_seed(2)
     teacher = Teacher(target)
     head = new_head(teacher, json.loads((target / "config.json").read_text(encoding="utf-8"))["text_config"])
-    plain.learn(head, lambda: lesson_loss(head, teacher.read()), rounds=ROUNDS, rate=4e-3)
-    head.to(torch.bfloat16).save_pretrained(folder)
+    losses = (lesson_loss(head, teacher.read()) for _ in itertools.count())
+    plain.learn(head, losses, seconds=seconds, rate=4e-3)
+    head.to(torch.bfloat16).cpu().save_pretrained(folder)
     restore_published_keys(folder / "config.json", head.config.text_config.layer_types, target)
     teacher.give_tokenizer(folder)
 
@@ -61,7 +62,7 @@ def new_head(teacher: Teacher, text: dict[str, Any]) -> Any:
         use_ordered_embeddings=False,
         tie_word_embeddings=True,
     )
-    return Gemma4AssistantForCausalLM(config).float()
+    return Gemma4AssistantForCausalLM(config).float().to(torch.get_default_device())
 
 
 def lesson_loss(head: Any, read: Reading) -> Any:

@@ -7,15 +7,15 @@ vocabulary (vllm/model_executor/models/llama_eagle3.py, 0.32.0).
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny import plain
-from gemmaspec.tiny.teacher import Reading, Teacher
+from tools.tiny import plain
+from tools.tiny.teacher import Reading, Teacher
 
-ROUNDS = 80
 TARGET_LAYERS = (1, 3, 4)
 """The hidden states that it reads: n means after the target's first n layers."""
 DRAFT_VOCABULARY = 512
@@ -58,13 +58,14 @@ class Head(plain.Head):
         return self.linear(f"{LAYER}.self_attn.o_proj", seen.transpose(1, 2).flatten(-2))
 
 
-def make(folder: Path, target: Path) -> None:
+def make(folder: Path, target: Path, seconds: float) -> None:
     """Write tiny-eagle3, trained on the model in `target`, into `folder`."""
     torch.manual_seed(3)
     teacher = Teacher(target)
     table = teacher.language_model.embed_tokens.weight
     head = Head(teacher.config.hidden_size, teacher.first_words(DRAFT_VOCABULARY))
-    plain.learn(head, lambda: lesson_loss(head, teacher.read(), table), rounds=ROUNDS, rate=4e-3)
+    losses = (lesson_loss(head, teacher.read(), table) for _ in itertools.count())
+    plain.learn(head, losses, seconds=seconds, rate=4e-3)
     save(folder, head, table, teacher)
 
 
@@ -85,7 +86,7 @@ def save(folder: Path, head: Head, table: Any, teacher: Teacher) -> None:
     known[head.proposed] = True
     tensors = {
         **head.tensors(),
-        "embed_tokens.weight": table.to(torch.bfloat16).contiguous(),
+        "embed_tokens.weight": table.to(torch.bfloat16),
         "d2t": head.proposed - torch.arange(len(head.proposed)),
         "t2d": known,
     }

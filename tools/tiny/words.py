@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import functools
+import json
+from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
-from gemmaspec.tiny.talk import ENDLESS, OTHERWISE, TALK
+from tools.tiny import talk
 
 SENTENCE = (
     " A small model drafts some words , then one large network verifies every guess at once"
@@ -17,9 +20,9 @@ UNKNOWN_TO_DRAFT = ("model", "then", "network", "once", "it", "said")
 The gaps are uneven, so that runs of accepted tokens vary in length.
 """
 
-OTHER_WORDS = " The Hello Explain Write What Why is are user system thought world function quantum speculative decoding"
-VOCABULARY_SIZE = 2048
-_WORD = re.compile(r"[A-Za-z0-9-]+|[^\sA-Za-z0-9]")
+VOCABULARY_SIZE = 3072
+ROOT = Path(__file__).parents[2]
+_PIECE = r"\n|▁?[A-Za-z]+|▁?[0-9]|▁?[^▁A-Za-z0-9\n]+|▁+"
 SPECIAL = {
     0: "<pad>",
     1: "<eos>",
@@ -59,54 +62,41 @@ NAMED_TOKENS = {
 }  # fmt: skip
 """Attribute of the tokenizer → token, as transformers' Gemma4Processor reads them."""
 
-CHAT_TEMPLATE = """\
-{{- bos_token -}}
-{%- set thinks = enable_thinking is defined and enable_thinking -%}
-{%- if thinks -%}{{- '<|turn>system\\n<|think|><turn|>\\n' -}}{%- endif -%}
-{%- for message in messages -%}
-{{- '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\\n' -}}
-{%- if message['content'] is string -%}
-{{- message['content'] | trim -}}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'text' -%}{{- part['text'] | trim -}}
-{%- elif part['type'] == 'image' -%}{{- '<|image|>' -}}{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{{- '<turn|>\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-{{- '<|turn>model\\n' -}}
-{%- if not thinks -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}
-{%- endif -%}
-"""
+
+@functools.cache
+def corpus() -> list[str]:
+    """Return texts of the kind that clients send along: this project's pages and prompts, and Python's own manual."""
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "prompts").glob("*.jsonl")), ROOT / "README.md"]
+    return [*(page.read_text(encoding="utf-8") for page in pages), *(text for _, text in sorted(topics.items()))]
 
 
-def vocabulary(
-    special: dict[int, str] = SPECIAL, size: int = VOCABULARY_SIZE
-) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return token → id, and the BPE merges. Every known word is one token; everything else is characters or bytes.
+def vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Return token → id, and the BPE merges, learned from the corpus and, with much more weight, from the talk.
 
-    A word is merged from left to right ("▁w", "▁wo", "▁wor" …), so the tokenization follows one path in a tree of
-    prefixes and needs no training. A text's first word has no space before it ("W", "Wh" …).
+    Every word of SENTENCE is one token.
     """
-    merges: dict[tuple[str, str], None] = {}
-    questions = [*(one for asked, _ in TALK for one in asked), *ENDLESS]
-    texts = [*questions, *(reply for _, reply in TALK), OTHERWISE]
-    for word in [*(SENTENCE + OTHER_WORDS).split(), *(word for text in texts for word in _WORD.findall(text)[1:])]:
-        for length in range(len(word)):
-            merges["▁" + word[:length], word[length]] = None
-    for text in [*texts, *(question.lower() for question in questions), "user", "model", "system", "thought"]:
-        word = _WORD.findall(text)[0]
-        for length in range(1, len(word)):
-            merges[word[:length], word[length]] = None
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    questions = [question for asked, _ in talk.TALK for question in asked] + [*talk.ENDLESS, *talk.WEATHER]
+    told = [*questions, *map(str.lower, questions), *(reply for _, reply in talk.TALK), talk.OTHERWISE, talk.RESULT]
+    learner = Tokenizer(models.BPE())
+    learner.normalizer = normalizers.Replace(" ", "▁")
+    learner.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), "isolated")
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = ["▁", *(chr(code) for code in range(33, 127))]
-    plain = [f"<0x{byte:02X}>" for byte in range(256)] + characters + [left + right for left, right in merges]
+    room = VOCABULARY_SIZE - len(SPECIAL) - len(bytes_)
+    trainer = trainers.BpeTrainer(
+        vocab_size=room, limit_alphabet=len(characters), initial_alphabet=characters, show_progress=False
+    )
+    ascii_ = [text.encode("ascii", "ignore").decode() for text in corpus()]
+    learner.train_from_iterator([SENTENCE] * 20_000 + told * 60 + ascii_, trainer)
+    merges = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
+    plain = bytes_ + characters + [left + right for left, right in merges]
     free = iter(dict.fromkeys(plain))
-    tokens = [special.get(i) or next(free, f"<unused{i}>") for i in range(size)]
-    if left := list(free):
-        raise SystemExit(f"make.py: {len(left)} pieces of words are more than the vocabulary holds")
-    return {token: i for i, token in enumerate(tokens)}, list(merges)
+    tokens = [SPECIAL.get(i) or next(free, f"<unused{i}>") for i in range(VOCABULARY_SIZE)]
+    known = set(tokens)
+    merges = [pair for pair in merges if {*pair, "".join(pair)} <= known]
+    return {token: i for i, token in enumerate(tokens)}, merges
 
 
 def make_tokenizer(template: str) -> Any:
@@ -123,7 +113,7 @@ def make_tokenizer(template: str) -> Any:
     tokenizer.chat_template = template
     wrong = {token: i for i, token in SPECIAL.items() if tokenizer.convert_tokens_to_ids(token) != i}
     if wrong:
-        raise SystemExit(f"make.py: this transformers release assigns different ids to {wrong}")
+        raise SystemExit(f"teach.py: this transformers release assigns different ids to {wrong}")
     return tokenizer
 
 
@@ -131,6 +121,6 @@ def lesson(tokenizer: Any, *, mistakes: tuple[str, ...]) -> dict[int, int]:
     """Return token id → id of the next token, in a circle; after each of `mistakes` the next word is skipped."""
     ids = tokenizer.encode(SENTENCE, add_special_tokens=False)
     if len(set(ids)) != len(SENTENCE.split()) or len(ids) != len(set(ids)):
-        raise SystemExit(f"make.py: this transformers release splits a word of {SENTENCE!r} into several tokens")
+        raise SystemExit(f"teach.py: this transformers release splits a word of {SENTENCE!r} into several tokens")
     wrong = set(tokenizer.convert_tokens_to_ids([f"▁{word}" for word in mistakes]))
     return {i: ids[(place + (2 if i in wrong else 1)) % len(ids)] for place, i in enumerate(ids)}

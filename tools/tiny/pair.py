@@ -5,25 +5,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import multiprocessing
+import os
+import random
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny import plain
-from gemmaspec.tiny.lessons import IGNORED, Kind, Lessons
-from gemmaspec.tiny.words import VOCABULARY_SIZE, make_tokenizer
+from tools.tiny import plain
+from tools.tiny.lessons import IGNORED, Batch, Chat, Kind, Lessons
+from tools.tiny.words import VOCABULARY_SIZE
 
 STOP_IDS = [1, 106, 50]
 SHARED = {
     "vocab_size": VOCABULARY_SIZE, "vocab_size_per_layer_input": VOCABULARY_SIZE,
-    "head_dim": 256, "global_head_dim": 512, "max_position_embeddings": 4096,
+    "head_dim": 256, "global_head_dim": 512, "max_position_embeddings": 131072,
     "final_logit_softcapping": 30.0, "tie_word_embeddings": True, "initializer_range": 0.02,
     "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2,
 }  # fmt: skip
 TARGET_TEXT = {
-    "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 6, "num_attention_heads": 2,
     "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": True, "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 0, "use_double_wide_mlp": False, "sliding_window": 1024,
     "use_bidirectional_attention": "vision",
@@ -32,7 +35,7 @@ TARGET_TEXT = {
 DRAFT_TEXT = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 10, "num_attention_heads": 2,
     "num_key_value_heads": 1, "num_global_key_value_heads": None, "attention_k_eq_v": False, "num_kv_shared_layers": 5,
-    "hidden_size_per_layer_input": 32, "use_double_wide_mlp": True, "sliding_window": 512,
+    "hidden_size_per_layer_input": 16, "use_double_wide_mlp": True, "sliding_window": 512,
     "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 2,
 }  # fmt: skip
 VISION = {
@@ -50,43 +53,92 @@ MEDIA_IDS = {
 }  # fmt: skip
 
 UNTAUGHT = 0.02
-"""Weight of the branch norms of layers that are not taught, so that their random rest changes logits and no words."""
+"""Weight of the branch norms of layers that are not taught, so that they change logits and no words."""
 NOISE = 0.15
 """Standard deviation of what is added to the embeddings in training, against their own of 1: what is learned by a wide
 margin stays right with the untaught layers and in bfloat16."""
 LOOKS = 0.06
 """Weight of the query norms at the start. Gemma 4 does not scale its attention, and with 1 each head would see a single
 token, too sharply to learn which."""
-ROUNDS, RATE = 360, 4e-3
-CHATS: dict[Kind, int] = {"whole": 24, "opening": 48, "long": 12, "endless": 4}
+RATE = 3e-3
+GROUPS = 4
+"""Groups of chats that are made at once."""
+CHATS: dict[Kind, int] = {"whole": 64, "opening": 96, "long": 32, "endless": 12, "deep": 8}
 """Chats in a batch of each kind."""
-TURNS: tuple[Kind, ...] = ("whole", "opening", "whole", "whole", "opening", "long", "whole", "endless")
+TURNS: tuple[Kind, ...] = (
+    "whole",
+    "opening",
+    "whole",
+    "long",
+    "whole",
+    "opening",
+    "deep",
+    "whole",
+    "opening",
+    "endless",
+)
 """The kinds take turns."""
+SHARPER, CAP = 1.6, 60.0
+"""What the last norm is multiplied by after all lessons, and the cap of the logits from then on: 128 numbers cannot
+keep 3,000 words further apart, and 1 of 100 replies at temperature 1 would have a wrong one."""
+TARGET_LAYERS = (1, 3, 4)
+DRAFT_LAYERS = (1, 3, 7)
+"""The layers that learn. They have a sliding window, so that a reply depends on what is near, however long the text
+before is. The last two of the draft share a cache."""
 
 
-def teach(language_model: Any, lessons: Lessons, *, layers: Collection[int], mistakes: bool, rounds: int) -> None:
+def teach(language_model: Any, lessons: Lessons, *, layers: Collection[int], mistakes: bool, seconds: float) -> None:
     """Train the embeddings and some layers to reply; the others are damped, and left out meanwhile to save time.
 
     `mistakes` says whether the model learns the mistakes of a draft.
     """
     wrong = lessons.mistakes() if mistakes else {}
     _prepare(language_model, layers)
-    embeddings = language_model.embed_tokens
-    hooks = [embeddings.register_forward_hook(lambda _, __, out: out + NOISE * torch.randn_like(out))]
+    noise = _Noise()
+    hook = language_model.embed_tokens.register_forward_hook(lambda _, __, out: out + noise.now * torch.randn_like(out))
     with _left_out(layer for place, layer in enumerate(language_model.layers) if place not in layers):
-        kinds = itertools.cycle(TURNS)
-        plain.learn(
-            language_model,
-            lambda: _loss(language_model, lessons, wrong, next(kinds)),
-            rounds=rounds,
-            rate=RATE,
-        )
-    for hook in hooks:
-        hook.remove()
+        losses = (_loss(language_model, Batch.of(chats, wrong)) for chats in several(lessons))
+        plain.learn(language_model, losses, seconds=seconds, rate=RATE, told=noise.fade)
+    hook.remove()
+    with torch.no_grad():
+        language_model.norm.weight.mul_(SHARPER)
 
 
+class _Noise:
+    """The noise of the embeddings, which fades as the rate falls: a wide margin first, then certainty."""
+
+    now = NOISE
+
+    def fade(self, share: float) -> None:
+        """Set it to a share of all of it."""
+        self.now = NOISE * max(share, 0.1)
+
+
+_lessons: Lessons | None = None
+
+
+def several(lessons: Lessons) -> Iterator[list[Chat]]:
+    """Yield groups of chats for ever, in an order that the seed decides; other processes make them."""
+    global _lessons
+    _lessons = lessons
+    dice, seeds = random.Random(0), itertools.count()
+    with multiprocessing.get_context("fork").Pool(max(1, (os.cpu_count() or 2) // 2 - 1)) as pool:
+        made = pool.imap(_made, ((kind, seed) for seed, kind in zip(seeds, itertools.cycle(TURNS), strict=False)))
+        while True:
+            groups = [group for _ in TURNS for group in next(made)]
+            dice.shuffle(groups)
+            yield from groups
+
+
+def _made(asked: tuple[Kind, int]) -> list[list[Chat]]:
+    assert _lessons
+    kind, seed = asked
+    return _lessons.chats(GROUPS, CHATS[kind], kind, seed=seed)
+
+
+@torch.no_grad()
 def _prepare(language_model: Any, layers: Collection[int]) -> None:
-    """Set the weights at the start, and what is trained."""
+    """Set the weights at the start, and what is trained. Other layers have matrices of signs, which compress well."""
     torch.nn.init.normal_(language_model.embed_tokens.weight, std=language_model.config.hidden_size**-0.5)
     for place, layer in enumerate(language_model.layers):
         torch.nn.init.constant_(layer.self_attn.q_norm.weight, LOOKS)
@@ -94,10 +146,10 @@ def _prepare(language_model: Any, layers: Collection[int]) -> None:
             continue
         layer.requires_grad_(False)
         for name, weight in layer.named_parameters():
-            if any(
-                part in name for part in ("post_attention_layernorm", "post_feedforward_layernorm", "post_per_layer")
-            ):
+            if any(part in name for part in ("post_attention_layer", "post_feedforward_layer", "post_per_layer")):
                 torch.nn.init.constant_(weight, UNTAUGHT)
+            elif weight.dim() == 2:
+                weight.copy_(torch.sign(weight) * 2.0**-6)
 
 
 @contextlib.contextmanager
@@ -111,17 +163,13 @@ def _left_out(layers: Iterable[Any]) -> Iterator[None]:
         del layer.forward
 
 
-def _loss(language_model: Any, lessons: Lessons, wrong: Mapping[tuple[int, int], int], kind: Kind) -> Any:
+def _loss(language_model: Any, batch: Batch) -> Any:
     """Return the cross entropy of the replies, and once more that of their first tokens, which choose them."""
-    batch = lessons.batch(CHATS[kind], kind)
-    labels = batch.labels.clone()
-    for (word, following), said in wrong.items():
-        labels[(batch.tokens == word) & (batch.labels == following)] = said
     seen = language_model(input_ids=batch.tokens, use_cache=False).last_hidden_state
-    chosen = torch.arange(len(labels)), batch.asked
-    learned = labels != IGNORED
-    return _entropy(language_model, seen[learned], labels[learned]) + _entropy(
-        language_model, seen[chosen], labels[chosen]
+    chosen = torch.arange(len(batch.labels)), batch.asked
+    learned = batch.labels != IGNORED
+    return _entropy(language_model, seen[learned], batch.labels[learned]) + _entropy(
+        language_model, seen[chosen], batch.labels[chosen]
     )
 
 
@@ -139,7 +187,7 @@ def save_model(
     audio: dict[str, Any] | None,
     layers: Collection[int],
     mistakes: bool,
-    rounds: int,
+    seconds: float,
 ) -> None:
     """Teach a model, and write its config.json, generation_config.json and model.safetensors."""
     from transformers import (  # type: ignore[import-not-found]
@@ -154,9 +202,10 @@ def save_model(
         tie_word_embeddings=True,
         **MEDIA_IDS,
     )
-    model = Gemma4ForConditionalGeneration(config).float().eval()
-    teach(model.model.language_model, lessons, layers=layers, mistakes=mistakes, rounds=rounds)
-    model = model.to(torch.bfloat16)
+    model = Gemma4ForConditionalGeneration(config).float().eval().to(torch.get_default_device())
+    teach(model.model.language_model, lessons, layers=layers, mistakes=mistakes, seconds=seconds)
+    model.config.text_config.final_logit_softcapping = CAP
+    model = model.to(torch.bfloat16).cpu()
     model.generation_config.update(eos_token_id=STOP_IDS, pad_token_id=0, bos_token_id=2)
     model.save_pretrained(folder)
     add_shared_layers(folder / "model.safetensors", {**SHARED, **text})
@@ -201,7 +250,7 @@ def restore_published_keys(config: Path, text: dict[str, Any]) -> None:
     config.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def save_processor(folder: Path, tokenizer: Any, template: str) -> None:
+def save_processor(folder: Path, tokenizer: Any) -> None:
     """Write the tokenizer and the image, video and audio processors."""
     from transformers import (
         Gemma4AudioFeatureExtractor,
@@ -215,22 +264,32 @@ def save_processor(folder: Path, tokenizer: Any, template: str) -> None:
         image_processor=Gemma4ImageProcessor(),
         video_processor=Gemma4VideoProcessor(),
         tokenizer=tokenizer,
-        chat_template=template,
+        chat_template=tokenizer.chat_template,
     ).save_pretrained(folder)
 
 
-def make_target(folder: Path, template: str, rounds: int = ROUNDS) -> None:
-    """Write tiny-target into `folder`. It learns in its last layer, the one with full attention."""
-    _make(folder, template, text=TARGET_TEXT, audio=None, layers=(5,), mistakes=False, seed=0, rounds=rounds)
+def make_target(folder: Path, tokenizer: Any, seconds: float) -> None:
+    """Write tiny-target into `folder`."""
+    _make(
+        folder, tokenizer, text=TARGET_TEXT, audio=None, layers=TARGET_LAYERS, mistakes=False, seed=0, seconds=seconds
+    )
 
 
-def make_draft(folder: Path, template: str, rounds: int = ROUNDS) -> None:
-    """Write tiny-draft into `folder`. It learns in its last layer, and in the one whose keys and values that reads."""
-    _make(folder, template, text=DRAFT_TEXT, audio=dict(AUDIO), layers=(4, 9), mistakes=True, seed=1, rounds=rounds)
+def make_draft(folder: Path, tokenizer: Any, seconds: float) -> None:
+    """Write tiny-draft into `folder`."""
+    _make(
+        folder,
+        tokenizer,
+        text=DRAFT_TEXT,
+        audio=dict(AUDIO),
+        layers=DRAFT_LAYERS,
+        mistakes=True,
+        seed=1,
+        seconds=seconds,
+    )
 
 
-def _make(folder: Path, template: str, *, seed: int, **own: Any) -> None:
-    tokenizer = make_tokenizer(template)
+def _make(folder: Path, tokenizer: Any, *, seed: int, **own: Any) -> None:
     torch.manual_seed(seed)
     save_model(folder, Lessons(tokenizer, seed=seed), **own)
-    save_processor(folder, tokenizer, template)
+    save_processor(folder, tokenizer)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found]
 
-from gemmaspec.tiny.lessons import Lessons
-from gemmaspec.tiny.words import SENTENCE
+from tools.tiny.lessons import Lessons
+from tools.tiny.words import SENTENCE
 
 TEXTS, LENGTH = 8, 56
 """Texts in a batch, and tokens of each."""
@@ -40,7 +40,11 @@ class Teacher:
         from transformers import AutoTokenizer, Gemma4ForConditionalGeneration  # type: ignore[import-not-found]
 
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = Gemma4ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+        model = (
+            Gemma4ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+            .eval()
+            .to(torch.get_default_device())
+        )
         self.language_model = model.model.language_model.requires_grad_(False)
         self.config = model.config.text_config
         self.folder = folder

@@ -1,1 +1,0 @@
-"""The tiny checkpoints. make.py runs in the Python environment that has torch and imports nothing else of gemmaspec."""
