@@ -193,7 +193,7 @@ def test_what_does_not_run_or_is_not_named_is_told(
     assert run(["smoke", "nobody"]) == 2
     monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", detail="fake"))
     assert run(["smoke", "mine"]) == 2
-    assert "gemmaspec up tiny-cpu" in capsys.readouterr().err
+    assert "gemmaspec restart mine" in capsys.readouterr().err
     monkeypatch.setattr(stacks, "look", lambda *_: State(status="unknown", detail="no daemon"))
     assert run(["smoke", "mine"]) == 4
 
