@@ -30,8 +30,8 @@ SIDECAR: Final = {
     **{
         f"gemmaspec/{name}": _PACKAGE / name
         for name in (
-            *("__init__.py", "webhooks.py", "live/__init__.py", "live/faults.py", "live/reaction.py"),
-            *("live/reference.py", "live/sample.py", "live/window.py", "sidecar/__init__.py", "sidecar/asking.py"),
+            *("__init__.py", "webhooks.py", "live/__init__.py", "live/faults.py", "live/faults.py"),
+            *("live/faults.py", "live/sample.py", "live/window.py", "sidecar/__init__.py", "sidecar/asking.py"),
             *(
                 "sidecar/exchange.py",
                 "sidecar/known.py",

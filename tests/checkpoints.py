@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmaspec.checkpoint.config import describe
-from gemmaspec.checkpoint.fields import Fields
+from gemmaspec.checkpoint.fields import Fields, declared
 from gemmaspec.checkpoint.parts import Checkpoint, Tensor
-from gemmaspec.checkpoint.quantization import declared
 from tests import shapes
 
 

@@ -69,7 +69,7 @@ class FakeMachine:
         """Take the place of both engines, of the daemon's images and of the wait; the tiny models are there."""
         shutil.copytree(MODELS, state_dir() / "tiny", dirs_exist_ok=True)
         monkeypatch.setattr("gemmaspec.engine.choose.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.deploy.start.rollback.engine_named", self.engine)
+        monkeypatch.setattr("gemmaspec.deploy.start.up.engine_named", self.engine)
         monkeypatch.setattr("gemmaspec.deploy.start.observe.choose_engine", self.choose)
         monkeypatch.setattr("gemmaspec.deploy.start.observe.image_identity", lambda _: True)
         monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", self.wait_ready)
@@ -89,10 +89,10 @@ class FakeEngine:
         return None
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        from gemmaspec.engine import compose
+        from gemmaspec.engine import lines
         from gemmaspec.engine.process import launch_args
 
-        return compose.up_args(server) if self.name == "docker" else launch_args(server)
+        return lines.up_args(server) if self.name == "docker" else launch_args(server)
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         self.machine.note(f"{self.name} preflight", server)

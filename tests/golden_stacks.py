@@ -12,7 +12,7 @@ from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.nodes import rank_stacks
+from gemmaspec.stack.folder import rank_stacks
 
 GOLDEN: Final = data.ROOT / "tests" / "golden"
 _COPIES: Final = (

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec.checkpoint.parts import Layer, TextModel
-from gemmaspec.fit.kvgroups import KvCache, Unplannable, groups_of
-from gemmaspec.fit.kvspec import Owned, kv_rules, layer_caches
+from gemmaspec.fit.kvgroups import KvCache, Owned, Unplannable, groups_of, kv_rules, layer_caches
 
 ORACLE = Path(__file__).parent / "kv_oracle.py"
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec import launcher
-from gemmaspec.carry.recorded import with_places
+from gemmaspec.carry.newvariant import with_places
 from gemmaspec.errors import PatchError
-from gemmaspec.patching.hashes import KNOWN_FILE
+from gemmaspec.patching.hashes import KNOWN_FILE, place_of
 from gemmaspec.patching.patch import load_patch
-from gemmaspec.patching.places import place_of
 
 EARLIER = "0.18.0"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.command import backend_of
 from gemmaspec.profile.load import load_profile
 from gemmaspec.releases.backends import backend_for
 from gemmaspec.releases.facts import releases

@@ -16,15 +16,15 @@ from unittest import mock
 
 import pytest
 
-from gemmaspec.engine.attested import parse_attested, with_attested
+from gemmaspec.engine.kubectl import parse_attested, with_attested
 from gemmaspec.engine.server import EngineName, Server, State
 from gemmaspec.errors import GemmaspecError, PatchConflict
 from gemmaspec.launcher import attest_code as code_of
 from gemmaspec.launcher import attest_sum as summing
-from gemmaspec.ready.attested import ensure_attested
-from gemmaspec.ready.failed import Ended, failed_start
+from gemmaspec.ready.failures import Ended, failed_start
 from gemmaspec.ready.phases import Phase
-from gemmaspec.trees import provenance
+from gemmaspec.ready.wait import ensure_attested
+from gemmaspec.trees import versions
 
 PATCHED = "import functools\n\ndef value(a, b=2):\n    return {'patched', 'by us'} if a in (1, 2) else [x for x in b]\n"
 HUNK = {"scope": "value", "old": ["    return 'stock'"], "new": [PATCHED.splitlines()[-1]]}
@@ -489,9 +489,9 @@ def test_a_start_that_its_own_process_ended_is_a_conflict_with_what_it_said() ->
 
 
 def test_a_running_server_whose_function_was_replaced_is_a_conflict_of_its_patch() -> None:
-    (fine,) = provenance.verdicts(reported(word()), ())
-    (replaced,) = provenance.verdicts(reported(word(rows=OTHER)), ())
-    (silent,) = provenance.verdicts(reported(word(), silent=SILENT), ())
+    (fine,) = versions.verdicts(reported(word()), ())
+    (replaced,) = versions.verdicts(reported(word(rows=OTHER)), ())
+    (silent,) = versions.verdicts(reported(word(), silent=SILENT), ())
     assert (fine.state, replaced.state, silent.state) == ("applied", "conflict", "conflict")
     assert "it is now g" in replaced.files[0].detail
     assert "VLLM::Worker (pid 7) has not looked" in silent.files[0].detail

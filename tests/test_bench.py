@@ -19,20 +19,16 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
-from gemmaspec.bench.cells import Arm, Cell, Task, cells_of, order
-from gemmaspec.bench.filler import filler, lengthened
-from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, read_prompts
-from gemmaspec.bench.settings import NO_TABLE, arms_of
-from gemmaspec.bench.stats import Span, by_request, percentile, steady_rate
+from gemmaspec.bench.cells import NO_TABLE, Arm, Cell, Task, arms_of, cells_of, order
+from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, filler, lengthened, mixed, read_prompts
+from gemmaspec.bench.samples import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
+from gemmaspec.deploy.speed.bench import TimeLeft
 from gemmaspec.deploy.speed.bench_server import Servers
-from gemmaspec.deploy.speed.time_left import TimeLeft
 from gemmaspec.engine.server import server_at
 from gemmaspec.errors import StartFailed, UsageError
-from gemmaspec.live.counters import Counters
-from gemmaspec.live.sample import read_sample
-from gemmaspec.measure.cell import Asking, reference_step
-from gemmaspec.measure.gpu import GpuWatch
+from gemmaspec.live.sample import Counters, read_sample
+from gemmaspec.measure.cell import Asking, GpuWatch, reference_step
 from gemmaspec.measure.stream import Broken
 from gemmaspec.profile.load import load_profile
 from gemmaspec.rows import parse_rows
@@ -368,7 +364,7 @@ def test_the_report_is_as_new_as_the_result(
 def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 600.0, 600.0, 600.0])
     monkeypatch.setattr(
-        "gemmaspec.deploy.speed.time_left.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
+        "gemmaspec.deploy.speed.bench.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
     )
     alone, drafted = Arm(method="none", k=0), Arm(method="mtp", k=2)
     left = TimeLeft(starts=True)

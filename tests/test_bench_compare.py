@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.bench.compare import compare
-from gemmaspec.bench.page import page
+from gemmaspec.bench.prompts import page
 from gemmaspec.bench.result import rows_of
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.bench import lines as bench_lines

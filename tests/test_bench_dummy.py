@@ -12,24 +12,23 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
-from gemmaspec.bench.cells import Arm, Cell, Task
-from gemmaspec.bench.page import remarks
+from gemmaspec.bench.cells import Arm, Cell, Task, arms_of, as_json
+from gemmaspec.bench.prompts import remarks
 from gemmaspec.bench.result import cell_json, rows_of
-from gemmaspec.bench.settings import arms_of, as_json
 from gemmaspec.checkpoint.published.shipped import servable_config, shipped_for
 from gemmaspec.data import MODELS
 from gemmaspec.deploy.checks.lint import stop_on_errors
 from gemmaspec.deploy.kept.attention import logged
-from gemmaspec.deploy.speed import dummy
+from gemmaspec.deploy.speed import bench_server
 from gemmaspec.deploy.speed.bench import BenchRequest, _settings, resumed
 from gemmaspec.deploy.speed.bench_patches import patch_arms
-from gemmaspec.deploy.speed.dummy import dummy_overrides
+from gemmaspec.deploy.speed.bench_server import dummy_overrides
 from gemmaspec.deploy.start.prepare import prepare
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import count, of_length
-from gemmaspec.models.dummy import dummy_model
+from gemmaspec.models.datasets import dummy_model
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import load_profile
 from gemmaspec.rows import Row
@@ -174,7 +173,7 @@ def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
 def test_a_run_is_taken_up_with_what_it_replaced(tmp_path: Path) -> None:
     """A result says that weights were random, and --resume does the same again; also one from elsewhere may."""
     request = BenchRequest(profile="nvidia-31b-mtp", out=tmp_path, dummy_weights=True, contexts=(256,))
-    asked = _settings(request, load_profile("nvidia-31b-mtp"), dummy.PROMPTS)
+    asked = _settings(request, load_profile("nvidia-31b-mtp"), bench_server.PROMPTS)
     assert (asked.dummy_weights, asked.ignore_eos, asked.prompts) == (True, True, "dummy")
     document = result() | {"settings": as_json(asked), "profile": "nvidia-31b-mtp"}
     (tmp_path / "result.json").write_text(json.dumps(document))
@@ -201,17 +200,17 @@ def asking_of(fake: FakeVllm) -> Asking:
 def test_prompts_have_just_as_many_tokens_as_a_cell(fake: FakeVllm) -> None:
     asking = asking_of(fake)
     for tokens in (64, 257):
-        made = of_length(asking, dummy.PROMPTS.prompts[:2], tokens, exactly=True)
+        made = of_length(asking, bench_server.PROMPTS.prompts[:2], tokens, exactly=True)
         assert [count(asking, one) for one in made] == [tokens, tokens]
     with pytest.raises(UsageError, match="every prompt is longer"):
-        of_length(asking, dummy.PROMPTS.prompts[:2], 1, exactly=True)
+        of_length(asking, bench_server.PROMPTS.prompts[:2], 1, exactly=True)
 
 
 @pytest.mark.parametrize("load", [1, 4])
 def test_answers_are_timed_apart_from_their_prompts(fake: FakeVllm, load: int) -> None:
     """The first token is that of a prompt that was computed, and the rate that of decoding alone."""
     fake.caches, fake.prompt_s, fake.k = True, 0.15, 0
-    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:load], 400, exactly=True)
+    prompts = of_length(asking_of(fake), bench_server.PROMPTS.prompts[:load], 400, exactly=True)
     found = measure_cell(asking_of(fake), Cell(concurrency=load, context=400), prompts, drafts=False, apart=True)
     task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=load, context=400), round=1)
     cell = cell_json(task, found, repeated=0)
@@ -224,7 +223,7 @@ def test_answers_are_timed_apart_from_their_prompts(fake: FakeVllm, load: int) -
 
 def test_a_cache_that_does_not_hold_the_prompts_is_no_decoding_alone(fake: FakeVllm) -> None:
     fake.prompt_s, fake.k = 0.02, 0
-    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:1], 400, exactly=True)
+    prompts = of_length(asking_of(fake), bench_server.PROMPTS.prompts[:1], 400, exactly=True)
     found = measure_cell(asking_of(fake), Cell(concurrency=1, context=400), prompts, drafts=False, apart=True)
     assert not found.first_waits
     task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=1, context=400), round=1)

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.bench.cells import Arm
+from gemmaspec.bench.cells import Arm, arms_of
 from gemmaspec.bench.compare import compare
-from gemmaspec.bench.settings import arms_of
 from gemmaspec.cli.app import run
-from gemmaspec.cli.text.compare import lines as compare_lines
+from gemmaspec.cli.text.smoke import lines as compare_lines
 from gemmaspec.deploy.kept import measurements
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.speed import bench_server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.bench.places import places
+from gemmaspec.bench.compare import places
 from gemmaspec.cli.bench import _show
 
 

@@ -20,8 +20,8 @@ from gemmaspec.cli.app import run
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.patch import load_patch
-from gemmaspec.trees.listing import published
 from gemmaspec.trees.reader import ReleaseReader
+from gemmaspec.trees.tree import published
 from tests import vllm_trees as fake
 from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, cache, snapshot, use_releases, write_patch  # noqa: F401
 

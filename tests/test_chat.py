@@ -4,7 +4,7 @@ import pytest
 
 from gemmaspec.data import TEMPLATES
 from gemmaspec.errors import ProfileError
-from gemmaspec.stack.chat import template_for
+from gemmaspec.stack.serve import template_for
 
 
 @pytest.mark.parametrize(

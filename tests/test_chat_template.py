@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gemmaspec.data import TEMPLATES
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.stack.chat import template_for
+from gemmaspec.stack.serve import template_for
 from tests.conversations import CONVERSATIONS
 from tests.conversations.building import (
     ASK,

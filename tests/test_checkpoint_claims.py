@@ -9,9 +9,8 @@ import pytest
 from packaging.version import Version
 
 from gemmaspec.launcher.launch import RELEASE
-from gemmaspec.trees import listing as listing_of
-from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import Tree
+from gemmaspec.trees import tree as listing_of
+from gemmaspec.trees.tree import Releases, Tree
 
 pytestmark = pytest.mark.network
 

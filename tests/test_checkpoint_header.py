@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.checkpoint.header import BITS, LONGEST, header_length, parse_header
+from gemmaspec.checkpoint.fields import BITS, LONGEST, header_length, parse_header
 from gemmaspec.errors import CheckpointError
 
 HEADER: dict[str, Any] = {

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.stored import parameters, parts
+from gemmaspec.checkpoint.parts import parameters, parts
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.start.prepare import runtime_spec
 from gemmaspec.inspect.examine import examine
 from gemmaspec.inspect.pair import pair
+from gemmaspec.models.hub import same_words
 from gemmaspec.models.open import open_checkpoint
-from gemmaspec.models.vocabulary import same_words
 from gemmaspec.profile.load import load_profile
 from gemmaspec.runtime import ensure_runtime
 from tests import shapes

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.fields import Fields
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.checkpoint.quantization import declared
-from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
+from gemmaspec.checkpoint.fields import Fields, declared
+from gemmaspec.checkpoint.parts import Checkpoint, parameters, part_of, parts, stored
 from gemmaspec.errors import CheckpointError
 from gemmaspec.finding import Finding
 from gemmaspec.inspect.examine import examine

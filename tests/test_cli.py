@@ -145,7 +145,7 @@ def test_a_dry_run_says_each_reason_once_and_about_how_large_an_image_is(
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
     monkeypatch.setattr("gemmaspec.deploy.start.ahead._image_bytes", lambda image: None)
-    monkeypatch.setattr("gemmaspec.engine.pulling.is_here", lambda image: False)
+    monkeypatch.setattr("gemmaspec.engine.image.is_here", lambda image: False)
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run"]) in (0, 4)
     printed = capsys.readouterr().out
     if printed:  # a daemon answers

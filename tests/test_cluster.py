@@ -22,9 +22,9 @@ from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.cluster import names
 from gemmaspec.cluster.build import Manifests, build_manifests
-from gemmaspec.cluster.pod import unexpanded
+from gemmaspec.cluster.names import yaml_text
+from gemmaspec.cluster.objects import unexpanded
 from gemmaspec.cluster.settings import Settings
-from gemmaspec.cluster.text import yaml_text
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
@@ -368,7 +368,7 @@ def test_a_server_on_several_machines_is_not_rendered_for_a_cluster(capsys: pyte
 
 
 def test_a_lock_pins_the_image_by_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmaspec.deploy.kept.lockfile import lock_file
+    from gemmaspec.deploy.kept.models import lock_file
 
     profile = tmp_path / "mine.yaml"
     profile.write_text((data.PROFILES / "tiny-cpu.yaml").read_text().replace("name: tiny-cpu", "name: mine"))

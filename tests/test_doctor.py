@@ -19,10 +19,22 @@ from hypothesis import strategies as st
 
 from gemmaspec.deploy.views import doctor_machine
 from gemmaspec.deploy.views.doctor_subject import DoctorSubject
-from gemmaspec.doctor import machine
-from gemmaspec.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
-from gemmaspec.doctor.machine import Clock, clock_row, container_shm_row, disk_row, open_files_row, shm_row, size_bytes
-from gemmaspec.doctor.result import CheckResult
+from gemmaspec.doctor import result
+from gemmaspec.doctor.result import (
+    CheckResult,
+    Clock,
+    Gpus,
+    capability_row,
+    clock_row,
+    container_shm_row,
+    disk_row,
+    driver_row,
+    gpu_row,
+    lacks,
+    open_files_row,
+    shm_row,
+    size_bytes,
+)
 from gemmaspec.engine.process import ProcessEngine
 from gemmaspec.models.hub import Unreachable
 from gemmaspec.profile.load import load_profile
@@ -177,10 +189,10 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
     ("free", "needed", "state", "said"),
     [
         (None, None, "skipped", "is not visible"),
-        (50 * machine.GB, None, "ok", "50.0 GB free"),
-        (50 * machine.GB, 0, "ok", "nothing to fetch"),
-        (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to fetch"),
-        (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
+        (50 * result.GB, None, "ok", "50.0 GB free"),
+        (50 * result.GB, 0, "ok", "nothing to fetch"),
+        (50 * result.GB, 20 * result.GB, "ok", "20.0 GB to fetch"),
+        (5 * result.GB, 20 * result.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
         (2**20, None, "failed", "a start needs 1 GiB"),
     ],
 )

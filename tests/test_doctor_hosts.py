@@ -13,8 +13,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.doctor.hosts import HostReading, fleet_lines, parse_seen, rows
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.fleet.agree import HostFacts
-from gemmaspec.fleet.hosts import Host
+from gemmaspec.fleet.hosts import Host, HostFacts
 
 COMMIT = "c" * 40
 SEEN: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gemmaspec.deploy.start.prepare import prepare
-from gemmaspec.engine import compose, endpoint
+from gemmaspec.engine import endpoint, lines
 from gemmaspec.engine.docker import stack_archive
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import UnreadableFile
@@ -67,10 +67,10 @@ def test_a_docker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "docker").write_text("#!/bin/sh\nsleep 60 & wait\n")
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(compose, "REMOTE_S", 0.2)
+    monkeypatch.setattr(lines, "REMOTE_S", 0.2)
     server, _ = prepare(load_profile("spark-31b-mtp"), engine="docker", remote=True)
     began = time.monotonic()
     with pytest.raises(EnvironmentMissing, match="did not end within") as raised:
-        compose.create(server, {"DOCKER_HOST": "tcp://far:1", "DOCKER_CONTEXT": ""})
+        lines.create(server, {"DOCKER_HOST": "tcp://far:1", "DOCKER_CONTEXT": ""})
     assert time.monotonic() - began < 50, "its children are ended too"
     assert raised.value.hint == "DOCKER_HOST=tcp://far:1 docker info"

@@ -19,9 +19,9 @@ import docker
 import pytest
 from docker.models.containers import Container, ExecResult
 
-from gemmaspec.engine import compose, endpoint
-from gemmaspec.engine.container import has_nvidia
+from gemmaspec.engine import endpoint, lines
 from gemmaspec.engine.docker import DockerEngine
+from gemmaspec.engine.image import has_nvidia
 from gemmaspec.engine.once import SharedFolder, run_once
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
@@ -48,7 +48,7 @@ def _leave_no_garbage_to_the_next_test() -> Iterator[None]:
 def client() -> Iterator[docker.DockerClient]:
     try:
         found = endpoint.connect(endpoint.find())
-        compose.ensure_compose_v2()
+        lines.ensure_compose_v2()
     except EnvironmentMissing as missing:
         pytest.skip(f"real docker: {missing.message}")
     make_image(found)
@@ -74,7 +74,7 @@ def make(engine: DockerEngine, tmp_path: Path) -> Iterator[Callable[..., Server]
 
     yield _make
     for server in made:
-        compose.stop(server)
+        lines.stop(server)
 
 
 @pytest.fixture
@@ -674,7 +674,7 @@ def test_a_compose_that_is_too_old_or_missing_is_told(
     others = {"docker_compose": standalone} if standalone else {}
     monkeypatch.setenv("PATH", f"{fake_commands(tmp_path, docker=plugin, **others)}:/usr/bin:/bin")
     with pytest.raises(EnvironmentMissing, match=why):
-        compose.ensure_compose_v2()
+        lines.ensure_compose_v2()
 
 
 def test_a_command_runs_once_as_this_user_and_is_gone(client: docker.DockerClient, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from gemmaspec.engine import fleet
 from gemmaspec.engine.fleet import FleetEngine
 from gemmaspec.engine.server import Node, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed
-from gemmaspec.live.reaction import Policy
+from gemmaspec.live.faults import Policy
 from gemmaspec.ready.wait import Checks, wait_ready
 from tests.test_fleet import report
 from tests.test_live_faults import series

@@ -11,7 +11,7 @@ import pytest
 
 import gemmaspec
 from gemmaspec.engine.choose import engine_named
-from gemmaspec.profile.engines import ENGINES, EngineName, engine_of_files, other_engines, uses_image
+from gemmaspec.profile.find import ENGINES, EngineName, engine_of_files, other_engines, uses_image
 
 PACKAGE = Path(gemmaspec.__file__).parent
 NAMES = set(get_args(EngineName))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gemmaspec.engine.together import together
+from gemmaspec.engine.identity import together
 from gemmaspec.errors import EnvironmentMissing
 
 

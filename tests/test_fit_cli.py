@@ -17,7 +17,7 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.checks import planned
 from gemmaspec.fit.machine import GB, GIB, Device
-from gemmaspec.machine.device import this_cpu
+from gemmaspec.machine.readings import this_cpu
 
 TEXT = {
     "model_type": "gemma4_text",

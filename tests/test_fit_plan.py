@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from gemmaspec.checkpoint.parts import Checkpoint, Quantization
 from gemmaspec.errors import UsageError
-from gemmaspec.fit.advice import advice
+from gemmaspec.fit.document import advice
 from gemmaspec.fit.flags import Flags, flags_of
 from gemmaspec.fit.machine import GIB, Device, named
-from gemmaspec.fit.memory_plan import MemoryPlan, Models
+from gemmaspec.fit.memory_plan import MemoryPlan, Models, weights_of
 from gemmaspec.fit.overhead import graph_sizes
-from gemmaspec.fit.weights import weights_of
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.machines import MACHINES
 from tests.fit_shapes import checkpoint

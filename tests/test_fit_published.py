@@ -10,10 +10,9 @@ import pytest
 
 from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, checkpoint_of, shipped_for
 from gemmaspec.fit.flags import flags_of
-from gemmaspec.fit.link import link_of
 from gemmaspec.fit.machine import GIB, Device, named
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
-from gemmaspec.fit.roofline import ServingRoofline, roofline, step_bytes, weights_format
+from gemmaspec.fit.roofline import ServingRoofline, link_of, roofline, step_bytes, weights_format
 from gemmaspec.patching.evidence import family_of
 from gemmaspec.predict import efficiency
 from gemmaspec.predict.predict import QUANTILE

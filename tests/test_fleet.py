@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 
 from gemmaspec.errors import PatchConflict, ProfileError, UsageError
-from gemmaspec.fleet.agree import (
+from gemmaspec.fleet.hosts import (
+    Host,
     HostFacts,
     ImageFacts,
+    choose,
+    host_line,
     hosts_disagree,
     images_disagree,
+    parse_fleet,
     reports_disagree,
     same_as,
 )
-from gemmaspec.fleet.hosts import Host, choose, host_line, parse_fleet
 
 TWO = """\
 hosts:

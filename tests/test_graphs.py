@@ -9,10 +9,10 @@ import pytest
 
 from gemmaspec.checkpoint.sizes import SIZES, size_called
 from gemmaspec.cli.app import run
-from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.command import backend_of
 from gemmaspec.profile.graphs import PATCH, graph_modes
 from gemmaspec.profile.load import load_profile
-from gemmaspec.tune.arms import field_of
+from gemmaspec.tune.tried import field_of
 
 OWN = "serve.attention_backend=null"
 """vLLM's own choice of a backend."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.stored import parameters
+from gemmaspec.checkpoint.parts import parameters
 from gemmaspec.cli.app import run
 from gemmaspec.models.open import open_checkpoint
 from tests import shapes

@@ -17,7 +17,7 @@ from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.start import knowngood
 from gemmaspec.deploy.start.decide import Observed, Start
 from gemmaspec.deploy.start.knowngood import KEPT, known_goods
-from gemmaspec.deploy.start.rollback import choose, only_name
+from gemmaspec.deploy.start.up import choose, only_name
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import state_dir
@@ -230,7 +230,7 @@ def test_another_release_in_the_same_environment_stops_a_rollback(
 def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from gemmaspec.lock.document import LockedImage
 
-    monkeypatch.setattr("gemmaspec.deploy.start.rollback.image_identity", lambda _: None)
+    monkeypatch.setattr("gemmaspec.deploy.start.up.image_identity", lambda _: None)
     image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")
     with_image = FACTS.model_copy(update={"engine": "docker", "image": image})
     monkeypatch.setattr("tests.test_knowngood.FACTS", with_image)
@@ -264,7 +264,7 @@ def test_what_cannot_be_stopped_keeps_its_files(
     keep(1, monkeypatch)
     stacks.save(started(2))
     monkeypatch.setattr("gemmaspec.engine.choose.engine_named", lambda _: Busy())
-    monkeypatch.setattr("gemmaspec.deploy.start.rollback.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.deploy.start.up.engine_named", lambda _: Busy())
     assert run(["rollback", "mine"]) == 1
     assert "another gemmaspec process is starting" in capsys.readouterr().err
     assert stacks.find("mine") == started(2)

@@ -12,7 +12,7 @@ import pytest
 from gemmaspec import data
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import FileEdit, Hunk, Known, Patch, PatchResult, Rule, Variant
-from gemmaspec.patching.places import place_of
+from gemmaspec.patching.hashes import place_of
 from tests.launching import tree_of_function
 
 PATH, OTHER = "vllm/a.py", "vllm/b.py"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
-from gemmaspec.fleet.agree import reports_disagree
+from gemmaspec.fleet.hosts import reports_disagree
 from gemmaspec.launcher import rank_facts
 from tests.launching import Done, Place, make_place, plan_of
 

@@ -12,8 +12,8 @@ import pytest
 from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import LaunchError, PatchResult, Plan
+from gemmaspec.patching.decide import compile_plan
 from gemmaspec.patching.patch import load_patch, load_patches
-from gemmaspec.patching.plan import compile_plan
 from tests import placed
 from tests.launching import HUNK, Place, make_place, patch_of, plan_of
 from tests.speed_patches import write_speed_patch

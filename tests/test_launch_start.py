@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.engine.attested import parse_attested
+from gemmaspec.engine.kubectl import parse_attested
 from gemmaspec.launcher import launch, origins
 from tests.attesting import FOR_S, SERVE, attested, said, served, serving_place, until, write_doors, write_program
 from tests.launching import CORE, Place, patch_of, plan_of, write_package

@@ -15,10 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.deploy.views.monitors import grafana, prometheus, prometheus_rules
-from gemmaspec.live.board import Board, GpuLoad, View, bars, document, gpu_line, rows
-from gemmaspec.live.history import History
 from gemmaspec.live.sample import TTFT, Histogram, Sample, read_sample
-from gemmaspec.live.window import quantile, restarted, window
+from gemmaspec.live.window import (
+    Board,
+    GpuLoad,
+    History,
+    View,
+    bars,
+    document,
+    gpu_line,
+    quantile,
+    restarted,
+    rows,
+    window,
+)
 
 RECORDED = Path(__file__).parent / "data" / "metrics-0.32.0.txt"
 """/metrics of a vLLM 0.32.0 on a CPU after some drafted requests, its lines about Python left out."""

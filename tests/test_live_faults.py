@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from gemmaspec.live.faults import Event, FaultKind, Faults, Limits
-from gemmaspec.live.reference import Reference
+from gemmaspec.live.faults import Event, FaultKind, Faults, Limits, Reference
 from gemmaspec.live.sample import Sample
 
 

@@ -14,15 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import lockfile
-from gemmaspec.deploy.start import lock, resolve
+from gemmaspec.deploy.kept import models
+from gemmaspec.deploy.start import lock, prepare
 from gemmaspec.engine.identity import digest_of, repository_of
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
-from gemmaspec.lock.document import Lock, LockedImage, LockedModel, Versions
-from gemmaspec.lock.moved import Moved, moved
-from gemmaspec.lock.pinned import pinned
-from gemmaspec.lock.text import lock_text, parse_lock
-from gemmaspec.models.digest import folder_digest
+from gemmaspec.lock.document import (
+    Lock,
+    LockedImage,
+    LockedModel,
+    Moved,
+    Versions,
+    lock_text,
+    moved,
+    parse_lock,
+    pinned,
+)
+from gemmaspec.models.download import folder_digest
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
 from gemmaspec.trees.versions import interpreter_versions
@@ -83,12 +90,12 @@ def test_any_other_text_is_refused_in_words(text: str) -> None:
 def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path) -> None:
     (profiles / "bare.yaml").write_text("extends: tiny-cpu\nname: bare\nimage: null\n")
     with pytest.raises(UsageError, match="image: missing, but the docker engine needs it"):
-        resolve.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
+        prepare.resolve(load_profile(str(profiles / "bare.yaml")), "docker", lambda _: COMMIT)
 
 
 def test_the_tiny_pair_that_is_not_copied_yet_is_told_with_what_copies_it() -> None:
     with pytest.raises(EnvironmentMissing, match="missing folder") as caught:
-        resolve.known_now(load_profile("tiny-cpu"), "process", LOCK)
+        prepare.known_now(load_profile("tiny-cpu"), "process", LOCK)
     assert caught.value.hint
     assert caught.value.hint.startswith("gemmaspec up tiny-cpu")
 
@@ -97,7 +104,7 @@ def test_a_pipe_is_no_lock_and_is_not_waited_for(profiles: Path) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
     os.mkfifo(profiles / "mine.lock")
     with pytest.raises(ProfileError, match="it is a named pipe, not a file"):
-        lockfile.read_lock(load_profile(str(profiles / "mine.yaml")))
+        models.read_lock(load_profile(str(profiles / "mine.yaml")))
 
 
 def test_a_lock_of_a_thousand_pages_is_not_read() -> None:
@@ -296,7 +303,7 @@ def test_a_shipped_profile_s_lock_lies_in_the_user_s_own_folder(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     expected = tmp_path / "gemmaspec" / "profiles" / "spark-31b.lock"
-    assert lockfile.lock_file(load_profile("spark-31b")) == expected
+    assert models.lock_file(load_profile("spark-31b")) == expected
 
 
 def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
@@ -304,27 +311,27 @@ def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     loaded = load_profile("spark-31b-e2b")
-    assert lockfile.release_of(loaded) is None
-    file = lockfile.lock_file(loaded)
+    assert models.release_of(loaded) is None
+    file = models.lock_file(loaded)
     file.parent.mkdir(parents=True)
     file.write_text(
         lock_text(LOCK.model_copy(update={"versions": Versions(vllm="0.30.0", torch="2", transformers="5")}))
     )
-    assert lockfile.release_of(loaded) == "0.30.0"
+    assert models.release_of(loaded) == "0.30.0"
     assert run(["profile", "lint", "spark-31b-e2b"]) == 0
     told = capsys.readouterr()
     assert "checked against vLLM 0.30.0" in told.out + told.err
     assert "GS701" not in told.out + told.err
-    assert lockfile.release_of(load_profile("spark-31b-e2b", overrides=["image=other:latest"])) is None
+    assert models.release_of(load_profile("spark-31b-e2b", overrides=["image=other:latest"])) is None
     file.write_text("nonsense: [")
-    assert lockfile.release_of(loaded) is None
+    assert models.release_of(loaded) is None
 
 
 def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(own: Path) -> None:
     loaded = load_profile(str(own))
     assert lock.warnings(loaded, LOCK) == []
     run(["lock", str(own), "--engine", "process"])
-    same = lockfile.read_lock(loaded)
+    same = models.read_lock(loaded)
     assert same
     assert lock.warnings(loaded, same) == []
     other = same.model_copy(update={"plan": OTHER})

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.carry.ordinary import export
 from gemmaspec.carry.shipped import shipped_profiles
+from gemmaspec.carry.workspace import export
 from gemmaspec.cli.app import run
 from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.launcher import launch

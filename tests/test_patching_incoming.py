@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemmaspec.errors import PatchError
-from gemmaspec.patching.diff import parse_diff
-from gemmaspec.patching.incoming import reduce_diff
+from gemmaspec.patching.diff import parse_diff, reduce_diff
 
 SOURCE = """\
 diff --git a/vllm/v1/core.py b/vllm/v1/core.py

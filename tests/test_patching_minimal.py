@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.patching.diff import parse_diff
-from gemmaspec.patching.minimal import FileDiff, minimal_diff
+from gemmaspec.patching.hashes import FileDiff, minimal_diff
 
 PATH = "vllm/m.py"
 LOOK_ALIKES = (

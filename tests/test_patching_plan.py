@@ -11,8 +11,8 @@ import pytest
 from gemmaspec.errors import PatchError
 from gemmaspec.launcher import launch
 from gemmaspec.launcher.launch import Requirement
+from gemmaspec.patching.decide import compile_plan, plan_text
 from gemmaspec.patching.patch import load_patches
-from gemmaspec.patching.plan import compile_plan, plan_text
 
 PATCHES = load_patches()
 NAMES = ["kv-spec-uniform-valueerror", "kv-sharing-uniform-specs"]

@@ -15,8 +15,8 @@ import pytest
 from gemmaspec.index.wheels import read_from_wheel
 from gemmaspec.launcher import attest_sum, launch
 from gemmaspec.launcher.launch import FileEdit, Read
+from gemmaspec.patching.decide import compile_plan
 from gemmaspec.patching.patch import load_patches
-from gemmaspec.patching.plan import compile_plan
 
 pytestmark = pytest.mark.network
 

@@ -24,9 +24,8 @@ from gemmaspec.deploy.kept.measurements import store
 from gemmaspec.errors import UsageError
 from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.predict.efficiency import share_of
-from gemmaspec.predict.envelope import Cholesky
+from gemmaspec.predict.envelope import Cholesky, curve
 from gemmaspec.predict.predict import Asked, Predicted, predict
-from gemmaspec.predict.prompts import curve
 from gemmaspec.predict.speaks import Kind, speaking
 from gemmaspec.predict.steps import Cell, Server, Steps, Timed, graph_tokens
 from gemmaspec.profile.machines import MACHINES

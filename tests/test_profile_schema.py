@@ -13,8 +13,8 @@ import yaml
 
 from gemmaspec import data
 from gemmaspec.cli.app import run
+from gemmaspec.profile.limits import profile_schema
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.schema import profile_schema
 from tests.lint_cases import BASE
 
 SHIPPED = sorted(data.PROFILES.glob("*.yaml"))

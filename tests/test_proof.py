@@ -17,8 +17,8 @@ from gemmaspec.errors import EnvironmentMissing, PatchError
 from gemmaspec.patching.patch import Patch, load_patch, load_patches
 from gemmaspec.proof import prove as proving
 from gemmaspec.proof import source
+from gemmaspec.proof.behaviour import table
 from gemmaspec.proof.prove import Observed, Probes, Proof, ends_of_ranges, prove, says
-from gemmaspec.proof.table import table
 from tests import vllm_trees as fake
 from tests.launching import CORE
 

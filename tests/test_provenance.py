@@ -15,11 +15,10 @@ from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.engine.server import Server, State
 from gemmaspec.launcher import launch
-from gemmaspec.patching.decide import launcher_patch
+from gemmaspec.patching.decide import compile_plan, launcher_patch, plan_text
 from gemmaspec.patching.hashes import KNOWN_FILE, FileHash, fingerprint, known_text
 from gemmaspec.patching.patch import load_patch, load_patches
-from gemmaspec.patching.plan import compile_plan, plan_text
-from gemmaspec.trees.provenance import compare, verdicts
+from gemmaspec.trees.versions import compare, verdicts
 from tests import vllm_trees as fake
 from tests.launching import CORE, Place, make_place, patch_of, plan_of
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from gemmaspec import data
+from gemmaspec.checkpoint.parts import parameters
 from gemmaspec.checkpoint.published import configs
 from gemmaspec.checkpoint.published.shipped import NOT_RECORDED, checkpoint_of, shipped, shipped_for
 from gemmaspec.checkpoint.sizes import SIZES, UNIFIED, size_called
-from gemmaspec.checkpoint.stored import parameters
 from gemmaspec.cli.app import run
 from gemmaspec.fit.machine import GIB
-from gemmaspec.fit.weights import weights_of
+from gemmaspec.fit.memory_plan import weights_of
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.profile.find import profile_names
 from gemmaspec.profile.load import load_profile

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.engine.pulling import layer_bytes
-from gemmaspec.models.needed import is_needed
+from gemmaspec.engine.image import layer_bytes
+from gemmaspec.models.download import is_needed
 from tests import hub as hub_of
 from tests.docker_support import wait_for
 from tests.hub import PAIR, Fault, Hub

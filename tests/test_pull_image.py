@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.engine import pulling
+from gemmaspec.engine import image as pulling
 from gemmaspec.engine.identity import image_identity
 from gemmaspec.errors import EnvironmentMissing, Interrupted
 from tests import docker_support, real

@@ -15,7 +15,7 @@ from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.patch import load_patches
 from gemmaspec.ready.failures import explain, find_cause
 from gemmaspec.ready.known_failures import KILLED, TABLE, known_failures, table
-from gemmaspec.ready.tracebacks import described, root_exception
+from gemmaspec.ready.logline import described, root_exception
 
 LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent

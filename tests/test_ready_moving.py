@@ -13,10 +13,10 @@ import pytest
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.deploy.views import status as use_case
-from gemmaspec.engine.container import state_of
+from gemmaspec.engine.image import state_of
 from gemmaspec.engine.server import Node, State
-from gemmaspec.ready import moving
-from gemmaspec.ready.moving import hangs
+from gemmaspec.ready import first_request
+from gemmaspec.ready.first_request import hangs
 from tests.fake_server import FakeServer, fake_server
 
 
@@ -63,7 +63,9 @@ def test_status_says_that_a_green_server_gives_no_token(
     engine: str, fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.1))
+    monkeypatch.setattr(
+        first_request, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.1)
+    )
     started = Started(engine=engine, server=fake.server(), profile="tiny-cpu", outcome="ready")  # type: ignore[arg-type]
     monkeypatch.setattr(stacks, "find", lambda _: started)
     state = State(status="running", unhealthy=engine == "docker")

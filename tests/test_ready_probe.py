@@ -18,7 +18,7 @@ from gemmaspec.engine import http
 from gemmaspec.engine.http import NoAnswer
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
-from gemmaspec.live.counters import Counters
+from gemmaspec.live.sample import Counters
 from gemmaspec.profile.load import load_profile
 from gemmaspec.ready import first_request as probing
 from gemmaspec.ready.first_request import healthy, probe

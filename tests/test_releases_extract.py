@@ -19,10 +19,10 @@ from extraction.sources import Sources, Unexpected
 from extraction.values import configs_of
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.releases import table
+from gemmaspec.releases import flags as table
 from gemmaspec.releases.facts import facts_for, releases, rows_of
 from gemmaspec.releases.flags import Flag
-from gemmaspec.trees import listing as listing_of
+from gemmaspec.trees import tree as listing_of
 from gemmaspec.trees.reader import FolderReader, ReleaseReader
 from tests.real import STATE
 

@@ -18,12 +18,11 @@ from gemmaspec.lint import patching
 from gemmaspec.lint.patching import NOT_REQUIRED, REQUIRED_HERE
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile import graphs
-from gemmaspec.releases import table
+from gemmaspec.releases import flags as table
 from gemmaspec.releases.backends import backend_for
+from gemmaspec.releases.drafting import METHODS, transformers_for
 from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases, rows_of, spans
-from gemmaspec.releases.gemma4 import METHODS
-from gemmaspec.releases.table import Fact
-from gemmaspec.releases.transformers import transformers_for
+from gemmaspec.releases.flags import Fact
 
 SHELF = Shelf((data.PATCHES,))
 ALIASES = "_mtp"

@@ -11,10 +11,10 @@ import pytest
 from gemmaspec import data
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GIB, Device
-from gemmaspec.lint.subject import Subject
+from gemmaspec.lint.rule import Subject
 from gemmaspec.profile.load import load_profile
+from gemmaspec.releases.drafting import RunnerInput, falls_back, forced_by, runner_for, runs
 from gemmaspec.releases.facts import facts_for, releases
-from gemmaspec.releases.model_runner import RunnerInput, falls_back, forced_by, runner_for, runs
 from tests.checkpoints import gemma
 
 H200 = Device(name="h200", memory=140 * GIB, capability="9.0")

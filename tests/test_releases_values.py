@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.releases.values import refused, refused_value
+from gemmaspec.releases.flags import refused, refused_value
 
 CONFIGS = {
     "C": {

@@ -24,9 +24,9 @@ from gemmaspec.files import state_dir
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.profile.replica import bound_environment, devices_of, router_of
-from gemmaspec.runtime.router import router_program
+from gemmaspec.runtime.spec import router_program
 from gemmaspec.stack.build import build_stack, profile_plan
-from gemmaspec.stack.router import ADMIN_SOCKET
+from gemmaspec.stack.paths import ADMIN_SOCKET
 from tests import fake_runtime
 from tests.fake_runtime import Fake
 from tests.stream_load import load
@@ -259,7 +259,7 @@ def test_a_command_for_one_server_says_so() -> None:
 def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
     import subprocess
 
-    from gemmaspec.stack.router import haproxy_config
+    from gemmaspec.stack.paths import haproxy_config
 
     program = router_program()
     if not program:

@@ -13,8 +13,7 @@ from gemmaspec.deploy.kept.stacks import Options, Started, stack_folder
 from gemmaspec.deploy.start import roll
 from gemmaspec.deploy.start.roll import Rolling
 from gemmaspec.deploy.start.starting import Told
-from gemmaspec.engine.router import Router
-from gemmaspec.engine.routing import HaProxy, Place, Routed
+from gemmaspec.engine.router import HaProxy, Place, Routed, Router
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.live.sample import Sample

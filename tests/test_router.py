@@ -16,11 +16,10 @@ import httpx
 import pytest
 
 from gemmaspec.engine import router as routers
-from gemmaspec.engine.router import Router
-from gemmaspec.engine.routing import Place
-from gemmaspec.profile.router import Policy
-from gemmaspec.runtime.router import router_program
-from gemmaspec.stack.router import ADMIN_SOCKET, CONFIG_FILE, CONNECTIONS_OF_ONE, REQUEST_S
+from gemmaspec.engine.router import Place, Router
+from gemmaspec.profile.model import Policy
+from gemmaspec.runtime.spec import router_program
+from gemmaspec.stack.paths import ADMIN_SOCKET, CONFIG_FILE, CONNECTIONS_OF_ONE, REQUEST_S
 from tests.beside import served
 from tests.docker_support import wait_for
 from tests.test_replicas import _free_block

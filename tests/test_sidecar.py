@@ -18,14 +18,14 @@ import yaml
 
 from gemmaspec import data, records
 from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy.kept import verdicts
+from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.profile.load import load_profile
 from gemmaspec.sidecar import watcher as sidecar
 from gemmaspec.sidecar.asking import post
 from gemmaspec.sidecar.settings import Settings, settings_from
 from gemmaspec.sidecar.watcher import Watcher
-from gemmaspec.stack import watching
+from gemmaspec.stack import serve
 from gemmaspec.stack.build import build_stack
 from gemmaspec.stack.folder import difference, write
 from tests.docker_support import wait_for
@@ -46,7 +46,7 @@ def fake() -> Iterator[FakeServer]:
 def rendered(*overrides: str) -> Settings:
     """The settings as a stack brings them."""
     stack = build_stack(load_profile("tiny-cpu", overrides=overrides), form="folder")
-    return settings_from(stack.files[watching.SETTINGS])
+    return settings_from(stack.files[serve.SETTINGS])
 
 
 def beside(fake: FakeServer, tmp_path: Path, *overrides: str) -> Watcher:
@@ -133,7 +133,7 @@ def test_a_server_that_still_starts_is_not_called_unreachable(fake: FakeServer, 
 def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path, "watch.container=true")
     looked(one, fake, times=4)
-    found = records.read(verdicts.Watching, tmp_path / "watch.json")
+    found = records.read(stacks.Watching, tmp_path / "watch.json")
     assert found is not None
     assert list(found.active) == ["dead draft"]
     assert len(found.unknown) == 2
@@ -145,14 +145,14 @@ def test_status_shows_what_it_knows(fake: FakeServer, tmp_path: Path, monkeypatc
     monkeypatch.setattr(FakeEngine, "read", lambda *_, service: (tmp_path / f"{service}.json").read_bytes())
     server = dataclasses.replace(fake.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
-    last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
+    last = stacks.last_verdicts(started, FakeMachine().engine("docker"))
     (line,) = text.lines(last)
     assert line.startswith("  watch     in its container: dead draft since ")
     assert "; not judged: slower than off" in line
     assert text.document(last)["watch_container"]["watches"] is True
-    assert verdicts.last_verdicts(started).beside is None
+    assert stacks.last_verdicts(started).beside is None
     monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
-    silent = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
+    silent = stacks.last_verdicts(started, FakeMachine().engine("docker"))
     (line,) = text.lines(silent)
     assert line.endswith(f"written nothing; next: docker compose -p {server.project} logs watch")
     assert text.document(silent)["watch_container"]["watches"] is False

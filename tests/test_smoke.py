@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gemmaspec.errors import UsageError
-from gemmaspec.measure.chat import ChatAsking, ask_all
+from gemmaspec.measure.stream import ChatAsking, ask_all
 from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.catalogue import CHECKS, budget_s, chosen
 from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, judged, shown, skipped
 from gemmaspec.smoke.known_issues import KNOWN, Known
-from gemmaspec.smoke.texts import leak, loop, variety
+from gemmaspec.smoke.texture import leak, loop, variety
 from tests.fake_chat import CALLS, MODEL, TEXT, FakeChat, Reply, fake_chat
 
 OFFER = Offer(model=MODEL, max_len=16384, stored_length=4.0, versions=("0.32.0",))

@@ -16,7 +16,7 @@ from gemmaspec.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.fleet.hosts import Host, parse_fleet
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.nodes import rank_paths, rank_stacks
+from gemmaspec.stack.folder import rank_paths, rank_stacks
 from gemmaspec.stack.serve import serve_command
 from tests.golden_stacks import hosts_of
 from tests.test_render import compose_config, needs_compose

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.patching.choice import Setting, is_shown, why_not
-from gemmaspec.patching.launches import OWN_LAUNCHES, is_twice
+from gemmaspec.patching.bugs import Setting, is_shown, why_not
+from gemmaspec.patching.evidence import OWN_LAUNCHES, is_twice
 from gemmaspec.patching.patch import Patch, load_patches
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Profile

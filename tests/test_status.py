@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks, verdicts
+from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.owner import owned
 from gemmaspec.deploy.kept.stacks import warn_of_neighbours
 from gemmaspec.deploy.views.monitors import prometheus
-from gemmaspec.deploy.views.top import Top
+from gemmaspec.deploy.views.top_page import Top
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import EnvironmentMissing, StartFailed
 from gemmaspec.live.sample import Sample
@@ -130,19 +130,19 @@ def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
 ) -> None:
     up()
     now = stacks.now()
-    verdicts.keep_watch("mine", verdicts.Watching(at=now, active={"hangs": now}))
+    stacks.keep_watch("mine", stacks.Watching(at=now, active={"hangs": now}))
     found = row(capsys)
     assert (found["state"], found["next"]) == ("unknown", "gemmaspec restart mine")
     assert re.fullmatch(r"hangs since \d\d:\d\d:\d\d, as watch has found", found["why"])
     assert run(["status", "mine"]) == 4
-    monkeypatch.setattr("gemmaspec.deploy.views.top.read_metrics", lambda *_, **__: Sample(at=now, histograms={}))
+    monkeypatch.setattr("gemmaspec.deploy.views.top_page.read_metrics", lambda *_, **__: Sample(at=now, histograms={}))
     (view,) = Top(["mine"]).look().views
     assert view.hang == found["why"]
     for ended_or_older in (
-        verdicts.Watching(at=now - 60, active={"hangs": now}),
-        verdicts.Watching(at=now, active={"hangs": now - 3600}),
+        stacks.Watching(at=now - 60, active={"hangs": now}),
+        stacks.Watching(at=now, active={"hangs": now - 3600}),
     ):
-        verdicts.keep_watch("mine", ended_or_older)
+        stacks.keep_watch("mine", ended_or_older)
         assert row(capsys)["state"] == "ready"
 
 
@@ -209,7 +209,7 @@ def test_up_detach_wait_and_status_show_the_last_verdicts(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up()
-    verdicts.keep_watch("mine", verdicts.Watching(at=stacks.now(), active={"hangs": stacks.now()}))
+    stacks.keep_watch("mine", stacks.Watching(at=stacks.now(), active={"hangs": stacks.now()}))
     run(["down", "mine"])
     capsys.readouterr()
     detached = ["up", "mine", "--engine", "process", *PYTHON, "--detach"]

@@ -14,12 +14,10 @@ from typing import cast
 import httpx
 import pytest
 
-from gemmaspec.deploy.views.top import Top
-from gemmaspec.deploy.views.top_page import _MOST_PAGES, serve
+from gemmaspec.deploy.views.top_page import _MOST_PAGES, Top, serve
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.live.board import Board, GpuLoad, View
 from gemmaspec.live.sample import Sample
-from gemmaspec.live.window import window
+from gemmaspec.live.window import Board, GpuLoad, View, window
 from tests import browser
 from tests.docker_support import wait_for
 

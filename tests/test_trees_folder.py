@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.trees.folder import open_folder
-from gemmaspec.trees.tree import LARGEST_FILE
+from gemmaspec.trees.tree import LARGEST_FILE, open_folder
 from tests import vllm_trees as fake
 from tests.launching import CORE
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.trees import released
-from gemmaspec.trees.listing import published
-from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import Tree, Unreadable
+from gemmaspec.trees import tree as released
+from gemmaspec.trees.tree import Releases, Tree, Unreadable, published
 from tests import vllm_trees as fake
 from tests.launching import CORE
 

@@ -15,12 +15,10 @@ from gemmaspec import data
 from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.load import load_profile
-from gemmaspec.tune import stored
-from gemmaspec.tune.arms import Field, field_of
+from gemmaspec.tune import choose as stored
 from gemmaspec.tune.choose import Choice, choose
 from gemmaspec.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
-from gemmaspec.tune.settings import seconds_of
-from gemmaspec.tune.tried import Cell, Tried
+from gemmaspec.tune.tried import Cell, Field, Tried, field_of, seconds_of
 
 Speed = Callable[[Arm, int], float]
 """Tokens per second of an arm at a load."""

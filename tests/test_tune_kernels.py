@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gemmaspec import data
-from gemmaspec.deploy.speed import kernels
+from gemmaspec.deploy.speed import tune_field
 from gemmaspec.launcher import tune_kernels
 from gemmaspec.models.open import open_checkpoint
-from gemmaspec.patching.launches import OWN_LAUNCHES
+from gemmaspec.patching.evidence import OWN_LAUNCHES
 from gemmaspec.profile.load import load_profile
-from gemmaspec.tune.arms import Field, with_launches
 from gemmaspec.tune.launches import Launches, layers, reading
+from gemmaspec.tune.tried import Field, with_launches
 
 ROW = {
     "head": 512, "bytes": 1, "released": [16, 32, None, None], "released_ms": 16.4, "best": [32, 64, 8, 2],
@@ -164,14 +164,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         found.append({**json.loads(job), "script": script.name, "server": server.name, "limit_s": limit_s})
         return [json.dumps(ANSWER)]
 
-    monkeypatch.setattr(kernels, "said_on_gpu", said)
-    monkeypatch.setattr(kernels, "choose_engine", lambda *_, **__: (SimpleNamespace(name="docker", remote=False), ""))
+    monkeypatch.setattr(tune_field, "said_on_gpu", said)
+    monkeypatch.setattr(
+        tune_field, "choose_engine", lambda *_, **__: (SimpleNamespace(name="docker", remote=False), "")
+    )
     return found
 
 
 def test_tune_asks_for_the_layers_of_its_profile(asked: list[dict[str, Any]]) -> None:
     loaded = load_profile("spark-31b-mtp", overrides=("serve.kv_cache_dtype=fp8",))
-    found = kernels.launches_of(loaded, None, (), lambda _: None, budget_s=200)
+    found = tune_field.launches_of(loaded, None, (), lambda _: None, budget_s=200)
     assert found
     assert found.variable == "9,512,1=32,64,8,2"
     (job,) = asked
@@ -192,7 +194,7 @@ def test_nothing_is_measured_that_the_server_would_not_launch(
     asked: list[dict[str, Any]], sets: tuple[str, ...]
 ) -> None:
     loaded = load_profile("spark-31b-mtp", overrides=sets)
-    assert kernels.launches_of(loaded, None, (), lambda _: None, budget_s=200) is None
+    assert tune_field.launches_of(loaded, None, (), lambda _: None, budget_s=200) is None
     assert not asked
 
 

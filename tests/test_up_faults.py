@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gemmaspec.deploy.kept import claims, owner, stacks
+from gemmaspec.deploy.kept import groups, owner, stacks
 from gemmaspec.engine.record import MARKER
 from gemmaspec.files import state_dir
 from tests import fake_runtime
@@ -140,7 +140,7 @@ def test_a_taken_port_leaves_the_running_server(fake: Fake) -> None:
     assert done.code == 4, done.err
     assert f"port {taken} on 127.0.0.1 is in use by" in done.err
     assert servers("pa") == [before]
-    assert (claims.claimed_by(port), claims.claimed_by(taken)) == ("pa", None)
+    assert (groups.claimed_by(port), groups.claimed_by(taken)) == ("pa", None)
     assert fake.run("restart", "pa").code == 0
     assert stacks.find("pa").server.port == port
 
@@ -212,7 +212,7 @@ def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
     assert len(servers("pa")) == 1
     assert fake.run("down", "pa").code == 0
     assert servers() == []
-    assert claims.claimed_by(port) is None
+    assert groups.claimed_by(port) is None
 
 
 def test_a_signal_that_comes_where_cpython_drops_exceptions_still_ends_a_start() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.start import speedless
+from gemmaspec.deploy.start import observe
 from gemmaspec.errors import StartFailed, TimedOut
 from gemmaspec.stack.folder import read_file
 from tests.fake_engine import FakeMachine
@@ -44,7 +44,7 @@ def up(*arguments: str, command: str = "up") -> int:
 
 
 def has_speed() -> bool:
-    return "faster" in speedless.speed_files(read_file(stacks.stack_folder("mine") / "plan.json"))
+    return "faster" in observe.speed_files(read_file(stacks.stack_folder("mine") / "plan.json"))
 
 
 def test_it_starts_again_without_them_and_says_so(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:

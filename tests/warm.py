@@ -16,7 +16,7 @@ HARNESS = """\
 import contextlib, json, os, sys, tempfile
 import jinja2, typer._adapters
 import gemmaspec.cli.up, gemmaspec.deploy.start.up, gemmaspec.deploy.start.down, gemmaspec.deploy.views.status, gemmaspec.cli.text.stack
-import gemmaspec.deploy.start.dry_run, gemmaspec.engine.process
+import gemmaspec.deploy.start.observe, gemmaspec.engine.process
 from gemmaspec.cli.app import run
 from gemmaspec.profile.load import load_profile
 

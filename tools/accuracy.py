@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gemmaspec.predict.envelope import Curve
 from gemmaspec.predict.predict import Asked, predict
-from gemmaspec.predict.prompts import Curve
 from gemmaspec.rows import NONE, Row, parse_rows
 
 ROOT: Final = Path(__file__).parent.parent

@@ -28,10 +28,10 @@ from gemmaspec.files import write_whole
 from gemmaspec.index import wheels
 from gemmaspec.index.cache_folder import keep, kept
 from gemmaspec.releases import facts
-from gemmaspec.releases.table import Fact
-from gemmaspec.trees import listing as listing_of
-from gemmaspec.trees.listing import PROJECT, Listing
+from gemmaspec.releases.flags import Fact
+from gemmaspec.trees import tree as listing_of
 from gemmaspec.trees.reader import ReleaseReader
+from gemmaspec.trees.tree import PROJECT, Listing
 
 DATA = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data"
 FIRST = Version("0.19.0")  # the first release with Gemma 4
@@ -111,11 +111,11 @@ def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> N
         for change in found:
             print(f"  {change}")
         if any(change.kind in BY_HAND for change in found):
-            print("  check gemmaspec/releases/gemma4.py, whose rules are written by hand")
+            print("  check gemmaspec/releases/drafting.py, whose rules are written by hand")
     if not wanted:
         print(f"no new release: the table goes up to vllm {order[-1]}")
         return
-    print("update by hand: gemmaspec/releases/gemma4.py and transformers.py, docs/reference/releases.md")
+    print("update by hand: gemmaspec/releases/drafting.py and transformers.py, docs/reference/releases.md")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import oracle
 
 from gemmaspec.files import write_whole
 from gemmaspec.launcher import range_contains
-from gemmaspec.releases import spans
+from gemmaspec.releases import drafting
 from gemmaspec.releases.facts import releases
 
 _DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data"
@@ -131,7 +131,7 @@ def _keep(name: str, release: str, rows: Iterable[Row]) -> None:
     known, data = releases(), _DATA / name
     table: dict[Row, set[str]] = {}
     for path, text in _paths(json.loads(data.read_text()) if data.exists() else {}):
-        table[path] = set(spans.read(text, known)) - {release}
+        table[path] = set(drafting.read(text, known)) - {release}
     for row in rows:
         table.setdefault(row, set()).add(release)
     nested: dict[str, Any] = {}
@@ -140,7 +140,7 @@ def _keep(name: str, release: str, rows: Iterable[Row]) -> None:
             inner = nested
             for part in path[:-1]:
                 inner = inner.setdefault(part, {})
-            inner[path[-1]] = spans.write(has, known)
+            inner[path[-1]] = drafting.write(has, known)
     write_whole(data, json.dumps(nested, indent=1) + "\n")
 
 

@@ -23,7 +23,7 @@ from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.errors import ProfileError
 from gemmaspec.files import write_whole
 from gemmaspec.lint.check import check
-from gemmaspec.lint.subject import Subject
+from gemmaspec.lint.rule import Subject
 from gemmaspec.models.open import open_checkpoint
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.releases.facts import Facts, facts_for

@@ -40,9 +40,9 @@ from gemmaspec.patching.bugs import bugs
 from gemmaspec.patching.hashes import KNOWN_FILE
 from gemmaspec.patching.patch import Patch, Shelf, Upstream
 from gemmaspec.profile.find import profile_names
+from gemmaspec.profile.limits import profile_schema
 from gemmaspec.profile.load import load_profile
 from gemmaspec.profile.model import Measured, Profile
-from gemmaspec.profile.schema import profile_schema
 from gemmaspec.ready.known_failures import KILLED, KnownFailure, known_failures
 from gemmaspec.releases.facts import releases
 from gemmaspec.smoke.catalogue import CHECKS

@@ -55,8 +55,8 @@ def before(release: str) -> str:
 
 def transformers(release: str) -> Found:
     """Return whether transformers.py has a row for the release, within what its METADATA asks for."""
+    from gemmaspec.releases.drafting import transformers_for
     from gemmaspec.releases.facts import facts_for
-    from gemmaspec.releases.transformers import transformers_for
 
     facts, ours = facts_for(release), transformers_for(release)
     asked = facts.transformers_declared if facts else ""
@@ -129,7 +129,7 @@ def template(release: str) -> Found:
     """Return whether the chat template in the sdist is the one of the release before."""
     from facts import sdist_member
 
-    from gemmaspec.stack.chat import template_for
+    from gemmaspec.stack.serve import template_for
 
     old, new = (sdist_member(one, TEMPLATE) for one in (before(release), release))
     ours = template_for(release).name

@@ -15,7 +15,7 @@ from gemmaspec.lint.check import check
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
 from gemmaspec.releases.facts import Facts, facts_from, nearest, newest, releases, rows_of
-from gemmaspec.releases.table import Fact
+from gemmaspec.releases.flags import Fact
 from gemmaspec.trees.reader import Reader
 
 NAMES: Final = ("flags", "environment", "speculative", "reasoning_parsers", "tool_call_parsers", "quantizations")

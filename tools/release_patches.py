@@ -29,12 +29,9 @@ from gemmaspec.finding import Finding
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.load import Loaded
 from gemmaspec.stack.build import profile_plan
-from gemmaspec.trees import listing as listing_of
-from gemmaspec.trees.folder import open_folder
-from gemmaspec.trees.listing import Listing
+from gemmaspec.trees import tree as listing_of
 from gemmaspec.trees.reader import FolderReader, Reader, ReleaseReader
-from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
+from gemmaspec.trees.tree import Listing, Releases, Tree, TreeSource, Unreadable, open_folder
 from gemmaspec.trees.verdicts import Judge
 
 Carried = Literal["clean", "by hand", "unknown"]

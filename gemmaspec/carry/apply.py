@@ -12,11 +12,11 @@ from gemmaspec.carry.patchset import load_set
 from gemmaspec.carry.shipped import is_required
 from gemmaspec.errors import PatchConflict, UsageError
 from gemmaspec.files import unwritable
+from gemmaspec.patching.decide import compile_plan
 from gemmaspec.patching.patch import Shelf
-from gemmaspec.patching.plan import compile_plan
 from gemmaspec.profile.load import load_profile
 from gemmaspec.stack.build import profile_plan
-from gemmaspec.trees.folder import package_in, read_inside
+from gemmaspec.trees.tree import package_in, read_inside
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemmaspec import data
-from gemmaspec.carry.recorded import with_places
+from gemmaspec.carry.newvariant import with_places
 from gemmaspec.errors import UsageError
 from gemmaspec.files import unwritable, write_whole
 from gemmaspec.patching import rewrite

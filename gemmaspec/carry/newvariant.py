@@ -1,26 +1,62 @@
-"""A new variant of a patch: derived from two versions of its files, proven, and turned into the files to write."""
+"""A new variant of a patch: derived from two versions of its files, proven, and turned into the files to write.
+
+The places of a new diff in the vLLM that it was made on, in known.json, until `patch known` reads the releases.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gemmaspec import launcher
-from gemmaspec.carry.recorded import with_places
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching import rewrite
-from gemmaspec.patching.hashes import KNOWN_FILE
-from gemmaspec.patching.minimal import FileDiff, minimal_diff
+from gemmaspec.patching.hashes import KNOWN_FILE, FileDiff, fingerprint, minimal_diff, place_of
 from gemmaspec.patching.patch import Patch, load_patch
-from gemmaspec.trees.listing import Listing
 from gemmaspec.trees.reader import ReleaseReader
+from gemmaspec.trees.tree import Listing
 from gemmaspec.trees.verdicts import Judge
+
+Pairs = Mapping[str, tuple[bytes, bytes]]
+"""The files of one vLLM by path, without and with the patch."""
+
+
+def with_places(patch: Patch, diff: str, vllm: str, pairs: Pairs) -> str:
+    """Return known.json with the places of one diff; those of other diffs stay.
+
+    Without them only the lines of a hunk would decide, and a copy of them elsewhere could be taken for its place.
+    """
+    known: dict[str, Any] = {"schema": 1, "variants": {}}
+    file = patch.folder / KNOWN_FILE
+    with contextlib.suppress(OSError, ValueError):
+        known["variants"] = dict(json.loads(file.read_bytes())["variants"])
+    rules = [rule.model_dump() for rule in patch.text.superseded]
+    variant = next(candidate for candidate in patch.variants if f"{candidate.name}.diff" == diff)
+    files = {edit.path: [_row(edit, vllm, *pairs[edit.path])] for edit in variant.files}
+    known["variants"][variant.name] = {"made_for": fingerprint(variant.files, rules), "files": files}
+    return json.dumps(known, indent=1) + "\n"
+
+
+def _row(edit: launcher.FileEdit, vllm: str, before: bytes, after: bytes) -> dict[str, Any]:
+    source, patched = launcher.Source(before), launcher.Source(after)
+    at = [(launcher.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
+    return {
+        "vllm": [vllm],
+        "before": launcher.sha256(before),
+        "lines": [index + 1 for index, _ in at],
+        "after": launcher.sha256(after),
+        "places": [asdict(place_of(hunk, source, index, patched)) for index, hunk in at],
+    }
+
 
 Say = Callable[[str], None]
 

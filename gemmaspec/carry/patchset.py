@@ -8,9 +8,8 @@ from pathlib import Path
 
 from gemmaspec import data, launcher
 from gemmaspec.errors import PatchError, UsageError
-from gemmaspec.patching.decide import Verdict
+from gemmaspec.patching.decide import Verdict, unknown_patch
 from gemmaspec.patching.patch import Patch, Shelf
-from gemmaspec.patching.plan import unknown_patch
 from gemmaspec.trees.tree import TreeSource
 from gemmaspec.trees.verdicts import Judge, judge
 

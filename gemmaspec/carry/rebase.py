@@ -19,9 +19,9 @@ from gemmaspec.errors import GemmaspecError, PatchConflict, UsageError
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.decide import Verdict
 from gemmaspec.patching.patch import Patch, load_patch
-from gemmaspec.trees import listing as listing_of
-from gemmaspec.trees.listing import Listing
+from gemmaspec.trees import tree as listing_of
 from gemmaspec.trees.reader import Reader, open_reader
+from gemmaspec.trees.tree import Listing
 from gemmaspec.trees.verdicts import Judge
 
 

@@ -21,7 +21,7 @@ from typing import Final
 from gemmaspec import launcher
 from gemmaspec.errors import GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.files import state_dir, unwritable, write_whole
-from gemmaspec.trees.folder import read_inside
+from gemmaspec.trees.tree import read_inside
 
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MARKER: Final = re.compile(rb"^(<{7} |\|{7} |>{7} )", re.MULTILINE)

@@ -15,11 +15,8 @@ from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.patching.decide import FileVerdict, Verdict
-from gemmaspec.trees import listing as listing_of
-from gemmaspec.trees.folder import open_folder
-from gemmaspec.trees.listing import Listing
-from gemmaspec.trees.released import Releases
-from gemmaspec.trees.tree import Tree, TreeSource, Unreadable
+from gemmaspec.trees import tree as listing_of
+from gemmaspec.trees.tree import Listing, Releases, Tree, TreeSource, Unreadable, open_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +88,7 @@ def verify(
         _add_running(name, request, outcome)
         progress(TreeSource(kind="running", ref=name))
     if request.by_behaviour:
-        from gemmaspec.carry.behaviour import ask
+        from gemmaspec.carry.importing import ask
 
         outcome.cells, notes = ask(outcome.cells, patches, say)
         outcome.notes += notes
@@ -213,7 +210,7 @@ def _add_running(name: str, request: VerifyRequest, outcome: Outcome) -> None:
 
 
 def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, outcome: Outcome) -> None:
-    from gemmaspec.trees import provenance
+    from gemmaspec.trees import versions as provenance
 
     place = TreeSource(kind="running", ref=ref)
     try:

@@ -20,7 +20,16 @@ from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, Interrupted
 
-_ELSEWHERE: Final[Mapping[str, str]] = {"restart": "up"}
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "restart": "up",
+    "lock": "pull",
+    "rollback": "pull",
+    "logs": "status",
+    "top": "status",
+    "inspect": "fit",
+    "predict": "fit",
+    "compare": "bench",
+}
 _MODULES: Final[Mapping[str, str]] = {
     name: _ELSEWHERE.get(name, name) for names in help_.SECTIONS.values() for name in names
 }

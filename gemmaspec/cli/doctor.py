@@ -56,7 +56,7 @@ def doctor(
         _hosts(profile, set_ or (), as_json=json)
         return
     from gemmaspec.deploy.views.doctor import doctor as use_case
-    from gemmaspec.deploy.views.settings import settings
+    from gemmaspec.deploy.views.pods import settings
 
     found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
     if json:
@@ -91,7 +91,7 @@ def _show(found: Examined) -> None:
 
 def _settings() -> None:
     from gemmaspec.cli.text import table
-    from gemmaspec.deploy.views.settings import settings
+    from gemmaspec.deploy.views.pods import settings
 
     rest = (table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
     known = list(settings())

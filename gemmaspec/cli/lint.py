@@ -66,7 +66,7 @@ def schema() -> None:
     """
     import json
 
-    from gemmaspec.profile.schema import profile_schema
+    from gemmaspec.profile.limits import profile_schema
 
     output.data(json.dumps(profile_schema(), indent=2, ensure_ascii=False))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def engine_name(text: str | None) -> EngineName | None:
     """Return the engine that --engine names. Raises UsageError for another word."""
-    from gemmaspec.profile.engines import ENGINES
+    from gemmaspec.profile.find import ENGINES
 
     if text is None:
         return None

@@ -153,7 +153,7 @@ def known(
 ) -> None:
     """Write each patch's known.json: the sha256 of its files in every release, before and after."""
     from gemmaspec import data
-    from gemmaspec.carry import known as use_case
+    from gemmaspec.carry import merging as use_case
 
     stale = use_case.write_known(folder or data.PATCHES, patches or (), check=check)
     for file in stale:

@@ -212,10 +212,10 @@ def export(
 
     Exit code 5 if the patch does not apply there.
     """
-    from gemmaspec.carry import ordinary
+    from gemmaspec.carry import workspace
     from gemmaspec.files import unwritable
 
-    made = ordinary.export(patch, release=release, tree=tree, folders=(folder,) if folder else ())
+    made = workspace.export(patch, release=release, tree=tree, folders=(folder,) if folder else ())
     if made.state == "drifted":
         output.progress(f"{patch}: drifted: the function is not that of any known release")
     if out:

@@ -78,7 +78,7 @@ def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) ->
     """Return the releases named; by default those that the patches claim, all of them or the ends of each range."""
     from gemmaspec import launcher
     from gemmaspec.proof.prove import ends_of_ranges
-    from gemmaspec.trees import listing as listing_of
+    from gemmaspec.trees import tree as listing_of
 
     listing = listing_of.published()
     if texts:
@@ -98,7 +98,7 @@ def _write(file: Path, proofs: Sequence[Proof], patches: Sequence[Patch]) -> Non
 
     from gemmaspec.files import write_whole
     from gemmaspec.proof import environment
-    from gemmaspec.proof.table import table
+    from gemmaspec.proof.behaviour import table
 
     day = time.strftime("%Y-%m-%d", time.gmtime())
     packages = f"an environment of {environment.TORCH} and {environment.TRANSFORMERS}"

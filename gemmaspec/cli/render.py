@@ -156,8 +156,8 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
 def _manifests(
     loaded: Loaded, settings: dict[str, Any], *, locked: bool, validate: bool, namespace: str | None
 ) -> Manifests:
-    from gemmaspec.deploy.start.render import manifests
-    from gemmaspec.deploy.start.render import validate as validate_all
+    from gemmaspec.deploy.start.tuned import manifests
+    from gemmaspec.deploy.start.tuned import validate as validate_all
 
     if settings["runtime_class"] == "none":
         settings["runtime_class"] = None
@@ -171,7 +171,7 @@ def _write(
     loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: Sequence[str]
 ) -> None:
     """Write what was rendered, or with `check` only compare it with what is there."""
-    from gemmaspec.deploy.start.render import render as write
+    from gemmaspec.deploy.start.tuned import render as write
     from gemmaspec.stack import folder
 
     if check:

@@ -1,13 +1,46 @@
-"""`gemmaspec status`."""
+"""`gemmaspec status`.
+
+`gemmaspec logs`.
+
+`gemmaspec top`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmaspec.cli import options
+from gemmaspec.cli import options, output
+from gemmaspec.cli.target import told_on_interrupt
 from gemmaspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmaspec.deploy.views.top_page import Top
+
+
+def logs(
+    name: options.Stack,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Follow the log until the server ends or Ctrl-C.")
+    ] = False,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Print the log of the previous or failed start.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines.")
+    ] = None,
+) -> None:
+    """Print the log of a server since its last start; with replicas, of each after its name."""
+    from gemmaspec.deploy.kept import logs as use_case
+    from gemmaspec.deploy.kept.groups import is_group
+
+    if follow and previous:
+        raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")
+    with told_on_interrupt(name, replicas=is_group(name)):
+        for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
+            output.data(line)
 
 
 def status(
@@ -37,7 +70,7 @@ def status(
     With --kubernetes, reads the report of each pod. Exit code 5 if a pod does not run the plan that it was given, or
     patched another file than the other pods of that plan.
     """
-    from gemmaspec.cli.text import status as text
+    from gemmaspec.cli.text import replicas as text
     from gemmaspec.deploy.kept.groups import is_group
     from gemmaspec.deploy.views.group_status import replicas_status, router_status, routers_status
     from gemmaspec.deploy.views.status import status as use_case
@@ -80,7 +113,7 @@ def _wait(name: str | None, timeout: float, *, as_json: bool) -> None:
 
 
 def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
-    from gemmaspec.cli.text import pods as text
+    from gemmaspec.cli.text import stack as text
     from gemmaspec.deploy.views.pods import pods
 
     found = pods(name, namespace=namespace)
@@ -91,3 +124,52 @@ def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
         raise typer.Exit(4)
     if name and not any(one.word in ("ready", "starting") for one in found):
         raise typer.Exit(1)
+
+
+def top(
+    names: options.Stacks = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one reading and exit.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=60, help="Time between two readings.")
+    ] = 1.0,
+    web: Annotated[bool, typer.Option("--web", help="Serve the readings as a web page on 127.0.0.1.")] = False,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 picks a free one.")
+    ] = 0,
+    json: options.Json = False,
+) -> None:
+    """Show how servers draft, second by second.
+
+    Each cell reads "last 5 seconds (last 10 minutes)". Latencies are the median, the 90th and the 99th percentile.
+    With --json, prints one JSON document per reading. With --once, exit code 1 if no server answers.
+    """
+    from gemmaspec.cli.text import screen as text
+    from gemmaspec.deploy.views.top_page import Top
+
+    if web and (once or json):
+        raise UsageError("--web cannot be used with --once or --json", hint="gemmaspec top --web")
+    watched = Top(names or ())
+    if web:
+        _serve(watched, port=port, interval=interval)
+        return
+    if once:
+        watched.look()
+        time.sleep(interval)
+        board = watched.look()
+        text.once(board, as_json=json)
+        raise typer.Exit(1 if board.views and all(one.problem for one in board.views) else 0)
+    if json or not text.is_terminal():
+        while True:
+            text.once(watched.look(), as_json=json)
+            time.sleep(interval)
+    text.live(watched.look, interval=interval)
+
+
+def _serve(watched: Top, *, port: int, interval: float) -> None:
+    from gemmaspec.deploy.views.top_page import serve
+
+    with serve(watched, port=port, interval=interval) as address:
+        output.data(address)
+        output.progress("Press Ctrl-C to stop.")
+        while True:
+            time.sleep(3600)

@@ -44,8 +44,7 @@ def carry_out(
     """
     from gemmaspec.cli.text import replicas as replicas_text
     from gemmaspec.cli.text import stack as text
-    from gemmaspec.deploy.kept.stacks import engine_of
-    from gemmaspec.deploy.kept.verdicts import last_verdicts
+    from gemmaspec.deploy.kept.stacks import engine_of, last_verdicts
     from gemmaspec.deploy.start.starting import Running
 
     with told_on_interrupt(name, replicas=replicas), text.start_progress() as progress:

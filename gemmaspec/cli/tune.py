@@ -89,7 +89,7 @@ def tune(
     from gemmaspec.deploy.speed.tune import TuneRequest, plan
     from gemmaspec.deploy.speed.tune import tune as use_case
     from gemmaspec.rows import MAX_CONCURRENCY, MAX_K
-    from gemmaspec.tune.settings import seconds_of
+    from gemmaspec.tune.tried import seconds_of
 
     request = TuneRequest(
         profile=profile,

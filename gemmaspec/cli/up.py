@@ -102,12 +102,12 @@ def up(
         _up_replicas(name, request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
-        from gemmaspec.deploy.start.dry_run import dry_run as planned
+        from gemmaspec.deploy.start.observe import dry_run as planned
 
         stack.dry_run(planned(request, output.progress), as_json=json)
         return
     if instead_of:
-        from gemmaspec.deploy.start.instead import up_instead
+        from gemmaspec.deploy.start.roll import up_instead
 
         carry_out(name, partial(up_instead, instead_of, request), as_json=json)
         return
@@ -115,7 +115,7 @@ def up(
 
     if detach:
         from gemmaspec.deploy.kept import stacks
-        from gemmaspec.deploy.kept.verdicts import last_verdicts
+        from gemmaspec.deploy.kept.stacks import last_verdicts
 
         with told_on_interrupt(name), stack.start_progress() as progress:
             started = use_case.up_detached(request, progress)
@@ -170,7 +170,7 @@ def restart(
 
 def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
     """Print what a restart would change in what runs."""
-    from gemmaspec.deploy.views.diff import drift
+    from gemmaspec.deploy.views.hooks import drift
 
     found = drift(name, overrides=overrides)
     if json:

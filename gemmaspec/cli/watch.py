@@ -63,11 +63,11 @@ def watch(
     With `watch.container: true` in its profile a stack brings a small watch of its own. That one reports and posts to
     the webhook, and cannot restart the server or run a hook.
     """
+    from gemmaspec.deploy.views import group_status
     from gemmaspec.deploy.views import watch as use_case
-    from gemmaspec.deploy.views import watch_all
 
     if systemd:
-        output.data(watch_all.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
+        output.data(group_status.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
     found = use_case.watched(names or (), window_s=window, hang_s=hang)
     if not found:
@@ -81,12 +81,12 @@ def watch(
         _tell(line, as_json=json)
 
     output.progress(f"Watching {', '.join(one.started.server.name for one in found)}. Press Ctrl-C to stop.")
-    watch_all.watch_all(found, interval=interval, restart=_restart, tell=tell)
+    group_status.watch_all(found, interval=interval, restart=_restart, tell=tell)
 
 
 def _test(found: Sequence[Watched]) -> None:
     """Send a test event. Raises GemmaspecError if it does not arrive everywhere."""
-    from gemmaspec.deploy.views.watch_all import test_event
+    from gemmaspec.deploy.views.group_status import test_event
 
     if wrong := test_event(found):
         raise GemmaspecError("; ".join(f"{name}: {problem}" for name, problem in wrong), hint="gemmaspec watch --help")
@@ -96,8 +96,8 @@ def _test(found: Sequence[Watched]) -> None:
 def _restart(name: str, *, no_spec: bool, no_speed: bool) -> None:
     from gemmaspec.cli.text import stack
     from gemmaspec.deploy.start import up as use_case
-    from gemmaspec.deploy.start.speedless import OFF
-    from gemmaspec.deploy.views.memory import wait_released
+    from gemmaspec.deploy.start.observe import OFF
+    from gemmaspec.deploy.views.monitors import wait_released
 
     with stack.start_progress() as progress:
         use_case.restart(

@@ -8,10 +8,10 @@ from typing import Final
 
 from gemmaspec import __version__
 from gemmaspec.cluster import objects
+from gemmaspec.cluster.names import yaml_text
 from gemmaspec.cluster.objects import Object
 from gemmaspec.cluster.server import PodServer, pod_server
 from gemmaspec.cluster.settings import Settings
-from gemmaspec.cluster.text import yaml_text
 from gemmaspec.errors import ProfileError
 from gemmaspec.profile.load import Loaded
 

@@ -10,8 +10,7 @@ from typing import Final
 
 from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.fleet.agree import HostFacts, duration, hosts_disagree
-from gemmaspec.fleet.hosts import Host, host_line
+from gemmaspec.fleet.hosts import Host, HostFacts, duration, host_line, hosts_disagree
 from gemmaspec.launcher.rank_facts import nccl_hangs
 
 GIB: Final = 1024**3

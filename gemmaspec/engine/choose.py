@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from gemmaspec.engine.server import Engine, EngineName, Node, Server
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.profile.engines import ENGINES
+from gemmaspec.profile.command import can_be_process
+from gemmaspec.profile.find import ENGINES
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import can_be_process
 
 if TYPE_CHECKING:
     from gemmaspec.engine.fleet import FleetEngine

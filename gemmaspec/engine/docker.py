@@ -20,16 +20,16 @@ import urllib3
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
-from gemmaspec.engine import compose, endpoint, port, record
-from gemmaspec.engine.attested import with_attested
-from gemmaspec.engine.container import has_nvidia, log_start, moment, publishes, state_of
-from gemmaspec.engine.image import ensure_image
+from gemmaspec.engine import endpoint, record
+from gemmaspec.engine import lines as compose
+from gemmaspec.engine import lines as port
+from gemmaspec.engine.image import ensure_image, has_nvidia, log_start, moment, publishes, state_of
+from gemmaspec.engine.kubectl import MAX_REPORT, parse_report, with_attested
 from gemmaspec.engine.lines import clean, lines
-from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Node, Runs, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.files import read_regular
-from gemmaspec.fleet.agree import HostFacts, ImageFacts
+from gemmaspec.fleet.hosts import HostFacts, ImageFacts
 from gemmaspec.stack.build import STACK_FILES
 from gemmaspec.stack.paths import IN_CONTAINER
 

@@ -1,4 +1,12 @@
-"""The user's kubectl: what it is asked, and what its failures mean. It reads the user's own configuration."""
+"""The user's kubectl: what it is asked, and what its failures mean. It reads the user's own configuration.
+
+What the processes of a server attest of their patched functions: the verdict of launcher/attest_sum.py, read.
+
+Anything in the server could have written the file, so it is hostile input. What is missing is never fine: a server
+with patches and without a verdict is not attested.
+
+The launcher's report as data, read by either engine.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +14,68 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gemmaspec.engine.attested import with_attested
 from gemmaspec.engine.lines import clean
-from gemmaspec.engine.report import parse_report
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, TimedOut
+
+FILE: Final = "attested.json"  # in the run folder, next to the launcher's report
+MAX_ATTESTED: Final = 4 * 1024 * 1024  # bytes
+NOBODY: Final = "no process has attested its patched functions"
+_STATES: Final = ("attested", "different", "not attested")
+
+
+def parse_attested(text: bytes | None) -> dict[str, Any]:
+    """Return the verdict with only what belongs into it; nothing attested where it is missing or invalid."""
+    try:
+        if text and len(text) <= MAX_ATTESTED:
+            found = json.loads(text)
+            if found["schema"] == 2 and found["state"] in _STATES and found["processes"]:
+                return {
+                    "state": found["state"],
+                    "text": _text(found["text"]),
+                    "problems": list(map(_text, found["problems"])),
+                    "notes": list(map(_text, found["notes"])),
+                    "processes": list(map(_process, found["processes"])),
+                }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        pass
+    nothing: dict[str, Any] = {"problems": [NOBODY], "notes": [], "processes": []}
+    return {"state": "not attested", "text": f"NOT ATTESTED: {NOBODY}", **nothing}
+
+
+def _process(found: Mapping[str, Any]) -> dict[str, Any]:
+    lists = {name: list(map(_text, found[name])) for name in ("roles", "functions", "different", "optional", "wrapped")}
+    return {"pid": int(found["pid"]), "title": _text(found["title"]), "cost_ms": float(found["cost_ms"]), **lists}
+
+
+def _text(value: object) -> str:
+    return clean(str(value))[:500]
+
+
+def with_attested(report: dict[str, Any], text: bytes | None) -> dict[str, Any]:
+    """Return a report with what the processes attest, if the launcher gave them something to attest."""
+    return {**report, "attested": parse_attested(text)} if isinstance(report.get("attestation"), dict) else report
+
+
+MAX_REPORT: Final = 1024 * 1024
+"""Maximum bytes of a report."""
+
+
+def parse_report(text: bytes) -> dict[str, Any]:
+    """Return a report as data. Raise GemmaspecError if it is too long or not a JSON object."""
+    if len(text) > MAX_REPORT:
+        raise GemmaspecError(f"cannot read the launcher's report: longer than {MAX_REPORT} bytes")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise GemmaspecError("cannot read the launcher's report: not a JSON object")
+    return found
+
 
 REPORT: Final = "/run/gemmaspec/report.json"
 ATTESTED: Final = "/run/gemmaspec/attested.json"

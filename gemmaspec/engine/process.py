@@ -16,17 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.engine import port, proc, record
+from gemmaspec.engine import lines as port
+from gemmaspec.engine import proc, record
 from gemmaspec.engine import tail as tail_of
-from gemmaspec.engine.attested import FILE as ATTESTED
-from gemmaspec.engine.attested import with_attested
-from gemmaspec.engine.detached import signals_wait, start_detached
-from gemmaspec.engine.last import Elsewhere, holder_of, last_of
+from gemmaspec.engine.kubectl import FILE as ATTESTED
+from gemmaspec.engine.kubectl import MAX_REPORT, parse_report, with_attested
 from gemmaspec.engine.lines import lines
-from gemmaspec.engine.orphans import orphans
 from gemmaspec.engine.record import MARKER, Record
-from gemmaspec.engine.report import MAX_REPORT, parse_report
 from gemmaspec.engine.server import EngineName, Runs, Server, State
+from gemmaspec.engine.tail import Elsewhere, holder_of, last_of, orphans, signals_wait, start_detached
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.exclusive import exclusively
 from gemmaspec.files import UnreadableFile, make_folder, read_regular, state_dir, unwritable

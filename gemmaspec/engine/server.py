@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from gemmaspec.errors import UsageError
-from gemmaspec.profile.engines import EngineName
+from gemmaspec.profile.find import EngineName
 
 __all__ = ["Engine", "EngineName", "Node", "Runs", "Server", "State", "server_at"]
 

@@ -11,13 +11,12 @@ from packaging.version import Version
 
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.errors import UsageError
-from gemmaspec.fit.kvspec import known_cache_dtypes, kv_rules
+from gemmaspec.fit.kvgroups import known_cache_dtypes, kv_rules
 from gemmaspec.fit.machine import GIB, Device
 from gemmaspec.profile.command import Command, command_of
-from gemmaspec.profile.graphs import graph_modes
+from gemmaspec.profile.graphs import asked_of_runner, graph_modes
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runner import asked_of_runner
-from gemmaspec.releases import model_runner
+from gemmaspec.releases import drafting
 from gemmaspec.releases.batch import (
     BatchDefaults,
     Modality,
@@ -26,9 +25,8 @@ from gemmaspec.releases.batch import (
     raised_for_images,
     wants_whole_items,
 )
-from gemmaspec.releases.drafting import method_run, shortens
+from gemmaspec.releases.drafting import RunnerInput, RunnerName, method_run, runner_for, shortens
 from gemmaspec.releases.facts import facts_for, nearest
-from gemmaspec.releases.model_runner import RunnerInput, RunnerName, runner_for
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
 """The patch that lets one KV cache group hold two sliding windows."""
@@ -142,7 +140,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
     draft_dtype = cache_dtype
     if draft and spec and spec.kv_cache_dtype:
         draft_dtype = cache_dtype_of(spec.kv_cache_dtype, serve.dtype, draft)
-    runner = model_runner.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device))
+    runner = drafting.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device))
     if draft and spec and shortens(spec.method, vllm, runner):
         length = min(length, spec.max_model_len or draft.text.max_position_embeddings)
     return Flags(
@@ -192,7 +190,7 @@ def _runner_input(
     return RunnerInput(
         mixture=target.text.experts > 0,
         triton=not device.cpu,
-        forced=model_runner.forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+        forced=drafting.forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
         method=method_run(spec.method if spec else None, vllm, head=head, called=None),
         options=asked_of_runner(profile, command, facts.runner_unsupported if facts else frozenset()),
     )

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.checkpoint.parts import Checkpoint, Layer, Speculator
+from gemmaspec.checkpoint.parts import Checkpoint, Layer, Speculator, parts
 from gemmaspec.checkpoint.sizes import UNIFIED
-from gemmaspec.checkpoint.stored import parts
 from gemmaspec.finding import Finding
 from gemmaspec.patching.bugs import error_text
-from gemmaspec.releases.drafting import found_in_path
+from gemmaspec.releases.drafting import ASSISTANTS_FROM, found_in_path, since
 from gemmaspec.releases.facts import first_with, releases
-from gemmaspec.releases.gemma4 import since
-from gemmaspec.releases.transformers import ASSISTANTS_FROM
 
 _ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
 

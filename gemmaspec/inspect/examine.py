@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
-from gemmaspec.checkpoint.parts import Checkpoint, Tensor
-from gemmaspec.checkpoint.stored import part_of, parts
+from gemmaspec.checkpoint.parts import Checkpoint, Tensor, part_of, parts
 from gemmaspec.finding import Finding
 from gemmaspec.inspect.quantized import quantization_findings
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.checkpoint.stored import part_of
+from gemmaspec.checkpoint.parts import Checkpoint, part_of
 from gemmaspec.finding import Finding, impossible
 from gemmaspec.inspect.drafting import method_findings, own_cache_findings, own_head_findings
 from gemmaspec.inspect.examine import kind_of

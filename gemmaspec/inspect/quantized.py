@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
-from gemmaspec.checkpoint.fields import printable
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
-from gemmaspec.checkpoint.stored import Stored, part_of, stored
+from gemmaspec.checkpoint.fields import AWQ, MIXED, WEIGHT_ONLY, printable
+from gemmaspec.checkpoint.parts import Checkpoint, Stored, part_of, stored
 from gemmaspec.finding import Finding
 from gemmaspec.patching.bugs import error_text
 from gemmaspec.releases.facts import knows_method, newest, spans

@@ -1,7 +1,7 @@
 """What a rank of a server on several machines runs, for its report. Standard library only, Python 3.10+.
 
 A fact is short, has no secret, and is the same on machines that keep the same files in other places. launch.py loads
-this file from its own folder when the command has --nnodes; the host compares the reports (fleet/agree.py).
+this file from its own folder when the command has --nnodes; the host compares the reports (fleet/hosts.py).
 """
 
 from __future__ import annotations

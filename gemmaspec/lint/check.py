@@ -10,23 +10,10 @@ from packaging.version import Version
 
 from gemmaspec.data import TEMPLATES
 from gemmaspec.finding import SEVERITIES, Finding, Severity
-from gemmaspec.lint import (
-    drafting,
-    kv_cache,
-    machine,
-    names,
-    pairing,
-    parallel,
-    patching,
-    quantization,
-    runtime,
-    sizes,
-    values,
-)
-from gemmaspec.lint.rule import Issue, Path, Rule, rule
-from gemmaspec.lint.subject import Role, Subject
+from gemmaspec.lint import drafting, kv_cache, machine, names, pairing, patching, runtime, sizes
+from gemmaspec.lint.rule import Issue, Path, Role, Rule, Subject, rule
+from gemmaspec.profile.command import vllm_of
 from gemmaspec.profile.load import Loaded
-from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases
 
 if TYPE_CHECKING:
@@ -114,15 +101,15 @@ _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "no
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 _MODULES: Final = (
     names,
-    values,
+    names,
     pairing,
     drafting,
-    parallel,
+    machine,
     kv_cache,
     patching,
     machine,
     runtime,
-    quantization,
+    pairing,
     sizes,
 )
 RULES: Final = tuple(one for module in _MODULES for one in vars(module).values() if isinstance(one, Rule))

@@ -10,8 +10,7 @@ from typing import Final
 from packaging.version import Version
 
 from gemmaspec.checkpoint.sizes import SIZES
-from gemmaspec.lint.rule import Issue, Path, rule
-from gemmaspec.lint.subject import Role, Subject
+from gemmaspec.lint.rule import Issue, Path, Role, Subject, rule
 from gemmaspec.releases.drafting import HEAD_FORMATS
 
 

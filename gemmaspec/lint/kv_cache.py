@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.lint.rule import Issue, Path, rule
-from gemmaspec.lint.subject import Role, Subject
-from gemmaspec.profile.attention import backend_of
+from gemmaspec.lint.rule import Issue, Path, Role, Subject, rule
+from gemmaspec.profile.command import backend_of
 from gemmaspec.releases.backends import support_of
 from gemmaspec.releases.batch import largest_item
 

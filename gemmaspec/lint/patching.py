@@ -10,12 +10,9 @@ from typing import Final
 from gemmaspec import launcher
 from gemmaspec.errors import PatchError
 from gemmaspec.lint.kv_cache import attention_backend
-from gemmaspec.lint.rule import Issue, Path, rule
-from gemmaspec.lint.subject import Subject
-from gemmaspec.patching.bugs import bug_of
-from gemmaspec.patching.choice import Setting, is_shown, speed_patches, why_not
-from gemmaspec.patching.evidence import family_of
-from gemmaspec.patching.launches import OWN_LAUNCHES, PATCH, VARIABLE, is_twice
+from gemmaspec.lint.rule import Issue, Path, Subject, rule
+from gemmaspec.patching.bugs import Setting, bug_of, is_shown, speed_patches, why_not
+from gemmaspec.patching.evidence import OWN_LAUNCHES, PATCH, VARIABLE, family_of, is_twice
 
 _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -26,7 +23,7 @@ _AWQ: Final = "nvfp4-awq"
 _SCALE: Final = "gemma4-dflash-embedding-scale"
 _ON_CPUS: Final = ("cpu-expand-sampling", "cpu-top-k-no-rows")
 REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ, _SCALE, *_ON_CPUS})
-"""Patches that a rule of this module requires, in addition to those of a method (gemmaspec/releases/gemma4.py)."""
+"""Patches that a rule of this module requires, in addition to those of a method (gemmaspec/releases/drafting.py)."""
 NOT_REQUIRED: Final = {
     "nvfp4-nan-scales": "only the weights' values show NaN scales; no check reads them, and a failed start names it"
 }

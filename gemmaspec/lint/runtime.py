@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.checkpoint.sizes import UNIFIED
-from gemmaspec.lint.rule import Issue, rule
-from gemmaspec.lint.subject import Subject
-from gemmaspec.profile.runs import vllm_of
+from gemmaspec.lint.rule import Issue, Subject, rule
+from gemmaspec.profile.command import vllm_of
+from gemmaspec.releases.drafting import ASSISTANTS_FROM
 from gemmaspec.releases.facts import facts_for, newest, spans
-from gemmaspec.releases.transformers import ASSISTANTS_FROM
 
 if TYPE_CHECKING:
     from packaging.version import Version

@@ -7,11 +7,9 @@ from typing import Final
 
 from gemmaspec.finding import Severity
 from gemmaspec.lint.kv_cache import attention_backend
-from gemmaspec.lint.names import one_of
+from gemmaspec.lint.names import configured, one_of
 from gemmaspec.lint.patching import taken
-from gemmaspec.lint.rule import Issue, Path, rule
-from gemmaspec.lint.subject import Subject
-from gemmaspec.lint.values import configured
+from gemmaspec.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.profile.command import LEVEL
 from gemmaspec.profile.graphs import capture_sizes
 from gemmaspec.releases.facts import spans

@@ -1,4 +1,7 @@
-"""Readings of this machine for the doctor. They change nothing; only a server's clock needs the network."""
+"""Readings of this machine for the doctor. They change nothing; only a server's clock needs the network.
+
+This machine's memory and GPU, as vLLM would find them.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,46 @@ import time
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.doctor.gpu import Gpus
-from gemmaspec.doctor.machine import Clock
+from gemmaspec.doctor.result import Clock, Gpus
 from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.fit.machine import Device
 from gemmaspec.machine import nvidia
+from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.models.access import is_offline
+
+
+def this_cpu() -> Device:
+    """Return the machine without its accelerator. Free is MemAvailable: the page cache counts as free."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return Device(name="this machine", memory=memory.total, free=memory.available, cpu=True, here=True)
+
+
+def this_gpu() -> Device | None:
+    """Return the first NVIDIA GPU, or None without one. Raise EnvironmentMissing if nvidia-smi does not answer."""
+    found = nvidia.gpus()
+    return device_of(found[0], gpus=len(found)) if found else None
+
+
+def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
+    """Return a GPU of this machine as a device.
+
+    A GB10 has no memory of its own: total and free are then the machine's, as vLLM takes them
+    (vllm/utils/mem_utils.py, MemorySnapshot).
+    """
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return Device(
+        name=gpu.name,
+        memory=memory.total if gpu.memory is None else gpu.memory,
+        free=memory.available if gpu.free is None else gpu.free,
+        capability=gpu.capability,
+        here=True,
+        gpus=gpus,
+    )
+
 
 _HTTP_S: Final = 5
 

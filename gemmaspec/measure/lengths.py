@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.bench.filler import lengthened, padded
-from gemmaspec.bench.prompts import Prompt
+from gemmaspec.bench.prompts import Prompt, lengthened, padded
 from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import UsageError

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.models.hub import SECONDS, Unreachable, refusals
-from gemmaspec.models.hub_cache import cached_snapshot, is_commit
+from gemmaspec.models.hub import SECONDS, Unreachable, cached_snapshot, is_commit, refusals
 
 ON: Final = {"1", "ON", "YES", "TRUE"}
 """The values that huggingface_hub accepts as true in its variables."""

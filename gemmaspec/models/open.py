@@ -7,17 +7,13 @@ import json
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.checkpoint.config import describe
-from gemmaspec.checkpoint.fields import Fields, load_object
+from gemmaspec.checkpoint.config import FIRST_PIECE, added_tokens, describe, named_tokens
+from gemmaspec.checkpoint.fields import Fields, declared, load_object
 from gemmaspec.checkpoint.parts import Checkpoint
 from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
-from gemmaspec.checkpoint.quantization import declared
-from gemmaspec.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.errors import CheckpointError, EnvironmentMissing
 from gemmaspec.files import state_dir
-from gemmaspec.models.files import CheckpointFiles, Folder, whole
-from gemmaspec.models.hub import Unreachable, on_hub
-from gemmaspec.models.hub_cache import cached_snapshot, is_commit
+from gemmaspec.models.hub import CheckpointFiles, Folder, Unreachable, cached_snapshot, is_commit, on_hub, whole
 from gemmaspec.models.weights import other_weights, read_tensors, unindexed, weight_files
 from gemmaspec.stack.paths import is_local, on_host
 

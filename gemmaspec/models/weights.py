@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gemmaspec.checkpoint.fields import Fields, load_object
-from gemmaspec.checkpoint.header import PREFIX, header_length, parse_header
+from gemmaspec.checkpoint.fields import PREFIX, Fields, header_length, load_object, parse_header
 from gemmaspec.checkpoint.parts import Tensor
 from gemmaspec.errors import CheckpointError
-from gemmaspec.models.files import CheckpointFiles, whole
+from gemmaspec.models.hub import CheckpointFiles, whole
 
 INDEX: Final = "model.safetensors.index.json"
 FIRST_PIECE: Final = 16 * 1024

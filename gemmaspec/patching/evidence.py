@@ -1,6 +1,8 @@
 """evidence.json: the measured cells that show what a speed patch buys, with their provenance.
 
 A row has the form in which `bench` writes it. Two rows of one run that differ in this patch only are a pair.
+
+Launch parameters that a profile gives the patch triton-launch-params for its GPU.
 """
 
 from __future__ import annotations
@@ -274,3 +276,19 @@ def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:
                     if (least := min(pair.step_gain, pair.first_token_gain or pair.step_gain)) < MOST_LOSS:
                         cell = f"{pair.having.concurrency} requests after {pair.having.context} tokens"
                         yield f"a cell for {where} is {least:.2f} times as fast ({cell}): set from_tokens"
+
+
+PATCH: Final = "triton-launch-params"
+VARIABLE: Final = "GEMMASPEC_TRITON_PREFILL"
+"""Its value has a row for each head size and kind of cache: 12,512,1=32,64,8,2 is capability 12.x, heads of 512, one
+byte an element; 32 rows of a block, tiles of 64 keys, 8 warps, 2 stages."""
+_KEYS: Final = r"(?:1=(?:16|32|64|128),(?:32|64|128)|2=(?:16|32|64|128),(?:16|32|64|128))"
+_ROW: Final = rf"(?:[7-9]|1\d),\d{{2,4}},{_KEYS},(?:4|8|16),[1-5]"
+OWN_LAUNCHES: Final = re.compile(rf"{_ROW}(?: {_ROW})*", re.ASCII)
+"""The form of the value. A prompt's block has at least 16 rows; Triton takes powers of two, and of FP8 32 keys."""
+
+
+def is_twice(value: str) -> bool:
+    """Return whether two rows are for the same heads."""
+    keys = [row.partition("=")[0] for row in value.split()]
+    return len(set(keys)) < len(keys)

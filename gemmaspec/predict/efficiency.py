@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gemmaspec import data
+from gemmaspec.predict.envelope import curve
 from gemmaspec.predict.predict import ANSWER, Asked, Predicted
-from gemmaspec.predict.prompts import curve
 from gemmaspec.predict.steps import PARALLEL, StepTime
 from gemmaspec.rows import NONE, Setting
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gemmaspec.predict.prompts import Curve, Prompts, curve
+from gemmaspec.predict.envelope import Curve, Prompts, curve
 from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed, server_of
 from gemmaspec.rows import NONE, Row, Setting, setting_json
 

@@ -1,22 +1,51 @@
-"""Which CUDA graphs a profile's server gets, for its target and its draft, and what takes them away. Pure."""
+"""Which CUDA graphs a profile's server gets, for its target and its draft, and what takes them away. Pure.
+
+What a profile asks of the model runner; lint and fit share this answer.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemmaspec import launcher
 from gemmaspec.checkpoint.sizes import size_called
-from gemmaspec.profile.attention import backend_of
-from gemmaspec.profile.command import COMPILATION, LEVEL, Command, command_of
+from gemmaspec.profile.command import COMPILATION, LEVEL, Command, backend_of, command_of
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runner import asked_of_runner
 from gemmaspec.releases.backends import LEVELS, mode_of, support_of
+from gemmaspec.releases.drafting import RunnerInput, forced_by, runner_for, runs
 from gemmaspec.releases.facts import facts_for
-from gemmaspec.releases.model_runner import RunnerInput, forced_by, runner_for, runs
+
+_FEATURES: Final = {
+    "--kv-sharing-fast-prefill": "KV sharing fast prefill",
+    "--ec-transfer-config": "EC transfer",
+    "--enable-prompt-embeds": "prompt embeds",
+    "--enable-return-routed-experts": "routed experts capture",
+    "--enable-dbo": "dual batch overlap",
+    "--enable-elastic-ep": "elastic expert parallelism",
+    "--logits-processors": "custom logits processors",
+}
+"""Flag → the words of _get_v2_model_runner_unsupported_features (vllm/config/vllm.py, from 0.22.0)."""
+
+
+def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet[str]) -> frozenset[str]:
+    """Return the keys and features that are on and may make vLLM fall back from model runner v2 to v1.
+
+    `unsupported`: what the release's v2 lacks, in vLLM's words; a feature counts only where it is among them.
+    """
+    spec = profile.speculative
+    keys = {
+        "parallel_drafting": spec and spec.parallel_drafting,
+        "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
+        "--runner pooling": command.value("--runner") == "pooling",
+    }
+    asked = {words for flag, words in _FEATURES.items() if command.switched(flag)}
+    return frozenset(name for name, on in keys.items() if on) | (asked & unsupported)
+
 
 PATCH: Final = "composite-full-graphs"
 """The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""

@@ -24,8 +24,8 @@ from gemmaspec.profile.find import find_profile, profile_folders, profile_names
 from gemmaspec.profile.invalid import invalid
 from gemmaspec.profile.meant import foreign_file
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.nodes import spread
 from gemmaspec.profile.replica import LOOPBACK, cpus_of, devices_of, replica_name, replica_port
+from gemmaspec.profile.rules import spread
 from gemmaspec.releases.drafting import method_found
 from gemmaspec.strict_yaml import Document, Place
 

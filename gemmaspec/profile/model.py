@@ -1,10 +1,16 @@
 """The format of a profile: one pydantic model for each part of the YAML.
 
 Every model forbids unknown keys. The types check single fields; rules.py checks combinations of fields.
+
+`tuned`: what `gemmaspec tune` measured when it wrote a profile, and on what.
+
+The router of a profile with replicas: what its YAML can say, and what follows from it. Pure.
 """
 
+from __future__ import annotations
+
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, StrictBool
 
@@ -21,6 +27,7 @@ from gemmaspec.profile.fields import (
     Section,
     Size,
     Specifier,
+    Speculative,
     Speed,
     Text,
     User,
@@ -30,9 +37,68 @@ from gemmaspec.profile.fields import (
     matching,
     not_secret,
 )
-from gemmaspec.profile.router import MOST_REPLICAS, Router
-from gemmaspec.profile.speculation import Speculative
-from gemmaspec.profile.tuned import Tuned
+
+
+class TunedLoad(Section):
+    """What was best at one number of requests at once."""
+
+    concurrency: Positive
+    """Requests at once."""
+    k: Annotated[Int, Field(ge=0)]
+    """The best number of drafted tokens for them; 0: no speculation."""
+    tokens_per_second: Annotated[float, Field(gt=0)]
+    """Of all requests together, with that k."""
+    times: Annotated[float, Field(gt=0)]
+    """The same over no speculation."""
+
+
+class Tuned(Section):
+    """What `gemmaspec tune` measured. It writes this itself; `up` says whether it is still so."""
+
+    date: Text
+    """When the measuring began (UTC)."""
+    gemmaspec: Text
+    """The gemmaspec that measured."""
+    complete: StrictBool
+    """Whether everything that may have won was tried; false after an interruption, or when the budget ended."""
+    why: Text
+    """Why this was chosen."""
+    k_by_load: list[TunedLoad]
+    """The best k at each load; without speculative.k_by_requests a server runs with one of them."""
+    gpu: Annotated[list[Text], Field(default_factory=list)]
+    """The GPUs of the machine."""
+    driver: Text | None = None
+    """Its NVIDIA driver."""
+    prompts: Text
+    """The prompts that were asked: gemmaspec for those that ship, else their folder."""
+    prompts_sha256: Text
+    """Of those prompts."""
+    ran: dict[Text, Text]
+    """What ran, as a lock has it: engine, image, plan, models, versions."""
+    settings: Text
+    """sha256 of the profile's settings, as they were measured."""
+
+
+Policy = Literal["conversation", "leastconn", "round_robin"]
+Port = Annotated[Int, Field(ge=1, le=65535)]
+
+MOST_REPLICAS: Final = 16
+"""Replicas of one profile on one machine; HAProxy's configuration has a place for each."""
+
+
+class Router(Section):
+    """What stands before the replicas: clients ask the router, and it asks a replica."""
+
+    policy: Policy = "conversation"
+    """Which replica gets a request: conversation (the one that had the conversation's earlier requests, and so has its
+    prompt cached), leastconn or round_robin. A conversation is
+    known by its X-Session-ID, else by how it begins: the system prompt and the first message."""
+    port: Port | None = None
+    """Port that clients use; default: serve.port. The replicas listen on the ports after serve.port."""
+    metrics_port: Port | None = None
+    """Port of the router's own metrics, on 127.0.0.1; default: the port after the last replica's."""
+    drain_seconds: Positive = 300
+    """How long a replica that is taken out may finish its requests before it is stopped."""
 
 
 class Runtime(Section):
@@ -321,7 +387,7 @@ class Profile(Section):
         """The name in the plan: the profile's own, or for a replica that of its profile."""
         return self._plan_name or self.name
 
-    def as_replica(self, **changed: object) -> "Profile":
+    def as_replica(self, **changed: object) -> Profile:
         """Return one replica of this profile: a profile of its own with the plan of this one."""
         made = self.model_copy(update=changed)
         made._plan_name = self.plan_name

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.profile.machines import MACHINES
-from gemmaspec.profile.router import Router
+from gemmaspec.profile.model import Router
 
 if TYPE_CHECKING:
     from gemmaspec.profile.model import Profile

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.command import Argument, Command, words_of
-from gemmaspec.profile.fields import secret_name
+from gemmaspec.profile.fields import Speculative, secret_name
 from gemmaspec.profile.model import Chat, Serve
 from gemmaspec.profile.rules import OF_EACH_RANK
-from gemmaspec.profile.speculation import Speculative
 from gemmaspec.profile.takeover_trust import (
     CODE,
     compiles_plainly,

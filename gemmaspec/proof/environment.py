@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.files import state_dir, unwritable, write_whole
-from gemmaspec.runtime.lock import held_lock
 from gemmaspec.runtime.pip_settings import uv_environment
-from gemmaspec.runtime.shims import define_torchvision_operators
-from gemmaspec.runtime.uv import Uv
+from gemmaspec.runtime.uv import Uv, define_torchvision_operators, held_lock
 
 TORCH: Final = "torch==2.13.0"
 TRANSFORMERS: Final = "transformers>=5.14,<5.15"

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.ready.failed import LAUNCHER, STARTS_VLLM
-from gemmaspec.ready.failures import find_cause
+from gemmaspec.ready.failures import LAUNCHER, STARTS_VLLM, find_cause
 from gemmaspec.ready.known_failures import KILLED
-from gemmaspec.ready.logline import message_of, printable
-from gemmaspec.ready.tracebacks import described, root_exception
+from gemmaspec.ready.logline import described, message_of, printable, root_exception
 
 _LIVED: Final = re.compile(r'"\s200\b|Avg generation throughput: ')
 """An answered request (uvicorn), or vLLM's line of every 10 s: what stands before is not why it ended."""

@@ -1,24 +1,160 @@
-"""Wait for a server until it has answered a real request, or has failed."""
+"""Wait for a server until it has answered a real request, or has failed.
+
+Before a server is called ready, every process of vLLM has to have attested its patched functions.
+
+Each process looks before it serves, so all have looked once the server answers; only several API servers may be late.
+
+Bounded calls into an engine, because a lost docker daemon must not hang a wait.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from gemmaspec.engine.choose import seats
 from gemmaspec.engine.http import NoAnswer
 from gemmaspec.engine.lines import split_host
 from gemmaspec.engine.server import Engine, Server, State
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
-from gemmaspec.ready.attested import ensure_attested
-from gemmaspec.ready.bounded import LogFollower, bounded
-from gemmaspec.ready.failed import Ended, explained, failed_start
+from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed, TimedOut
+from gemmaspec.launcher import ORIGINS_FILE
+from gemmaspec.ready.failures import Ended, explained, failed_start
 from gemmaspec.ready.first_request import Answer, api_key_for, healthy, probe
 from gemmaspec.ready.logline import printable
 from gemmaspec.ready.phases import Phase, PhaseTracker
+
+WAIT_S: Final = 30.0
+"""Seconds that late processes get."""
+_POLL_S: Final = 0.3
+
+
+def ensure_attested(
+    engine: Engine, server: Server, *, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    """Raise PatchConflict unless all processes run the patched functions.
+
+    A server without patches has nothing to attest; its stack lacks the files for it.
+    """
+    until = clock() + WAIT_S
+    while True:
+        states = [one for host, report in _reports(engine, server) if (one := _problem(server, host, report))]
+        if not states:
+            return
+        if clock() >= until or any(state == "different" for state, _ in states):
+            lines = "\n".join(f"  {line}" for _, line in states[:10])
+            raise PatchConflict(
+                f"{server.name} answers, but does not run the patched functions in all processes:\n{lines}",
+                hint=f"gemmaspec logs {server.name}    # lines that begin with: gemmaspec: not attested",
+            )
+        sleep(_POLL_S)
+
+
+def _reports(engine: Engine, server: Server) -> list[tuple[str, dict[str, Any] | None]]:
+    found: list[tuple[str, dict[str, Any] | None]] = []
+    for host, seated, there in seats(engine, server):
+        report = None
+        with contextlib.suppress(GemmaspecError):  # a damaged report is told where it is shown
+            report = seated.report(there)
+        found.append((host, report))
+    return found
+
+
+def _problem(server: Server, host: str, report: dict[str, Any] | None) -> tuple[str, str] | None:
+    """Return the state of a machine and why it is not attested; None if it is, or has nothing to attest."""
+    on = f"{host}: " if host else ""
+    if report is None and (server.folder / ORIGINS_FILE).is_file():
+        return "", f"{on}the launcher's report cannot be read, so what its processes attest is not known"
+    attested = (report or {}).get("attested")
+    if not attested or attested["state"] == "attested":
+        return None
+    return attested["state"], on + "; ".join(attested["problems"])
+
+
+T = TypeVar("T")
+
+MAX_WAITING: Final = 10_000
+"""Maximum number of unread lines; a server that logs faster is slowed down."""
+
+
+def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
+    """Return the result of `call`, run in its own thread, which is abandoned if it takes too long.
+
+    Raises whatever `call` raises, and EnvironmentMissing if it has not returned after `seconds`.
+    """
+    done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((call(), None))
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            done.put((None, error))
+
+    threading.Thread(target=run, name=f"gemmaspec-{name}", daemon=True).start()
+    try:
+        result, error = done.get(timeout=seconds)
+    except queue.Empty:
+        raise EnvironmentMissing(f"{name} did not answer within {seconds:.0f} s") from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # a T, as there is no error
+
+
+class LogFollower:
+    """A server's log, followed in a thread; reading it here never blocks."""
+
+    def __init__(self, engine: Engine, server: Server) -> None:
+        self._lines: queue.Queue[str] = queue.Queue(MAX_WAITING)
+        self._ended = threading.Event()
+        self._closed = threading.Event()
+        follow = threading.Thread(target=self._follow, args=(engine, server), name="gemmaspec-log", daemon=True)
+        follow.start()
+
+    def read(self) -> list[str]:
+        """Return the lines since the last call, at most as many as are buffered."""
+        found: list[str] = []
+        try:
+            while len(found) < MAX_WAITING:
+                found.append(self._lines.get_nowait())
+        except queue.Empty:
+            pass
+        return found
+
+    def read_rest(self, *, seconds: float) -> list[str]:
+        """Return the lines up to the end of the log, or those that arrive within `seconds`."""
+        deadline = time.monotonic() + seconds
+        found = self.read()
+        while time.monotonic() < deadline and not self._ended.wait(0.02):
+            found += self.read()
+        return found + self.read()
+
+    def close(self) -> None:
+        """Release the thread, now or with the next line of the log."""
+        self._closed.set()
+        self.read()
+
+    def _follow(self, engine: Engine, server: Server) -> None:
+        try:
+            for line in engine.logs(server, follow=True):
+                while not self._closed.is_set():
+                    try:
+                        self._lines.put(line, timeout=0.5)
+                        break
+                    except queue.Full:
+                        continue
+                if self._closed.is_set():
+                    return
+        except Exception:  # noqa: S110 - a lost log ends like a finished one; the engine's state says more
+            pass
+        finally:
+            self._ended.set()
+
 
 POLL_S: Final = 0.5
 ENGINE_S: Final = 10.0

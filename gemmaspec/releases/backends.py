@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.releases import spans
+from gemmaspec.releases import drafting as spans
 from gemmaspec.releases.facts import releases
 
 _DATA: Final = Path(__file__).parent / "data"

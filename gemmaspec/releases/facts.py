@@ -12,13 +12,11 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 from gemmaspec.errors import UsageError
-from gemmaspec.releases import gemma4, table
-from gemmaspec.releases import spans as runs
-from gemmaspec.releases.flags import Flag, flag_of
-from gemmaspec.releases.gemma4 import Method
-from gemmaspec.releases.model_runner import RunnerRule, runner_for
-from gemmaspec.releases.table import FILES, Fact, Nested, last
-from gemmaspec.releases.transformers import transformers_for
+from gemmaspec.releases import drafting
+from gemmaspec.releases import drafting as runs
+from gemmaspec.releases import flags as table
+from gemmaspec.releases.drafting import Method, RunnerRule, runner_for, transformers_for
+from gemmaspec.releases.flags import FILES, Fact, Flag, Nested, flag_of, last
 
 _DATA: Final = Path(__file__).parent / "data"
 _KINDS: Final = {
@@ -144,7 +142,7 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
         transformers_working=transformers_for(vllm) or words["transformers"],
         python_requires=words["python"],
         cuda=words["cuda"],
-        methods=gemma4.methods_for(vllm),
+        methods=drafting.methods_for(vllm),
         runner=runner_for(vllm),
         runner_unsupported=frozenset(text for (text,) in below["runner"].get("unsupported", ())),
     )

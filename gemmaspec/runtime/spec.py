@@ -1,4 +1,7 @@
-"""The contents of a runtime, and the resulting name of its folder."""
+"""The contents of a runtime, and the resulting name of its folder.
+
+The program that routes between replicas: HAProxy, from the system.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import hashlib
 import json
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +19,21 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from gemmaspec.errors import ProfileError
+from gemmaspec.errors import EnvironmentMissing, ProfileError
+
+
+def router_program() -> str | None:
+    """Return the path of HAProxy; None if it is not on this machine."""
+    # Debian puts it where only root looks.
+    return shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
+
+
+def ensure_router() -> str:
+    """Return the path of HAProxy. Raise EnvironmentMissing if it is not installed."""
+    if program := router_program():
+        return program
+    raise EnvironmentMissing("the router of replicas, haproxy, is not installed", hint="sudo apt-get install haproxy")
+
 
 RECIPE: Final = 1
 """Increased whenever the same spec is built differently, so that older runtimes are not reused."""

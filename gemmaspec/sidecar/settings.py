@@ -1,12 +1,11 @@
-"""What the watch in a container is told: settings.json, as gemmaspec/stack/watching.py writes it."""
+"""What the watch in a container is told: settings.json, as gemmaspec/stack/serve.py writes it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 
-from gemmaspec.live.faults import Limits, limits_of
-from gemmaspec.live.reaction import Policy
+from gemmaspec.live.faults import Limits, Policy, limits_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.live.faults import Event, Faults
-from gemmaspec.live.reaction import reaction
+from gemmaspec.live.faults import Event, Faults, reaction
 from gemmaspec.sidecar.asking import NoReading, ask, post, read
 from gemmaspec.sidecar.known import Known
 from gemmaspec.sidecar.settings import Settings, settings_from

@@ -1,14 +1,61 @@
-"""Checks of texts: repetition, long prompts, the prefix cache, the text as without speculation, sampled tokens."""
+"""Checks of texts: repetition, long prompts, the prefix cache, the text as without speculation, sampled tokens.
+
+What a text gives away: markers of the chat format, loops, blanks without end.
+
+Checks of thoughts: that they stay out of the answer, and that the answer comes out of them.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gemmaspec.smoke.answer import FEW, ChatAnswer, Fault, unlikely
-from gemmaspec.smoke.bodies import QUESTIONS, book, chat
+from gemmaspec.smoke.answer import FEW, QUESTIONS, WEATHER, ChatAnswer, Fault, after_tool, book, chat, unlikely
 from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, failed, passed, shown, unknown, where
-from gemmaspec.smoke.texts import loop, variety
+
+MARKERS: Final = (
+    "<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
+    "<tool_response|>", "<|think|>", '<|"|>',
+)  # fmt: skip
+"""Tokens of Gemma 4's chat format, which no answer may hold."""
+_THOUGHT: Final = "thought\n"
+"""How a thought begins once its markers were cut off."""
+MOST_BLANKS: Final = 64
+MOST_REPEATS: Final = 8
+_WORDS: Final = 8
+
+
+def leak(text: str) -> str | None:
+    """Return what of a thought or of the chat format is in a text; None if it is clean."""
+    if text.startswith(_THOUGHT):
+        return "the text begins with the thought"
+    return next((f"the text holds {marker}" for marker in MARKERS if marker in text), None)
+
+
+def loop(text: str) -> str | None:
+    """Return how a text goes round in circles; None if it does not."""
+    blanks = len(text) - len(text.rstrip())
+    if blanks >= MOST_BLANKS:
+        return f"{blanks} blanks at the end"
+    found = Counter(_grams(text.split(), _WORDS)).most_common(1)
+    if found and found[0][1] > MOST_REPEATS:
+        return f"the same {_WORDS} words {found[0][1]} times"
+    return None
+
+
+def variety(text: str) -> float | None:
+    """Return the share of runs of four words that are different ones; None for a text of under 24 words."""
+    words = text.split()
+    if len(words) < 24:
+        return None
+    grams = _grams(words, 4)
+    return len(set(grams)) / len(grams)
+
+
+def _grams(words: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
+
 
 _VARIETY: Final = 0.5
 _ESSAYS: Final = (
@@ -190,5 +237,142 @@ TEXTURE: Final = (
     Check(
         id="S20", name="sampled tokens are likely ones", asks=_s20, judge=_likely,
         fix="patches.required: [cpu-expand-sampling] on a CPU; --no-spec",
+    ),
+)  # fmt: skip
+
+
+_PARSER: Final = "chat.reasoning_parser: gemma4"
+_LENGTH: Final = 0.8
+
+
+def twice(key: str, body: dict[str, object], offer: Offer) -> list[Ask]:
+    """Return a request that is sent alone, and again with others where the server runs several at once."""
+    alone = [Ask(key=f"{key} alone", body=body, alone=True)]
+    return [*alone, Ask(key=f"{key} with others", body=body)] if offer.together > 1 else alone
+
+
+def no_leak(received: Received) -> Judged | None:
+    """Return a failure if an answer holds what belongs to the chat format."""
+    for ask, answer in received.pairs():
+        if found := leak(answer.content):
+            return failed(f"{found} ({where(ask)}): {shown(answer.content)}", ask.key)
+    return None
+
+
+def _s1(offer: Offer) -> Sequence[Ask]:
+    return twice("17x23", chat("What is 17 times 23? Think briefly.", tokens=128, thinking=True), offer)
+
+
+def _thought_apart(received: Received) -> Judged:
+    if bad := no_leak(received):
+        return bad
+    thoughts = [answer.reasoning for _, answer in received.pairs() if answer.reasoning.strip()]
+    if not thoughts:
+        return unknown("no answer had a thought")
+    return passed(f"{len(thoughts)} of {len(received.asks)} answers with a thought, kept apart")
+
+
+def _s2(offer: Offer) -> Sequence[Ask]:
+    whole = Ask(key="whole alone", body=after_tool(stream=False), alone=True)
+    return [*twice("stream", after_tool(stream=True), offer), whole]
+
+
+def _after_tool(received: Received) -> Judged:
+    if bad := no_leak(received):
+        return bad
+    if not any(answer.content or answer.reasoning for _, answer in received.pairs()):
+        return unknown("no answer had a text")
+    return passed("no marker and no thought in the answers after a tool's result")
+
+
+def _s3(offer: Offer) -> Sequence[Ask]:
+    return twice("trivial", chat("Say hello, and nothing else.", tokens=80, thinking=True, stream=True), offer)
+
+
+def _has_content(received: Received) -> Judged:
+    ended = [(ask, one) for ask, one in received.pairs() if one.finish == "stop"]
+    for ask, answer in ended:
+        if not answer.content.strip():
+            return failed(f"ended with an empty content ({where(ask)}); reasoning: {shown(answer.reasoning)}", ask.key)
+    return passed("each answer that ended has a content") if ended else unknown("no answer ended within 80 tokens")
+
+
+def _s4(offer: Offer) -> Sequence[Ask]:
+    return [
+        *twice("hi", chat("Just say hi.", tokens=24, tools=[WEATHER]), offer),
+        *twice("hi stream", chat("Just say hi.", tokens=24, stream=True, tools=[WEATHER]), offer),
+    ]
+
+
+def _clean(received: Received) -> Judged:
+    if bad := no_leak(received):
+        return bad
+    if not any(answer.content for _, answer in received.pairs()):
+        return unknown("no answer had a text")
+    return passed("no marker in the answers")
+
+
+def _s6(offer: Offer) -> Sequence[Ask]:
+    del offer
+    hard = "Prove that there are infinitely many primes, and think about each step at length."
+    return [Ask(key="cut", body=chat(hard, tokens=48, thinking=True), alone=True)]
+
+
+def _cut_thought(received: Received) -> Judged:
+    ((ask, answer),) = received.pairs()
+    if found := leak(answer.content):
+        return failed(f"{found}: {shown(answer.content)}", ask.key)
+    if answer.finish != "length":
+        return unknown(f"the answer was not cut off (finish_reason {answer.finish or 'missing'})", ask.key)
+    if not answer.content and not answer.reasoning:
+        return failed("a thought that max_tokens cuts off leaves content and reasoning empty", ask.key)
+    return passed("a thought that max_tokens cuts off comes as reasoning")
+
+
+def _s8(offer: Offer) -> Sequence[Ask]:
+    del offer
+    joke = "Tell me a very short joke."
+    return [
+        Ask(key="stream", body=chat(joke, tokens=64, thinking=True, stream=True), alone=True),
+        Ask(key="whole", body=chat(joke, tokens=64, thinking=True), alone=True),
+    ]
+
+
+def _as_long(received: Received) -> Judged:
+    (ask, streamed), (_, whole) = received.pairs()
+    lengths = [len(one.reasoning) + len(one.content) for one in (streamed, whole)]
+    if not lengths[1]:
+        return unknown("the answer that was not streamed is empty")
+    if lengths[0] < _LENGTH * lengths[1]:
+        end = shown(streamed.content or streamed.reasoning)
+        return failed(f"{lengths[0]} characters streamed, {lengths[1]} not streamed: {end}", ask.key)
+    return passed(f"{lengths[0]} characters streamed, {lengths[1]} not streamed")
+
+
+THINKING: Final = (
+    Check(
+        id="S1", name="thought kept out of an answer", asks=_s1, judge=_thought_apart,
+        needs=frozenset({Need.THINKING}), fix=f"{_PARSER}; vLLM 0.19.1, or the patch thought-channel-nonstreaming",
+    ),
+    Check(
+        id="S2", name="no thought streamed after a tool's result", asks=_s2, judge=_after_tool,
+        needs=frozenset({Need.THINKING, Need.TOOLS}),
+        fix="chat.template: gemma4; clients that ask without a stream do not see it",
+    ),
+    Check(
+        id="S3", name="an answer without a thought has a content", asks=_s3, judge=_has_content,
+        needs=frozenset({Need.THINKING}), fix="a newer vLLM; chat.template_kwargs: {enable_thinking: false}",
+    ),
+    Check(
+        id="S4", name="no markers where tools are offered", asks=_s4, judge=_clean,
+        needs=frozenset({Need.TOOLS}), fix=f"{_PARSER}, in addition to chat.tool_call_parser",
+    ),
+    Check(
+        id="S6", name="a thought that is cut off", asks=_s6, judge=_cut_thought, counts=False,
+        needs=frozenset({Need.THINKING}), fix="clients: a larger max_tokens, and no crash on a content of null",
+    ),
+    Check(
+        id="S8", name="a streamed thought is as long", asks=_s8, judge=_as_long, counts=False,
+        needs=frozenset({Need.THINKING}), fix="a newer vLLM, or --no-spec",
     ),
 )  # fmt: skip

@@ -13,17 +13,15 @@ from gemmaspec import data
 from gemmaspec.errors import PatchError, ProfileError
 from gemmaspec.files import MAX_STATE, UnreadableFile, open_regular
 from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, Requirement
+from gemmaspec.patching.decide import compile_plan, plan_text
 from gemmaspec.patching.patch import Patch, Shelf
-from gemmaspec.patching.plan import compile_plan, plan_text
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
-from gemmaspec.releases.transformers import TRANSFORMERS_BY_VLLM
-from gemmaspec.stack.chat import template_for
+from gemmaspec.releases.drafting import TRANSFORMERS_BY_VLLM
 from gemmaspec.stack.compose import compose_yaml
 from gemmaspec.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, Paths, container_paths, template_in_image
-from gemmaspec.stack.serve import speculative_config
+from gemmaspec.stack.serve import WATCH_FILES, speculative_config, template_for, watch_files
 from gemmaspec.stack.speed import speed_choice
-from gemmaspec.stack.watching import WATCH_FILES, watch_files
 
 Form = Literal["folder", "single-file", "volume", "process", "rank"]
 """`folder`, `single-file` and `volume` are for Docker Compose; `process` has the same files without compose.yaml, and

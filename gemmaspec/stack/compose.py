@@ -1,8 +1,12 @@
-"""compose.yaml of a stack."""
+"""compose.yaml of a stack.
+
+Quote text for a Compose file: for YAML, with Compose's own `$` escaped. The only way in.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -10,16 +14,57 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from gemmaspec import __version__, data
+from gemmaspec.profile.fields import LOCAL_PREFIXES
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Caches, Profile
 from gemmaspec.profile.replica import bound_environment
-from gemmaspec.stack import watching
+from gemmaspec.stack import serve
 from gemmaspec.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
-from gemmaspec.stack.quote import comment, compose_block, compose_folder, compose_string
 from gemmaspec.stack.serve import serve_command, served_model
 
 if TYPE_CHECKING:
     import jinja2
+
+
+_YAML_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
+"""Characters that JSON allows but YAML reads as a line break or rejects."""
+STATE: Final = "${GEMMASPEC_STATE:-${HOME}/.local/state/gemmaspec}"
+"""gemmaspec's state folder, in a form that Compose resolves even without gemmaspec."""
+
+
+def compose_string(value: object) -> str:
+    """Return a YAML double-quoted scalar that Compose reads back as `value`; Compose interpolates `$`."""
+    text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
+    return _YAML_BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def compose_folder(folder: str) -> str:
+    """Return the source of a bind mount; Compose resolves `state:` and `~/` when it runs."""
+    assert folder.startswith(LOCAL_PREFIXES), folder
+    for prefix, start in (("state:", STATE + "/"), ("~/", "${HOME}/")):
+        if folder.startswith(prefix):
+            return f'"{start}{compose_string(folder.removeprefix(prefix))[1:]}'
+    return compose_string(folder)
+
+
+def compose_block(text: str, *, indent: int = 6) -> str:
+    """Return a YAML literal block that Compose reads back as `text`, or a quoted scalar if a block is impossible."""
+    plain = text.replace("\n", "").replace("\t", "").isprintable()
+    if not plain or not text.strip() or text.startswith((" ", "\n")):
+        return compose_string(text)
+    body = text.replace("$", "$$")
+    stripped = body.rstrip("\n")
+    keep = {0: "-", 1: ""}.get(len(body) - len(stripped), "+")
+    lines = body.split("\n") if keep == "+" else stripped.split("\n")
+    if keep == "+":
+        lines = lines[:-1]
+    return f"|{keep}\n" + "\n".join(" " * indent + line if line else "" for line in lines)
+
+
+def comment(text: str) -> str:
+    """Return the text as one line for a `#` comment."""
+    return " ".join(text.split())
+
 
 CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
 """The mount point of the caches. Images have this folder with mode 1777, and a new named volume copies the mode, so
@@ -215,11 +260,11 @@ def _cache(folder: str | None) -> Mount:
 
 def _inline(file: str, text: str) -> InlineFile:
     """Return a file of the stack at its place: those of the watch are in its own container."""
-    watches = file.startswith(f"{watching.FOLDER}/")
+    watches = file.startswith(f"{serve.FOLDER}/")
     name = file.replace(".", "-").replace("/", "-")
     return InlineFile(
         name=name,
-        service=watching.SERVICE if watches else "vllm",
+        service=serve.SERVICE if watches else "vllm",
         target=f"/{file}" if watches else f"{IN_CONTAINER}/{file}",
         text=text,
     )
@@ -230,12 +275,12 @@ def _watch(profile: Profile) -> dict[str, Any] | None:
     if not profile.watch.container:
         return None
     return {
-        "command": [profile.container.python, "-IB", watching.IN_CONTAINER],
-        "folder": f"./{watching.FOLDER}",
-        "target": watching.IN_CONTAINER,
-        "shared": watching.SHARED,
-        "user": watching.USER,
-        "webhook": watching.WEBHOOK,
+        "command": [profile.container.python, "-IB", serve.IN_CONTAINER],
+        "folder": f"./{serve.FOLDER}",
+        "target": serve.IN_CONTAINER,
+        "shared": serve.SHARED,
+        "user": serve.USER,
+        "webhook": serve.WEBHOOK,
     }
 
 

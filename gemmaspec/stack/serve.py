@@ -1,16 +1,50 @@
-"""The `vllm serve` command line and the speculative-config JSON, from typed fields only."""
+"""The `vllm serve` command line and the speculative-config JSON, from typed fields only.
+
+Which shipped chat template matches which vLLM release.
+
+The files of the watch in a container: the modules that it runs, and its settings.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+from packaging.version import InvalidVersion, Version
+
+from gemmaspec import data
+from gemmaspec.data import TEMPLATES
+from gemmaspec.errors import ProfileError
 from gemmaspec.launcher import range_contains
-from gemmaspec.profile.command import extra_of
+from gemmaspec.profile.command import extra_of, vllm_of
 from gemmaspec.profile.model import Profile, Serve
-from gemmaspec.profile.runs import vllm_of
-from gemmaspec.stack.paths import Paths, is_local
+from gemmaspec.stack.paths import Paths, container_paths, is_local
+
+# The output of examples/tool_chat_template_gemma4.jinja changed in these releases of vLLM; newest first.
+_CHANGES: Final = (
+    ((0, 24), "gemma4.jinja"),
+    ((0, 23), "gemma4-0.23.jinja"),
+    ((0, 21), "gemma4-0.21.jinja"),
+    ((0, 0), "gemma4-0.19.jinja"),
+)
+
+
+def template_for(vllm: str | None) -> Path:
+    """Return the shipped template with the same output as the one in the sdist of that vLLM release.
+
+    None and releases after the last compared one get the newest template; a pre-release counts as its release.
+    Raise ProfileError if `vllm` is not a version.
+    """
+    if vllm is None:
+        return TEMPLATES / _CHANGES[0][1]
+    try:
+        release = Version(vllm).release
+    except InvalidVersion:
+        raise ProfileError(f"{vllm!r} is not a version of vLLM", hint="name a release, such as 0.33.0") from None
+    return TEMPLATES / next(name for since, name in _CHANGES if release >= since)
+
 
 _UNLOGGED: Final = "--disable-access-log-for-endpoints"
 _UNLOGGED_IN: Final = ">=0.19.0"
@@ -107,3 +141,31 @@ def _origin_flags(profile: Profile) -> Iterator[str]:
 
 def _argument(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+FOLDER: Final = "watch"
+"""Of the stack's folder; mounted at /watch."""
+IN_CONTAINER: Final = "/watch"
+SERVICE: Final = "watch"
+SHARED: Final = "/run/gemmaspec-watch"
+"""What the watch writes, in memory: what it knows."""
+VERDICT: Final = f"{SHARED}/watch.json"
+WEBHOOK: Final = "GEMMASPEC_WEBHOOK"
+USER: Final = 65534
+"""uid and gid of the watch: nobody, whoever the server is."""
+SETTINGS: Final = f"{FOLDER}/settings.json"
+MODULES: Final = {f"{FOLDER}/{name}": file for name, file in data.SIDECAR.items()}
+WATCH_FILES: Final = (SETTINGS, *MODULES)
+
+
+def watch_files(profile: Profile) -> Mapping[str, str]:
+    """Return the files of the watch of a profile, by name."""
+    settings = {
+        "schema": 1,
+        "stack": profile.name,
+        "address": f"http://vllm:{profile.serve.port}",
+        "model": served_model(profile, container_paths(profile)),
+        "watch": profile.watch.model_dump(exclude={"container", "hook"}),
+    }
+    modules = {name: file.read_text(encoding="utf-8") for name, file in MODULES.items()}
+    return {**modules, SETTINGS: json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gemmaspec.patching.choice import Choice, Setting, choose
+from gemmaspec.patching.bugs import Choice, Setting, choose
 from gemmaspec.patching.evidence import FAMILIES, family_of
 from gemmaspec.patching.patch import Patch
-from gemmaspec.profile.attention import backend_of
+from gemmaspec.profile.command import backend_of, vllm_of
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import vllm_of
 from gemmaspec.releases.drafting import method_run
 from gemmaspec.releases.facts import releases
 

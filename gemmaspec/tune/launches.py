@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemmaspec.checkpoint.fields import printable
 from gemmaspec.checkpoint.parts import TextModel
-from gemmaspec.patching.launches import OWN_LAUNCHES
+from gemmaspec.patching.evidence import OWN_LAUNCHES
 
 _GAIN: Final = 1.03
 """Less than this is noise: repeated launches differ by 1 to 2 %."""

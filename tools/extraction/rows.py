@@ -1,4 +1,4 @@
-"""What was extracted from a release as facts of the table (gemmaspec/releases/table.py), and the table's files."""
+"""What was extracted from a release as facts of the table (gemmaspec/releases/flags.py), and the table's files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Final
 from extraction.attention import Attention
 from extraction.extract import Extracted
 from extraction.runner import RunnerChoice
-from gemmaspec.releases import spans
-from gemmaspec.releases.flags import Flag
-from gemmaspec.releases.table import FILES, IN, Fact, Nested
+from gemmaspec.releases import drafting
+from gemmaspec.releases.flags import FILES, IN, Fact, Flag, Nested
 
 _MARKS: Final = ("folds", "negatable", "bare", "paired")
 _WITH_VALUES: Final = ("speculative", "environment")
@@ -56,7 +55,7 @@ def write(by_release: Mapping[str, frozenset[Fact]]) -> dict[str, Nested]:
     files: dict[str, Nested] = {name: {} for name in FILES}
     where = {kind: name for name, kinds in FILES.items() for kind in kinds}
     for fact in sorted(set().union(*by_release.values())):
-        span = spans.write([release for release in releases if fact in by_release[release]], releases)
+        span = drafting.write([release for release in releases if fact in by_release[release]], releases)
         _put(files[where[fact[0]]], fact, span)
     return files
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.checkpoint.config import describe
-from gemmaspec.checkpoint.fields import Fields
+from gemmaspec.checkpoint.fields import Fields, declared
 from gemmaspec.checkpoint.parts import Checkpoint, Tensor
 from gemmaspec.checkpoint.published import blocks, configs, shapes
 from gemmaspec.checkpoint.published.shapes import Shapes
-from gemmaspec.checkpoint.quantization import declared
 from gemmaspec.checkpoint.sizes import SIZES, size_called
 
 NOT_RECORDED: Final = "revision not recorded"

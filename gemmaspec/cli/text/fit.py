@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemmaspec.deploy.kept.attention import words
-from gemmaspec.fit.advice import Advice
-from gemmaspec.fit.document import Fit, layer_rows, longest_by_sequences
+from gemmaspec.fit.document import Advice, Fit, layer_rows, longest_by_sequences
 from gemmaspec.fit.flags import Flags
 from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.link import ASSUMED_S, Link
 from gemmaspec.fit.memory_plan import HELD, MemoryPlan, parts
-from gemmaspec.fit.roofline import ServingRoofline
+from gemmaspec.fit.roofline import ASSUMED_S, Link, ServingRoofline
 from gemmaspec.profile.model import Measured
 
 _GIB = 2**30

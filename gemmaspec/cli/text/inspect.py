@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gemmaspec.checkpoint.parts import parameters, part_of, parts, stored
 from gemmaspec.checkpoint.published.shipped import shipped_for
-from gemmaspec.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.cli import output
 from gemmaspec.deploy.kept.attention import words
 from gemmaspec.inspect.examine import kind_of
 
 if TYPE_CHECKING:
     from gemmaspec.checkpoint.parts import Checkpoint, Layer, Quantization
-    from gemmaspec.deploy.checks.inspect import Inspected, Inspection
+    from gemmaspec.deploy.checks.fit import Inspected, Inspection
     from gemmaspec.finding import Finding
     from gemmaspec.inspect.pair import Pairing
 

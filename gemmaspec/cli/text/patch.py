@@ -1,4 +1,7 @@
-"""Print patches, verdicts and release days, for people and as JSON."""
+"""Print patches, verdicts and release days, for people and as JSON.
+
+What a patch for speed buys, from its measured cells.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import contextlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import evidence, table
+from gemmaspec.cli.text import table
 from gemmaspec.engine.lines import clean
 
 if TYPE_CHECKING:
@@ -17,8 +20,69 @@ if TYPE_CHECKING:
     from gemmaspec.carry.patchset import PatchOnTree, PatchSet
     from gemmaspec.carry.verify import Outcome
     from gemmaspec.patching.decide import FileVerdict
+    from gemmaspec.patching.evidence import Pair
     from gemmaspec.patching.patch import Patch
     from gemmaspec.trees.tree import TreeSource
+
+
+_MOST: Final = 12
+"""The most cells that are shown to a person."""
+
+
+def paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
+    """Yield the paragraphs of `patch explain` that only a patch for speed has."""
+    from gemmaspec.patching.evidence import pairs_of
+
+    claims = [
+        f"vllm {claim.versions} on {', '.join(claim.gpus)}: {', '.join(claim.methods)} with {', '.join(claim.backends)}"
+        for claim in patch.text.pays
+    ]
+    yield "Where patches.speed: auto takes it", claims or ["nowhere yet: no cells show that it pays"]
+    pairs = sorted(pairs_of(patch.id, patch.evidence), key=lambda pair: -pair.gain)
+    if pairs:
+        more = [f"and {len(pairs) - _MOST} more cells: patch explain --json"] if len(pairs) > _MOST else []
+        yield "What it buys, measured", [*map(_line, pairs[:_MOST]), *more]
+        slowest = pairs[-1]
+        if slowest.gain < 1:
+            yield "Where it costs most", [_line(slowest)]
+    sources = dict.fromkeys(f"{run.gpu}, {run.date}: {run.source}" for run in patch.evidence)
+    if sources:
+        yield "Where the cells come from", list(sources)
+    if patch.text.dropped_in:
+        yield "The release of vLLM that has it", [patch.text.dropped_in]
+
+
+def _line(pair: Pair) -> str:
+    row = pair.having
+    method = "no speculation" if row.method == "none" else f"{row.method} k={row.k}"
+    cell = f"{method}, {row.context:,} tokens of prompt, {row.concurrency} concurrent, vllm {row.vllm}"
+    gains = [f"{pair.without.step_ms:.1f} -> {row.step_ms:.1f} ms a step, {pair.step_gain:.2f} times"]
+    if pair.first_token_gain and pair.without.ttft_ms and row.ttft_ms:
+        gains.append(
+            f"first token {pair.without.ttft_ms:,.0f} -> {row.ttft_ms:,.0f} ms, {pair.first_token_gain:.2f} times"
+        )
+    beside = sorted({*row.patches} & {*pair.without.patches})
+    return f"{cell}{f', with {chr(44).join(beside)}' if beside else ''}: {'; '.join(gains)}"
+
+
+def document(patch: Patch) -> dict[str, Any]:
+    """Return the same for machines; nothing for a patch of a defect."""
+    from gemmaspec.patching.evidence import pairs_of
+
+    if not patch.is_speed:
+        return {}
+    pairs = [
+        {
+            "machine": pair.run.machine,
+            "date": pair.run.date,
+            "with": pair.having,
+            "without": pair.without,
+            "step_gain": pair.step_gain,
+            "first_token_gain": pair.first_token_gain,
+        }
+        for pair in pairs_of(patch.id, patch.evidence)
+    ]
+    return {"pays": patch.text.pays, "dropped_in": patch.text.dropped_in, "evidence": pairs}
 
 
 @contextlib.contextmanager
@@ -149,7 +213,7 @@ def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
     """Print what a patch is for."""
     patch = _only(patches, name)
     if as_json:
-        output.json_data(_summary(patch) | _explanation(patch) | evidence.document(patch))
+        output.json_data(_summary(patch) | _explanation(patch) | document(patch))
         return
     output.data(f"{patch.id}: {patch.text.title}\n")
     for head, lines in _paragraphs(patch):
@@ -162,7 +226,7 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     text = patch.text
     yield "What is slow" if patch.is_speed else "The bug", [text.hole]
     if patch.is_speed:
-        yield from evidence.paragraphs(patch)
+        yield from paragraphs(patch)
     if text.errors:
         yield "Errors in the log without the patch", list(text.errors)
     yield (

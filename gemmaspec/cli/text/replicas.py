@@ -1,4 +1,7 @@
-"""Print what happens to replicas, and how they and their router are."""
+"""Print what happens to replicas, and how they and their router are.
+
+Print `status`: a table of all stacks, or one of them in full.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
+from gemmaspec.cli.text import table, verdicts
+from gemmaspec.cli.text.stack import report_lines
+from gemmaspec.cli.text.verdicts import ago
 
 if TYPE_CHECKING:
     from gemmaspec.deploy.start.replicas import Planned
     from gemmaspec.deploy.start.roll import Rolled
     from gemmaspec.deploy.views.group_status import RouterStatus
+    from gemmaspec.deploy.views.status import NodeStatus, Status
 
 
 def rolled(result: Rolled, *, as_json: bool) -> None:
@@ -96,3 +103,154 @@ def documents(found: Sequence[RouterStatus]) -> list[dict[str, Any]]:
 
 def _router(router: Any) -> dict[str, Any]:
     return {name: getattr(router, name) for name in ("policy", "port", "metrics_port")}
+
+
+_COLUMNS = (
+    table.Column("NAME"),
+    table.Column("PROFILE", rank=4),
+    table.Column("ENGINE", rank=2),
+    table.Column("PORT", rank=1),
+    table.Column("STATE"),
+    table.Column("SINCE", rank=3),
+    table.Column("DRAFTING", rank=5),
+    table.Column("", wraps=True),
+)
+_COLOURS = {"ready": 32, "starting": 33, "degraded": 31, "exited": 31, "unknown": 35, "stopped": 2}
+
+
+def show(found: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:
+    """Print the status of all stacks and routers as a table, or of one stack, or one router with its replicas."""
+    if as_json:
+        shown = {"stacks": [_document(each) for each in found]}
+        output.json_data({**shown, "routers": documents(routers)} if routers else shown)
+    elif not found and not routers:
+        output.progress("no stack was started on this machine")
+    elif one:
+        for each in found:
+            _whole(each)
+        for router in routers:
+            router_lines(router)
+    else:
+        table.show(_COLUMNS, [*map(_row, found), *map(router_row, routers)])
+
+
+def _row(status: Status) -> tuple[str, ...]:
+    started = status.started
+    own = "" if started.profile == started.server.name else started.profile
+    cause = status.cause.why if status.cause else ""
+    reason = "; ".join(part for part in (status.why, cause) if part) or status.problem
+    changed = "files have changed since the start" if status.changed else reason
+    port = str(started.server.port or "-")
+    return (
+        started.server.name,
+        own or started.server.name,
+        started.engine,
+        port,
+        status.word,
+        ago(status.since),
+        _drafts(status),
+        changed,
+    )
+
+
+def _drafts(status: Status) -> str:
+    if not status.started.server.speculates:
+        return "off"
+    length = status.counters.acceptance_length if status.counters and status.counters.drafts else None
+    return f"{length:.2f}" if length is not None else "-"
+
+
+def _whole(status: Status) -> None:
+    server = status.started.server
+    why = f": {status.why}" if status.why else ""
+    since = f", {ago(status.since)}" if status.since else ""
+    detail = f"; {status.state.detail}" if status.state.detail and status.state.detail not in status.why else ""
+    word = output.coloured(status.word, _COLOURS[status.word])
+    output.told(f"{server.name} is {word}{why}  ({status.started.engine}{detail}{since})")
+    if status.cause and status.cause.why:
+        output.told(f"  cause     {status.cause.why}")
+    if status.cause and status.cause.fix:
+        output.told(f"  fix       {status.cause.fix}")
+    if status.running:
+        output.told(f"  address   {server.base_url}/v1   model {server.model}")
+        if status.problem:
+            output.told(f"  WARNING   {status.problem}")
+        report_lines(status.report)
+        if status.logged.backends:
+            output.told(f"  attention {', '.join(status.logged.backends)} (logged)")
+        for line in (*filter(None, (status.graphs,)), *status.logged.warnings):
+            output.told(f"  WARNING   {line}")
+        if status.speedless:
+            output.told("  WARNING   it runs without its patches for speed (patches.speed=off)")
+        for file in status.changed:
+            output.told(f"  CHANGED   {file}")
+        _drafting(status)
+    for node in status.nodes:
+        output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
+    for line in verdicts.lines(status.last):
+        output.told(line)
+    if status.cause:
+        output.told(f"  log       gemmaspec logs {server.name}")
+    if status.next:
+        output.told(f"  next      {status.next}")
+
+
+def _node(node: NodeStatus) -> str:
+    """Return one rank for people: where it runs, how it is, and whether it carries what rank 0 carries."""
+    same = {True: "the same plan and files", False: "OTHER plan or files", None: "no report to compare"}[node.same]
+    plan = f"plan {node.plan[:12]}" if node.plan else "no plan known"
+    detail = f" ({node.state.detail})" if node.state.detail else ""
+    return f"rank {node.rank} on {node.host}: {node.state.status}{detail}; {plan if not node.rank else same}"
+
+
+def _drafting(status: Status) -> None:
+    counters = status.counters
+    if counters and counters.drafts:
+        accepted = f"{counters.accepted} of {counters.drafted} draft tokens accepted"
+        output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
+    elif counters is None:
+        output.told("  drafted   unknown, because the server does not answer yet")
+
+
+def _document(status: Status) -> dict[str, Any]:
+    server = status.started.server
+    return {
+        "name": server.name,
+        "profile": status.started.profile,
+        "engine": status.started.engine,
+        "status": status.state.status,
+        "state": status.word,
+        "why": status.why or None,
+        "cause": status.cause.why if status.cause and status.cause.why else None,
+        "fix": status.cause.fix if status.cause else None,
+        "since": status.since,
+        "next": status.next,
+        "exit_code": status.state.exit_code,
+        "restarts": status.state.restarts,
+        "detail": status.state.detail,
+        "address": None if status.damaged else f"{server.base_url}/v1",
+        "port": server.port or None,
+        "model": server.model or None,
+        "problem": status.problem or None,
+        "speculation": status.counters,
+        "report": status.report,
+        "attention": status.logged.backends,
+        "logged": status.logged.warnings,
+        "graphs": status.graphs,
+        "started_by": status.started.by.command if status.started.by else "up",
+        "without_speed_patches": status.speedless,
+        "nodes": [
+            {
+                "rank": node.rank,
+                "host": node.host,
+                "status": node.state.status,
+                "exit_code": node.state.exit_code,
+                "detail": node.state.detail,
+                "plan_sha256": node.plan,
+                "same": node.same,
+            }
+            for node in status.nodes
+        ],
+        "changed": status.changed,
+        **verdicts.document(status.last),
+    }

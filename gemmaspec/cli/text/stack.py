@@ -1,24 +1,27 @@
-"""Print results of starts, for people and as JSON."""
+"""Print results of starts, for people and as JSON.
+
+What `status --kubernetes` prints.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import verdicts
+from gemmaspec.cli.text import table, verdicts
 from gemmaspec.deploy.kept.attention import graphs_lost, of_running
 from gemmaspec.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.kept.stacks import Started
-    from gemmaspec.deploy.kept.verdicts import Last
-    from gemmaspec.deploy.start.dry_run import DryRun
+    from gemmaspec.deploy.kept.stacks import Last, Started
+    from gemmaspec.deploy.start.observe import DryRun
     from gemmaspec.deploy.start.starting import Running, StartProgress
+    from gemmaspec.deploy.views.pods import PodStatus
     from gemmaspec.engine.server import Server
     from gemmaspec.ready.first_request import Answer
     from gemmaspec.ready.phases import Phase
@@ -168,7 +171,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
 
 def _curl(server: Server) -> str:
     """Return a command that asks the server something which even a tiny model can answer."""
-    from gemmaspec.smoke.row import body_text, curl
+    from gemmaspec.smoke.check import body_text, curl
 
     body = body_text({"messages": [{"role": "user", "content": "Hello"}]}, model=server.model)
     return curl(server.base_url, body, file=None, key=server.needs_api_key, streams=False)
@@ -254,3 +257,52 @@ def _file_place(file: dict[str, Any]) -> str:
 def _clipped(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 100 else f"{line[:99]}…"
+
+
+_COLUMNS = (
+    table.Column("POD"),
+    table.Column("NAMESPACE", rank=2),
+    table.Column("PROFILE", rank=3),
+    table.Column("NODE", rank=4),
+    table.Column("STATE"),
+    table.Column("RESTARTS", rank=1),
+    table.Column("", wraps=True),
+)
+
+
+def show(found: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
+    """Print the pods as a table; with a profile named, what the first one's launcher reports, too."""
+    if as_json:
+        output.json_data({"pods": [_document(each) for each in found]})
+        return
+    if not found:
+        output.progress(
+            "no gemmaspec pods in this namespace; for another one: gemmaspec status --kubernetes --namespace NAME"
+        )
+        return
+    table.show(_COLUMNS, [_row(each) for each in found])
+    reports = [each.report for each in found if each.report]
+    if one and reports:
+        report_lines(dict(reports[0]))
+        if len(reports) > 1 and not any(each.findings for each in found):
+            output.told(f"  same      the plan and every patched file, in {len(reports)} of {len(found)} pods")
+    for each in found:
+        for finding in each.findings:
+            output.told(f"  CHANGED   {each.pod.name}: {finding}")
+
+
+def _row(one: PodStatus) -> tuple[str, ...]:
+    pod = one.pod
+    why = one.findings[0] if one.findings else pod.reason or one.problem.partition("\n")[0]
+    return pod.name, pod.namespace, one.profile, pod.node or "-", one.word, str(pod.restarts), why
+
+
+def _document(one: PodStatus) -> dict[str, Any]:
+    return {
+        **vars(one.pod),
+        "profile": one.profile,
+        "state": one.word,
+        "problem": one.problem or None,
+        "findings": one.findings,
+        "report": one.report,
+    }

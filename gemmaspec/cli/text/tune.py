@@ -10,8 +10,7 @@ from gemmaspec.cli.text import table
 from gemmaspec.deploy.speed.tune import Outcome
 from gemmaspec.deploy.speed.tune_field import Compared
 from gemmaspec.tune.next_arm import all_arms, minutes
-from gemmaspec.tune.settings import Settings
-from gemmaspec.tune.tried import Tried, worth
+from gemmaspec.tune.tried import Settings, Tried, worth
 
 
 def dry_run(compared: Compared, settings: Settings, *, as_json: bool) -> None:

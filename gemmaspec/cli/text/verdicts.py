@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.kept.verdicts import Last, Watching
+    from gemmaspec.deploy.kept.stacks import Last, Watching
 
 
 def ago(moment: float | None) -> str:

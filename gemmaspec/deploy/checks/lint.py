@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemmaspec import data
-from gemmaspec.deploy.kept.lockfile import release_of
-from gemmaspec.deploy.kept.models import models_of
+from gemmaspec.deploy.kept.models import models_of, release_of
 from gemmaspec.errors import ProfileError
 from gemmaspec.finding import Finding, Severity
 from gemmaspec.lint.check import check, vllm_for
 from gemmaspec.lint.machine import SLOW
-from gemmaspec.lint.rule import as_text
-from gemmaspec.lint.subject import Role
+from gemmaspec.lint.rule import Role, as_text
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.profile.load import Loaded, load_profile

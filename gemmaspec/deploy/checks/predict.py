@@ -21,14 +21,12 @@ from gemmaspec.patching.evidence import family_of
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.predict.predict import QUANTILE, Asked, Predicted, baseline_of, predict, predicted_json
 from gemmaspec.profile import limits
-from gemmaspec.profile.attention import backend_of
-from gemmaspec.profile.command import command_of, compile_of
+from gemmaspec.profile.command import backend_of, command_of, compile_of, vllm_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.meant import unknown_machine
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.nodes import need_one_machine
-from gemmaspec.profile.runs import vllm_of
+from gemmaspec.profile.rules import need_one_machine
 from gemmaspec.rows import MAX_BYTES, NONE, Row, Setting, parse_rows
 
 Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
@@ -116,7 +114,7 @@ def predicted(
 
 def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: MemoryPlan | None) -> Prediction:
     """Return what the shipped cells say, or the bound where none of them speaks for this server."""
-    from gemmaspec.deploy.checks.shipped import kind_of, shipped_for
+    from gemmaspec.deploy.checks.planned import kind_of, shipped_for
 
     profile = loaded.profile
     found = shipped_for(loaded, taken, plan)

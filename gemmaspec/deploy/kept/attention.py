@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.errors import GemmaspecError
-from gemmaspec.profile.attention import Role, backend_of
+from gemmaspec.profile.command import Role, backend_of
 from gemmaspec.profile.graphs import COST, GraphModes, as_logged, graph_modes, hurts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def expected(
     fp8: bool | None = None,
 ) -> dict[str, str | None]:
     """Return the backend of each model, as the layers of the profile's release, or of `vllm`, choose it."""
-    from gemmaspec.profile.runs import vllm_of
+    from gemmaspec.profile.command import vllm_of
     from gemmaspec.releases.facts import nearest, newest
 
     roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
@@ -83,8 +83,8 @@ def graphs_expected(
 def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
     """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
     from gemmaspec.machine import readings
+    from gemmaspec.profile.command import vllm_of
     from gemmaspec.profile.machines import ANY_GPU
-    from gemmaspec.profile.runs import vllm_of
     from gemmaspec.releases.facts import newest
 
     here = readings.gpus() if profile.machine == ANY_GPU and not elsewhere else None
@@ -179,9 +179,9 @@ class Graphs:
 
 def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
     """Return what a running server that drafts on a GPU lacks: as its log, else its vLLM has it; None for nothing."""
+    from gemmaspec.profile.command import vllm_of
     from gemmaspec.profile.load import load_profile
     from gemmaspec.profile.machines import MACHINES
-    from gemmaspec.profile.runs import vllm_of
     from gemmaspec.releases.facts import nearest, newest
 
     try:

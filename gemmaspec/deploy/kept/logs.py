@@ -13,8 +13,8 @@ from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.groups import is_group
 from gemmaspec.deploy.kept.stacks import FAILED_LOG, Started
 from gemmaspec.engine import tail as tail_of
+from gemmaspec.engine.identity import merged
 from gemmaspec.engine.lines import host_line, lines
-from gemmaspec.engine.merged import merged
 from gemmaspec.engine.process import LOG
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import GemmaspecError, UsageError

@@ -1,30 +1,34 @@
-"""`bench`: measure a profile with and without speculation, on one machine in one run."""
+"""`bench`: measure a profile with and without speculation, on one machine in one run.
+
+How long the rest of a run takes: its cells, and the starts of its servers.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import shlex
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec import __version__
-from gemmaspec.bench import result, settings
-from gemmaspec.bench.cells import Arm, Task, cells_of, order
-from gemmaspec.bench.page import page
-from gemmaspec.bench.prompts import Prompt, PromptSet, chosen
+from gemmaspec.bench import cells as settings
+from gemmaspec.bench import result
+from gemmaspec.bench.cells import Arm, Settings, Task, arms_of, as_json, cells_of, in_words, order
+from gemmaspec.bench.prompts import Prompt, PromptSet, chosen, page
 from gemmaspec.bench.result import RESULT
-from gemmaspec.bench.settings import Settings, arms_of, as_json, in_words
 from gemmaspec.deploy.kept import groups, measurements
-from gemmaspec.deploy.kept.signed import is_own, signature
+from gemmaspec.deploy.kept.measurements import is_own, signature
 from gemmaspec.deploy.kept.stacks import warn_of_neighbours
-from gemmaspec.deploy.speed import dummy
+from gemmaspec.deploy.speed import bench_server
 from gemmaspec.deploy.speed.bench_cells import OWN, Measuring, prompt_set
 from gemmaspec.deploy.speed.bench_patches import patch_arms
 from gemmaspec.deploy.speed.bench_server import Servers, Starts
-from gemmaspec.deploy.speed.time_left import TimeLeft
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError, Interrupted, PatchConflict, StartFailed, TimedOut, UsageError
@@ -34,6 +38,44 @@ from gemmaspec.measure.stream import Broken
 from gemmaspec.profile import limits
 from gemmaspec.profile.command import compile_of
 from gemmaspec.profile.load import Loaded, load_profile
+
+
+class TimeLeft:
+    """Learns from the cells and starts of this run."""
+
+    def __init__(self, *, starts: bool) -> None:
+        """`starts` says whether the run starts a server for each arm."""
+        self._starts = starts
+        self._running: Arm | None = None
+        self._cells: list[float] = []
+        self._started: list[float] = []
+
+    @contextlib.contextmanager
+    def starting(self, arm: Arm) -> Iterator[None]:
+        """Time the start of an arm, unless its server already runs."""
+        fresh, began = arm != self._running, time.monotonic()
+        yield
+        self._running = arm
+        if fresh:
+            self._started.append(time.monotonic() - began)
+
+    def measured(self, seconds: float) -> None:
+        """Note how long a cell took."""
+        self._cells.append(seconds)
+
+    def said(self, arms: Sequence[Arm]) -> str:
+        """Return what is left after the first of `arms`, the arms of the cells in their order; "" for nothing."""
+        cells = len(arms) - 1
+        if not cells:
+            return ""
+        starts = sum(one != other for one, other in itertools.pairwise(arms)) if self._starts else 0
+        minutes = cells * statistics.fmean(self._cells) / 60
+        if starts and self._started:
+            minutes += starts * statistics.fmean(self._started) / 60
+        took = f"about {minutes:.0f} min" if minutes >= 1 else "under a minute"
+        more = f" and {starts} server start{'s' if starts > 1 else ''}" if starts else ""
+        return f"; {cells} left{more}, {took}"
+
 
 REPORT: Final = "report.html"
 CONCURRENCIES: Final = (1, 4, 8)
@@ -91,7 +133,7 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
         groups.need_one_server(request.profile, loaded, "bench", url=True)
     if request.dummy_weights and (request.running or request.url):
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
-    prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
+    prompts = bench_server.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
     asked = _settings(request, loaded, prompts)
     run = _Run(request, asked, loaded, chosen(prompts, categories=asked.categories, each=asked.each), progress)
     return run.run()

@@ -1,47 +1,96 @@
-"""The servers of one run of bench: one per arm, started as `up` does it, or the one that already runs."""
+"""The servers of one run of bench: one per arm, started as `up` does it, or the one that already runs.
+
+What `--dummy-weights` replaces in a profile: its weights, and how drafts are accepted. Nothing else.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Arm
+from gemmaspec.bench.prompts import Prompt, PromptSet
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.attention import logged
+from gemmaspec.deploy.kept.models import models_of
 from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.speed.dummy import draws_lots, dummy_overrides
-from gemmaspec.deploy.start import speedless
+from gemmaspec.deploy.start import observe
 from gemmaspec.deploy.start.decide import UpRequest
 from gemmaspec.deploy.start.down import down
-from gemmaspec.deploy.start.resolve import cached, resolve
+from gemmaspec.deploy.start.prepare import cached, resolve
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.deploy.start.up import up
 from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import EngineName, Server, server_at
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.files import state_dir
 from gemmaspec.launcher import LEFT_OUT
 from gemmaspec.machine import nvidia
-from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import ServedModel, served
-from gemmaspec.measure.stream import Broken
-from gemmaspec.profile.attention import images_off
-from gemmaspec.profile.command import command_of
+from gemmaspec.measure.stream import Broken, speculates
+from gemmaspec.models.datasets import dummy_model
+from gemmaspec.profile.command import command_of, images_off, vllm_of
 from gemmaspec.profile.graphs import as_logged
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES, machine_of
 from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import vllm_of
 from gemmaspec.ready.failures import find_cause
 from gemmaspec.ready.first_request import api_key_for
-from gemmaspec.ready.logline import printable
-from gemmaspec.ready.tracebacks import root_exception
+from gemmaspec.ready.logline import printable, root_exception
 from gemmaspec.releases.facts import newest
 from gemmaspec.rows import GRAPH_MODES
+
+RATE: Final = 0.7
+"""Probability that a drafted token is accepted if those before it are."""
+NAME: Final = "dummy"
+PROMPTS: Final = PromptSet(
+    name=NAME,
+    sha256="",
+    prompts=tuple(
+        Prompt(id=f"{NAME}-{number}", category=NAME, messages=({"role": "user", "content": "Go on."},))
+        for number in range(1, 33)
+    ),
+)
+"""Dummy weights answer nothing, so that a prompt is its length: of them --each takes some, and fills them up."""
+
+
+def dummy_overrides(profile: str, overrides: Sequence[str], arm: Arm, note: Callable[[str], None]) -> tuple[str, ...]:
+    """Return the overrides that give an arm's server dummy weights, once its models' folders are made.
+
+    Raises what dummy_model raises.
+    """
+    run = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.alone).profile
+    return tuple(_overrides(run, arm, note))
+
+
+def draws_lots(run: Profile) -> bool:
+    """Return whether vLLM can accept drafts by lot on a machine: not on a CPU (utils/cpu_triton_utils.py, 0.32.0)."""
+    return bool(MACHINES[run.machine].gpus)
+
+
+def _overrides(run: Profile, arm: Arm, note: Callable[[str], None]) -> Iterator[str]:
+    into = state_dir() / NAME / run.name
+    for model in models_of(run):
+        made = dummy_model(model.model, model.folder if model.local else None, into=into / model.role, note=note)
+        yield f"{model.role}.model={json.dumps(str(made))}"
+        if model.revision:
+            yield f"{model.role}.revision="
+    if not run.serve.served_model_name:
+        yield f"serve.served_model_name={json.dumps(run.target.model)}"
+    yield "serve.load_format=dummy"
+    yield 'env.HF_HUB_OFFLINE="1"'
+    spec = run.speculative
+    if spec and draws_lots(run) and spec.rejection_sample_method != "synthetic":
+        rates = [round(RATE**place, 4) for place in range(1, arm.k + 1)]
+        yield "speculative.rejection_sample_method=synthetic"
+        yield f"speculative.synthetic_acceptance_rates={json.dumps(rates)}"
+
 
 _LOOK_S: Final = 30.0
 OF_SERVER: Final = (
@@ -295,7 +344,7 @@ def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
         engine = stacks.engine_of(started)
         report = engine.report(started.server)
         if report is not None:
-            found["patches"] = list(speedless.in_report(report))
+            found["patches"] = list(observe.in_report(report))
             left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
             found |= {"left_out": left_out} if left_out else {}
         of_log = logged(engine.logs(started.server))

@@ -17,8 +17,7 @@ from gemmaspec.bench.prompts import PromptSet, chosen
 from gemmaspec.deploy.kept.stacks import warn_of_neighbours
 from gemmaspec.deploy.speed.bench_cells import Measuring, prompt_set
 from gemmaspec.deploy.speed.bench_server import Servers, Starts
-from gemmaspec.deploy.speed.kernels import launches_of
-from gemmaspec.deploy.speed.tune_field import Compared
+from gemmaspec.deploy.speed.tune_field import Compared, launches_of
 from gemmaspec.deploy.start import tuned
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.engine.server import EngineName
@@ -26,16 +25,14 @@ from gemmaspec.errors import DifferencesFound, GemmaspecError, TimedOut, UsageEr
 from gemmaspec.files import read_regular, state_dir, write_whole
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
-from gemmaspec.patching.launches import OWN_LAUNCHES
+from gemmaspec.patching.evidence import OWN_LAUNCHES
 from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.stack.speed import speed_choice
-from gemmaspec.tune import stored
-from gemmaspec.tune.arms import with_launches
+from gemmaspec.tune import choose as stored
 from gemmaspec.tune.choose import Choice, choose
 from gemmaspec.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
-from gemmaspec.tune.settings import Settings
-from gemmaspec.tune.tried import Cell, Tried
+from gemmaspec.tune.tried import Cell, Settings, Tried, with_launches
 
 
 @dataclass(frozen=True, kw_only=True)

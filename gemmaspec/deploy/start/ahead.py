@@ -137,7 +137,7 @@ def _size(model: ModelRef) -> int | None:
 
 
 def _image_bytes(image: str) -> int | None:
-    from gemmaspec.engine import pulling
+    from gemmaspec.engine import image as pulling
 
     with contextlib.suppress(GemmaspecError):
         return pulling.download_bytes(image, pulling.architecture())

@@ -15,7 +15,7 @@ from gemmaspec.deploy.kept.owner import Caller
 from gemmaspec.deploy.kept.stacks import Options, Started
 from gemmaspec.engine.server import EngineName, Server, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.profile.engines import other_engines, uses_image
+from gemmaspec.profile.find import other_engines, uses_image
 from gemmaspec.profile.load import Loaded
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack.build import Stack

@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 
-from gemmaspec.deploy.kept import claims, stacks
+from gemmaspec.deploy.kept import groups, stacks
 from gemmaspec.deploy.kept.owner import owned
 from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.engine import record
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import UnreadableFile
-from gemmaspec.profile.engines import ENGINES
+from gemmaspec.profile.find import ENGINES
 
 
 def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
@@ -38,7 +38,7 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
         if not damaged and not started.was_undone:
             with contextlib.suppress(GemmaspecError):  # it is stopped, whether that can be written down or not
                 stacks.save(dataclasses.replace(started, outcome="stopped"))
-        claims.settle(name, None)
+        groups.settle(name, None)
     return was_running
 
 
@@ -48,7 +48,7 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
     Other commands that work on the stack are not waited for. Raises GemmaspecError for a process that survives, and for
     a container engine that does not answer.
     """
-    from gemmaspec.engine.orphans import marked
+    from gemmaspec.engine.tail import marked
 
     ended = False
     for lost in marked(name, stacks.stack_folder(name)):
@@ -68,7 +68,7 @@ def _end_orphan(name: str) -> bool:
     """Stop a server whose stack's folder was deleted; return whether it still ran."""
     lost = stacks.orphaned().get(name)
     ended = bool(lost) and record.end(lost, grace_s=Server.stop_grace_s) if lost else False
-    claims.settle(name, None)
+    groups.settle(name, None)
     return ended
 
 

@@ -19,14 +19,11 @@ from gemmaspec import records
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.stacks import RECORD, Started
 from gemmaspec.deploy.start import lock
-from gemmaspec.deploy.start.prepare import prepare
-from gemmaspec.deploy.start.resolve import cached, resolve
+from gemmaspec.deploy.start.prepare import cached, prepare, resolve
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import make_folder, state_dir
-from gemmaspec.lock.document import Lock
-from gemmaspec.lock.pinned import pinned
-from gemmaspec.lock.text import MAX_CHARACTERS, lock_text, parse_lock
+from gemmaspec.lock.document import MAX_CHARACTERS, Lock, lock_text, parse_lock, pinned
 from gemmaspec.profile.load import Loaded
 from gemmaspec.stack.build import STACK_FILES, Stack
 from gemmaspec.stack.folder import read_file

@@ -7,21 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.lockfile import DamagedLock, lock_file, read_lock
-from gemmaspec.deploy.kept.models import ModelRef, models_of
+from gemmaspec.deploy.kept.models import DamagedLock, ModelRef, lock_file, models_of, read_lock
 from gemmaspec.deploy.kept.owner import owned
-from gemmaspec.deploy.start.resolve import Commit, cached, known_now, resolve, runtime_versions
+from gemmaspec.deploy.start.prepare import Commit, cached, known_now, resolve, runtime_versions
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.lock.document import Lock
-from gemmaspec.lock.moved import Moved, moved
-from gemmaspec.lock.pinned import pinned
-from gemmaspec.lock.text import lock_text
+from gemmaspec.lock.document import Lock, Moved, lock_text, moved, pinned
 from gemmaspec.models import access
 from gemmaspec.models.hub import Unreachable
-from gemmaspec.profile.engines import uses_image
+from gemmaspec.profile.find import uses_image
 from gemmaspec.profile.load import Loaded, load_profile
 
 

@@ -1,34 +1,123 @@
-"""What decides a start: the profile, the engine, what runs under its name, and what is on this machine."""
+"""What decides a start: the profile, the engine, what runs under its name, and what is on this machine.
+
+Patches for speed that may be why a start has failed, or why a server goes wrong.
+
+`up --dry-run`: what `up` would do.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
+from gemmaspec import data
 from gemmaspec.deploy.checks.lint import stop_on_errors
 from gemmaspec.deploy.kept import stacks
+from gemmaspec.deploy.kept.attention import graphs_ahead
 from gemmaspec.deploy.kept.fleet import hosts_of, nodes_of
 from gemmaspec.deploy.kept.models import ModelRef, hub_is_off, models_of, server_cache
 from gemmaspec.deploy.kept.owner import this_command
-from gemmaspec.deploy.start import speedless
-from gemmaspec.deploy.start.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
+from gemmaspec.deploy.start import lock
+from gemmaspec.deploy.start.ahead import Ahead, ahead
+from gemmaspec.deploy.start.decide import FoundStack, Here, ModelSeen, Observed, Start, UpRequest, decide
 from gemmaspec.deploy.start.prepare import prepare, runtime_spec
 from gemmaspec.engine.choose import choose_engine, engine_of_nodes
 from gemmaspec.engine.identity import image_identity
-from gemmaspec.engine.server import Engine
-from gemmaspec.errors import GemmaspecError, UsageError
+from gemmaspec.engine.server import Engine, EngineName, Server
+from gemmaspec.errors import GemmaspecError, StartFailed, UsageError
 from gemmaspec.files import UnreadableFile
 from gemmaspec.fleet.hosts import Host
 from gemmaspec.models import access
-from gemmaspec.models.hub_cache import is_commit
-from gemmaspec.profile.engines import ENGINES, uses_image
-from gemmaspec.profile.find import is_path
+from gemmaspec.models.hub import is_commit
+from gemmaspec.patching.patch import Shelf
+from gemmaspec.profile.find import ENGINES, is_path, uses_image
 from gemmaspec.profile.load import Loaded, load_profile, replica_of
+from gemmaspec.ready.failures import find_cause
+from gemmaspec.ready.known_failures import ENVIRONMENT
+from gemmaspec.ready.logline import message_of
 from gemmaspec.runtime.managed import describe
 from gemmaspec.runtime.spec import RuntimeSpec
 from gemmaspec.stack import folder as stack_files
+from gemmaspec.stack.speed import speed_choice
+
+OFF: Final = "patches.speed=off"
+_LINES: Final = 4000
+_APPLIED: Final = re.compile(r"gemmaspec: patch (?P<patch>[a-z0-9-]{1,80}): applies\b")
+_FRAME: Final = re.compile(r'  File "[^"]{0,400}?(?P<path>vllm/[^"]{1,300}\.py)", line \d')
+_OF_KERNELS: Final = re.compile(
+    r"CUDA error|illegal memory|device-side assert|misaligned|triton|kernel|shared memory", re.IGNORECASE
+)
+"""What an error says that a changed kernel can cause, wherever it is raised: kernels run later than they are called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """The patches for speed of a start that failed."""
+
+    patches: tuple[str, ...]
+    named: tuple[str, ...]
+    """Those whose code is in a traceback of the log."""
+
+    def __str__(self) -> str:
+        if self.named:
+            return f"its log has a traceback through code of {', '.join(self.named)}"
+        names = ", ".join(self.patches)
+        return f"{names} {'was' if len(self.patches) == 1 else 'were'} in, and may be the cause"
+
+
+def speed_files(plan: str) -> dict[str, frozenset[str]]:
+    """Return the patches for speed in the text of a plan.json, each with the files that it changes."""
+    try:
+        rows = [one for one in json.loads(plan)["patches"] if one.get("purpose") == "speed"]
+        return {
+            str(row["id"]): frozenset(str(file["path"]) for one in row["variants"] for file in one["files"])
+            for row in rows
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def suspicion(files: Mapping[str, str], lines: Sequence[str], error: GemmaspecError) -> Suspicion | None:
+    """Return the patches for speed that may be why a start failed; None if there are none, or something else is.
+
+    `files` are the stack's, `lines` its log; without a log, every patch of the plan counts as applied.
+    """
+    planned = speed_files(files.get("plan.json", ""))
+    if not planned or not isinstance(error, StartFailed) or error.exit_code == ENVIRONMENT:
+        return None
+    messages = [message_of(line) for line in lines]
+    applied = {found["patch"] for text in messages if (found := _APPLIED.match(text))}
+    inside = tuple(name for name in planned if name in applied or not lines)
+    if not inside:
+        return None
+    seen = {found["path"] for text in messages if (found := _FRAME.match(text))}
+    named = tuple(name for name in inside if planned[name] & seen)
+    cause = find_cause(lines)
+    if not named and cause and not cause.failure.general and not _OF_KERNELS.search(cause.message):
+        return None
+    return Suspicion(patches=inside, named=named)
+
+
+def log_of(engine: Engine, server: Server) -> list[str]:
+    """Return the end of a server's log; nothing if it cannot be read."""
+    try:
+        return list(engine.logs(server, tail=_LINES))
+    except (GemmaspecError, OSError):
+        return []
+
+
+def in_report(report: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the patches for speed that a running server has."""
+    rows = report.get("patches") if report else None
+    found = [row for row in rows or () if isinstance(row, dict) and row.get("purpose") == "speed"]
+    return tuple(sorted(str(row.get("patch")) for row in found if row.get("state") in ("applies", "applied")))
 
 
 def has_replicas(request: UpRequest) -> bool:
@@ -67,7 +156,7 @@ def load_request(request: UpRequest) -> Loaded:
 
 def without_speed(request: UpRequest) -> UpRequest:
     """Return the same request without patches for speed."""
-    return dataclasses.replace(request, overrides=(*request.overrides, speedless.OFF))
+    return dataclasses.replace(request, overrides=(*request.overrides, OFF))
 
 
 def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[Observed, Engine]:
@@ -175,3 +264,68 @@ def _image(image: str | None) -> Here:
     with contextlib.suppress(GemmaspecError):
         return "here" if image_identity(image) else "missing"
     return "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """What `up` would do, for people."""
+
+    engine: EngineName
+    why: str
+    joins: bool
+    """It already runs unchanged, so only the probe would be sent."""
+    stops: str | None
+    """What runs now and would be stopped first."""
+    ahead: Ahead | None
+    """Image, runtime and models that are not on this machine, and how long it takes; None if it runs already."""
+    files: tuple[str, ...]
+    command: str
+    environment: tuple[str, ...]
+    """Names of variables, never their values."""
+    hosts: tuple[str, ...]
+    """The machines of a server that spans several, by rank."""
+    offline: str
+    """Whether the server is told not to use the Hugging Face Hub."""
+    expects: str
+    graphs: tuple[str, ...] = ()
+    """The CUDA graphs that it would lack, and what brings them back."""
+    speed_patches: Sequence[str] = ()
+    """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other patches for speed, and why it would not try them."""
+
+
+def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
+    """Return what `up` would do. Changes nothing; asks the engine, and for the sizes of what is missing.
+
+    Raises DifferencesFound where `up` would refuse what its lock does not pin.
+    """
+    observed, _ = observe(request, load_request(request), note)
+    start = decide(request, observed)
+    if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
+        lock.check_runtime(start.locked_runtime)
+    profile = observed.loaded.profile
+    speed = speed_choice(profile, Shelf(data.patch_folders()))
+    return DryRun(
+        engine=start.engine,
+        why=start.why,
+        joins=start.joins,
+        stops=_stops(start),
+        ahead=None if start.joins else ahead(start),
+        files=tuple(str(start.server.folder / name) for name in sorted(start.files)),
+        command=shlex.join(start.command),
+        environment=start.environment,
+        hosts=start.started.options.hosts,
+        offline=start.offline,
+        expects=start.expects,
+        graphs=graphs_ahead(profile, elsewhere=bool(start.started.options.hosts)),
+        speed_patches=tuple(speed.taken),
+        left_out=speed.left_out,
+    )
+
+
+def _stops(start: Start) -> str | None:
+    if not start.replaces:
+        return None
+    before = start.replaces.started
+    return f"{before.server.name} ({before.engine}, port {before.server.port})"

@@ -14,13 +14,13 @@ from typing import Final, Protocol
 from gemmaspec.deploy.kept.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.deploy.start import lock
 from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.engine import pulling
+from gemmaspec.engine import image as pulling
 from gemmaspec.engine.choose import choose_engine
 from gemmaspec.engine.image import not_pulled_here
 from gemmaspec.engine.server import Engine, EngineName
 from gemmaspec.errors import EnvironmentMissing, Interrupted, UsageError
 from gemmaspec.models.download import Cache, CommitFiles, RemoteFile, list_files
-from gemmaspec.profile.engines import uses_image
+from gemmaspec.profile.find import uses_image
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.runtime.managed import describe, ensure_runtime
 from gemmaspec.runtime.spec import RuntimeSpec

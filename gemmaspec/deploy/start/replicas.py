@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gemmaspec.deploy.kept import claims, groups, stacks
+from gemmaspec.deploy.kept import groups, stacks
 from gemmaspec.deploy.kept.groups import Group
 from gemmaspec.deploy.kept.owner import owned
 from gemmaspec.deploy.kept.stacks import Options, stack_folder
@@ -18,8 +18,8 @@ from gemmaspec.deploy.start import up as single
 from gemmaspec.deploy.start.decide import FoundStack, UpRequest, decide
 from gemmaspec.deploy.start.observe import load_request, observe, observe_stack
 from gemmaspec.deploy.start.roll import Rolled, Rolling
-from gemmaspec.deploy.start.rollback import current, restore
 from gemmaspec.deploy.start.starting import Running, StartProgress, Told
+from gemmaspec.deploy.start.up import current, restore
 from gemmaspec.deploy.start.wait import until_nobody_starts_it, wait
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.choose import choose_engine
@@ -32,7 +32,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.replica import BIND, cores_in, devices_of, replica_name, router_of
 from gemmaspec.rolling.steps import End, Found, Roll, RouterFound, steps
-from gemmaspec.runtime.router import ensure_router, router_program
+from gemmaspec.runtime.spec import ensure_router, router_program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def up(request: UpRequest, progress: StartProgress, *, command: str = "up") -> R
         serve = _serving(request, loaded)
         rolling = Rolling(group=group, roll=roll, before=before, command=command, told=told, serve=serve)
         rolled = _completed(rolling)
-        claims.settle(name, group.router.port)
+        groups.settle(name, group.router.port)
         return rolled
 
 
@@ -163,7 +163,7 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
             except GemmaspecError as error:
                 errors.append(error)
                 groups.write_audit(name, "down", one, error.message)
-        claims.settle(name, None)
+        groups.settle(name, None)
         if errors:
             raise errors[0]
         groups.save(dataclasses.replace(group, stopped=True))
@@ -262,7 +262,7 @@ def _ensure_cores(loaded: Loaded, note: Callable[[str], None]) -> None:
 
 
 def _ensure_ports(router: Router) -> None:
-    claims.claim(router.port, router.name)
+    groups.claim(router.port, router.name)
     routers.ensure_ports(router)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from gemmaspec.deploy.kept import claims, stacks
+from gemmaspec.deploy.kept import groups, stacks
 from gemmaspec.deploy.kept.logs import keep_log
 from gemmaspec.deploy.kept.models import TINY, ModelRef, check_access, check_folder, hub_answers, place
 from gemmaspec.deploy.kept.owner import Owner, Terminated
@@ -169,7 +169,7 @@ def check(start: Start, engine: Engine, told: Told) -> None:
     """
     told.doing("checking")
     if not start.remote:
-        claims.claim(start.server.port, start.server.name)
+        groups.claim(start.server.port, start.server.name)
     for one in start.folders:
         check_folder(one)
     check_access(start.ask_access, note=told.note)
@@ -266,9 +266,9 @@ def ports_settled(start: Start) -> Iterator[None]:
     except BaseException:
         before = start.replaces
         kept = bool(before) and stacks.look(before.started).status not in ("absent", "exited") if before else False
-        claims.settle(name, before.started.server.port if before and kept else None)
+        groups.settle(name, before.started.server.port if before and kept else None)
         raise
-    claims.settle(name, None if start.remote else start.server.port)
+    groups.settle(name, None if start.remote else start.server.port)
 
 
 @contextlib.contextmanager

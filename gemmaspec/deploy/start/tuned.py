@@ -1,24 +1,76 @@
-"""Tuned profiles: where they are written, and whether a machine is still the one they were measured on."""
+"""Tuned profiles: where they are written, and whether a machine is still the one they were measured on.
+
+`render`: a stack is written without losing any of the user's files; objects of a cluster are built and checked.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.deploy.start.resolve import cached, plan_digest, resolve
+from gemmaspec.cluster.build import Manifests, build_manifests
+from gemmaspec.cluster.names import yaml_text
+from gemmaspec.cluster.settings import Settings
+from gemmaspec.deploy.kept.models import lock_file
+from gemmaspec.deploy.kept.owner import owned
+from gemmaspec.deploy.kept.stacks import stack_folder
+from gemmaspec.deploy.start.lock import as_locked, by_lock
+from gemmaspec.deploy.start.prepare import cached, plan_digest, resolve
+from gemmaspec.engine import kubectl
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.files import write_whole
 from gemmaspec.machine import nvidia
+from gemmaspec.profile.command import settings_digest
 from gemmaspec.profile.find import own_folder, profile_folders
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.profile.model import Profile
-from gemmaspec.profile.runs import settings_digest
-from gemmaspec.profile.tuned import Tuned, TunedLoad
-from gemmaspec.tune.choose import Choice
-from gemmaspec.tune.written import profile_text
+from gemmaspec.profile.model import Profile, Tuned, TunedLoad
+from gemmaspec.stack import folder as stack_files
+from gemmaspec.stack.folder import Rendered
+from gemmaspec.tune.choose import Choice, profile_text
+
+
+def render(loaded: Loaded, stack: Rendered, out: Path, *, force: bool = False) -> list[str]:
+    """Write the stack into `out` and return the names of its files.
+
+    Unless `force`, raises UsageError for files that gemmaspec did not write or that were changed since. Raises
+    EnvironmentMissing for a file that cannot be written, GemmaspecError if another command has locked the folder.
+    """
+    name = loaded.profile.name
+    in_state = out.absolute() == stack_folder(name)
+    with owned(name, "render") if in_state else contextlib.nullcontext():
+        if not force and (strange := stack_files.strangers(stack, out)):
+            raise UsageError(
+                f"gemmaspec did not write {', '.join(map(str, strange))}, or it was changed since. Nothing was written",
+                hint=f"gemmaspec render {loaded.typed} --out {out} --force    # overwrites or removes it",
+            )
+        return stack_files.write(stack, out)
+
+
+def manifests(loaded: Loaded, settings: Settings, *, locked: bool, note: Callable[[str], None]) -> Manifests:
+    """Render a profile for a cluster, with image and revisions as its lock pins them, if it has one.
+
+    `locked` demands that nothing has moved since. Raises what as_locked and build_manifests raise.
+    """
+    pinned = as_locked(loaded, "docker") if locked else by_lock(loaded, "docker", note)
+    if "@" in (pinned.profile.image or ""):
+        note(f"image by digest, as {lock_file(loaded)} pins it" if pinned is not loaded else "image by digest")
+    else:
+        note(f"image by tag, which can move: gemmaspec lock {loaded.typed} --engine docker pins its digest")
+    return build_manifests(pinned, settings)
+
+
+def validate(rendered: Manifests, *, namespace: str | None, note: Callable[[str], None]) -> None:
+    """Have the API server check every object, and note what it accepts.
+
+    Raises GemmaspecError naming each object and field that is refused, EnvironmentMissing without a cluster to ask.
+    """
+    said = kubectl.dry_run(yaml_text(list(rendered.objects.values())), namespace=namespace)
+    note("\n".join(f"the cluster accepts {line}" for line in said.splitlines() if line.strip()))
+
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MOVES: Final = ("image.name", "target.asked", "draft.asked")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gemmaspec.deploy.views import doctor_engine, doctor_machine
+from gemmaspec.deploy.views import doctor_machine, doctor_subject
 from gemmaspec.deploy.views.doctor_subject import DoctorSubject
 from gemmaspec.doctor.result import CheckResult, failed
 from gemmaspec.engine.choose import choose_engine
@@ -32,12 +32,12 @@ class Examined:
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("docker", doctor_engine.docker),
-    ("nvidia runtime", doctor_engine.nvidia_runtime),
-    ("lock", doctor_engine.lock),
-    ("image", doctor_engine.image),
-    ("runtime", doctor_engine.runtime),
-    ("gpu", doctor_engine.gpu),
+    ("docker", doctor_subject.docker),
+    ("nvidia runtime", doctor_subject.nvidia_runtime),
+    ("lock", doctor_subject.lock),
+    ("image", doctor_subject.image),
+    ("runtime", doctor_subject.runtime),
+    ("gpu", doctor_subject.gpu),
     ("memory", doctor_machine.memory),
     ("models", doctor_machine.models),
     ("disks", doctor_machine.disks),
@@ -58,7 +58,7 @@ def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequenc
             if engine
             else "docker: the profile has no vLLM release for the process engine (runtime.vllm)"
         )
-        chosen = doctor_engine.silent_docker()
+        chosen = doctor_subject.silent_docker()
     subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
     rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
     return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)

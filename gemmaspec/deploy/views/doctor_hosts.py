@@ -13,13 +13,13 @@ from gemmaspec.deploy.kept.models import models_of
 from gemmaspec.doctor.hosts import HostReading, fleet_lines, parse_seen, rows
 from gemmaspec.doctor.result import CheckResult, failed
 from gemmaspec.engine.docker import DockerEngine
-from gemmaspec.engine.look import look
+from gemmaspec.engine.fleet import look
+from gemmaspec.engine.identity import together
 from gemmaspec.engine.server import Node
-from gemmaspec.engine.together import together
 from gemmaspec.errors import GemmaspecError
 from gemmaspec.files import state_dir
 from gemmaspec.fleet.hosts import Host
-from gemmaspec.models.hub_cache import is_commit
+from gemmaspec.models.hub import is_commit
 from gemmaspec.profile.command import command_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.stack.paths import on_host

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING
 
 from gemmaspec.deploy.kept.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.deploy.views.doctor_subject import DoctorSubject
-from gemmaspec.doctor.machine import (
+from gemmaspec.doctor.result import (
+    CheckResult,
     clock_row,
     container_shm_row,
     disk_row,
+    failed,
     memory_row,
+    ok,
     open_files_row,
     shm_row,
+    skipped,
+    warning,
 )
-from gemmaspec.doctor.result import CheckResult, failed, ok, skipped, warning
-from gemmaspec.engine import port as ports
+from gemmaspec.engine import lines as ports
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.errors import GemmaspecError, ProfileError
 from gemmaspec.files import state_dir

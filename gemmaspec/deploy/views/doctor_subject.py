@@ -1,27 +1,38 @@
-"""What the doctor examines: the machine, and possibly a profile."""
+"""What the doctor examines: the machine, and possibly a profile.
+
+The doctor's checks of what runs a profile: docker, its image, the runtime, the GPU.
+
+A script of launcher/ that runs on the GPU, in the Python that would run vLLM: it has torch, this one has not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import Final
 
 from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.lockfile import read_lock, release_of
-from gemmaspec.deploy.start.prepare import prepare
-from gemmaspec.deploy.start.resolve import runtime_versions
-from gemmaspec.doctor.gpu import Gpus
+from gemmaspec.deploy.kept.models import read_lock, release_of
+from gemmaspec.deploy.start.prepare import prepare, runtime_spec, runtime_versions
+from gemmaspec.doctor.result import CheckResult, Gpus, capability_row, driver_row, failed, gpu_row, ok, skipped, warning
+from gemmaspec.engine import lines
 from gemmaspec.engine.docker import DockerEngine
 from gemmaspec.engine.identity import Identity, image_identity
+from gemmaspec.engine.image import not_pulled_here
 from gemmaspec.engine.server import Engine, EngineName, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError
-from gemmaspec.lock.document import Lock, Versions
+from gemmaspec.lock.document import Lock, Versions, moved
 from gemmaspec.machine import readings
 from gemmaspec.models.hub import Unreachable
-from gemmaspec.profile.engines import uses_image
+from gemmaspec.profile.find import uses_image
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
+from gemmaspec.releases.facts import facts_for
+from gemmaspec.runtime.managed import describe
 from gemmaspec.trees.versions import image_versions
 
 
@@ -128,3 +139,178 @@ class DoctorSubject:
             return bool(started and stacks.engine_of(started).state(started.server).status == "running")
         except GemmaspecError:
             return False
+
+
+_SILENT: Final = "the docker daemon does not answer"
+
+
+def silent_docker() -> DockerEngine:
+    """Return the docker engine even if its daemon does not answer."""
+    return DockerEngine()
+
+
+def docker(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the command, the daemon and Compose; they are optional if the process engine can run the profile."""
+    if subject.forced and not uses_image(subject.forced):
+        yield skipped("docker", f"the {subject.forced} engine was requested")
+        return
+    if subject.profile and not subject.uses_docker and not subject.docker_answers:
+        yield skipped("docker", "no daemon answers; `up` will run this profile with the process engine")
+        return
+    engine = subject.docker or DockerEngine()
+    needed = subject.uses_docker
+    yield _tried("docker client", lines.client_version, needed=needed)
+    yield _tried("docker daemon", lambda: f"{engine.ping()} at {engine.endpoint}", needed=needed)
+    yield _tried("docker compose", lines.ensure_compose_v2, needed=needed)
+
+
+def nvidia_runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether docker can use GPUs."""
+    if subject.docker is None:
+        return
+    if not subject.docker_answers:
+        yield skipped("nvidia runtime", _SILENT)
+        return
+    if not subject.wants_gpu and (subject.profile or subject.gpus is None):
+        yield skipped("nvidia runtime", "no GPU is needed" if subject.profile else "there is no GPU here")
+        return
+    subject.docker.ensure_nvidia()
+    yield ok("nvidia runtime", "docker can use GPUs")
+
+
+def lock(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Warn about a lock that cannot be read; only `up` without --locked ignores it."""
+    if subject.bad_lock:
+        yield warning("lock", subject.bad_lock.message, subject.bad_lock.hint)
+
+
+def image(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether the image is on this machine and is the one that the lock pins."""
+    profile = subject.profile
+    if profile is None or not subject.uses_docker:
+        return
+    if not subject.docker_answers:
+        yield skipped("image", _SILENT)
+        return
+    if not profile.image:
+        yield failed(
+            "image", "the profile has no image, and the docker engine needs one", "set `image:` in the profile"
+        )
+    elif subject.image is None:
+        why = not_pulled_here(profile.image)
+        pulled = f"{profile.image} is not on this machine; `up` will pull it"
+        yield failed("image", why.message, why.hint) if why else warning("image", pulled, _pull(subject))
+    else:
+        found = subject.image.digest or f"{subject.image.id}, built on this machine"
+        versions = f", vllm {subject.versions.vllm}" if subject.versions else ""
+        yield ok("image", f"{profile.image} is {found}{versions}")
+        yield from _locked_image(subject)
+
+
+def _locked_image(subject: DoctorSubject) -> Iterator[CheckResult]:
+    locked, now = subject.lock.image if subject.lock else None, subject.image
+    if locked is None or now is None:
+        return
+    if locked.id == now.id or (locked.digest and locked.digest == now.digest):
+        yield ok("locked image", "matches the lock")
+        return
+    message = f"the lock pins {locked.digest or locked.id}; `up` without --locked runs the local image"
+    yield warning("locked image", message, f"gemmaspec up {_profile(subject)} --locked    # or lock again")
+
+
+def runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the process engine's environment."""
+    if subject.loaded is None or subject.uses_docker:
+        return
+    found = subject.versions
+    if found:
+        yield ok("runtime", f"vllm {found.vllm}, torch {found.torch}, transformers {found.transformers}")
+        facts = {f"versions.{name}": version for name, version in found.model_dump().items()}
+        for change in moved(subject.lock.facts(), facts) if subject.lock else ():
+            yield warning("locked runtime", str(change), f"gemmaspec lock {_profile(subject)}")
+    elif subject.loaded.profile.runtime.python:
+        python = subject.loaded.profile.runtime.python
+        yield failed("runtime", f"{python} has no vllm", f"{python} -m pip install vllm")
+    elif not describe(runtime_spec(subject.loaded)).complete:
+        yield warning("runtime", "not built yet; `up` will build it", _pull(subject, engine=True))
+
+
+def gpu(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the GPU, what it cannot do in this vLLM, and the driver."""
+    wanted = MACHINES[subject.profile.machine].compute_capability if subject.profile else None
+    found = subject.gpus
+    yield gpu_row(found, wanted=subject.wants_gpu, capability=wanted)
+    if found is None or (subject.profile and not subject.wants_gpu):
+        return
+    facts = facts_for(subject.vllm.partition("+")[0]) if subject.vllm else None
+    if row := capability_row(found.capabilities[0] if found.capabilities else None, facts):
+        yield row
+    yield driver_row(found, require=_required(subject), **_cuda(subject))
+
+
+def _required(subject: DoctorSubject) -> str | None:
+    return subject.image.environment.get("NVIDIA_REQUIRE_CUDA") if subject.image else None
+
+
+def _cuda(subject: DoctorSubject) -> dict[str, str]:
+    """Return the required CUDA version, and what requires it."""
+    if subject.image:
+        return {"cuda": subject.image.environment.get("CUDA_VERSION", ""), "where": "the image"}
+    if subject.versions:
+        build = subject.versions.torch.partition("+cu")[2]
+        return {"cuda": f"{build[:-1]}.{build[-1]}" if build.isdigit() else "", "where": "the runtime's torch"}
+    if subject.vllm is None:
+        return {"cuda": "", "where": ""}
+    facts = facts_for(subject.vllm)
+    return {"cuda": facts.cuda if facts else "", "where": f"the released image of vllm {subject.vllm}"}
+
+
+def _tried(name: str, look: Callable[[], str], *, needed: bool) -> CheckResult:
+    try:
+        return ok(name, look())
+    except GemmaspecError as error:
+        if needed:
+            return failed(name, error.message, error.hint)
+        return warning(name, f"{error.message}; `up` will use the process engine", error.hint)
+
+
+def _pull(subject: DoctorSubject, *, engine: bool = False) -> str:
+    return f"gemmaspec pull {_profile(subject)}{' --engine process' if engine else ''}"
+
+
+def _profile(subject: DoctorSubject) -> str:
+    return subject.loaded.typed if subject.loaded else "PROFILE"
+
+
+_IN_CONTAINER: Final = "/gemmaspec/launcher"
+
+
+def said_on_gpu(subject: DoctorSubject, server: Server, script: Path, *arguments: str, limit_s: int) -> list[str]:
+    """Return the last lines that a script prints on stderr, in a container of the image or with the runtime's Python.
+
+    `limit_s` is for a process; a container has half an hour. Raises EnvironmentMissing if it cannot be run.
+    """
+    if subject.runs_now:
+        raise EnvironmentMissing("its server uses the GPU now", hint=f"gemmaspec down {server.name}")
+    if subject.uses_docker:
+        return _in_container(subject, server, script, arguments)
+    if server.python is None or not server.python.exists():
+        raise EnvironmentMissing("the environment with vLLM is missing", hint=f"gemmaspec pull {server.name}")
+    command = (str(server.python), str(script), *arguments)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise EnvironmentMissing(f"{server.python} cannot be run, or took more than {limit_s} s") from None
+    return done.stderr.strip().splitlines()
+
+
+def _in_container(subject: DoctorSubject, server: Server, script: Path, arguments: tuple[str, ...]) -> list[str]:
+    if subject.image is None or subject.profile is None:
+        raise EnvironmentMissing("the image is not on this machine", hint=f"gemmaspec pull {server.name}")
+    if subject.engine.remote:
+        raise EnvironmentMissing("the docker daemon is on another machine")
+    from gemmaspec.engine.once import SharedFolder, run_once  # Docker's SDK is slow to import
+
+    mounts = (SharedFolder(folder=script.parent, at=_IN_CONTAINER, read_only=True),)
+    command = (f"{_IN_CONTAINER}/{script.name}", *arguments)
+    return run_once(subject.image.id, subject.profile.container.python, command, mounts, gpus=True)[1]

@@ -17,8 +17,8 @@ from gemmaspec.deploy.kept import stacks
 from gemmaspec.deploy.kept.fleet import load_fleet, nodes_of
 from gemmaspec.deploy.start import knowngood
 from gemmaspec.deploy.start.prepare import runtime_spec
+from gemmaspec.engine.identity import together
 from gemmaspec.engine.server import Node
-from gemmaspec.engine.together import together
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, ProfileError, UsageError
 from gemmaspec.files import UnreadableFile, state_dir
 from gemmaspec.profile.find import profile_folders, profile_names
@@ -128,7 +128,7 @@ def _prompts(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
 
 def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     """Yield the unused volumes of the docker CLI's daemon, then those of each other machine that this state knows."""
-    from gemmaspec.engine import volumes
+    from gemmaspec.engine import image as volumes
 
     nodes = [node for node in _known_nodes(note) if not volumes.same_daemon(node)]
     calls = {"": functools.partial(volumes.unused, _PREFIX)}
@@ -164,7 +164,7 @@ def _known_nodes(note: Callable[[str], None]) -> list[Node]:
 
 
 def _remove_volume(one: Garbage) -> None:
-    from gemmaspec.engine import volumes
+    from gemmaspec.engine import image as volumes
 
     volumes.remove(one.name, one.node)
 

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.deploy.kept import measurements, stacks
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.kept.verdicts import keep_smoke
+from gemmaspec.deploy.kept.stacks import Started, keep_smoke
 from gemmaspec.engine.http import exchange
 from gemmaspec.engine.server import Server, server_at
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import write_whole
-from gemmaspec.measure.chat import ChatAsking, ask_all
-from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import served
+from gemmaspec.measure.stream import ChatAsking, ask_all, speculates
 from gemmaspec.profile.command import command_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile
@@ -29,11 +27,24 @@ from gemmaspec.ready.first_request import api_key_for
 from gemmaspec.ready.logline import printable
 from gemmaspec.redact import redact
 from gemmaspec.rows import Row
-from gemmaspec.smoke.answer import ChatAnswer
-from gemmaspec.smoke.bodies import book
+from gemmaspec.smoke.answer import ChatAnswer, book
 from gemmaspec.smoke.catalogue import CHECKS, budget_s, chosen
-from gemmaspec.smoke.check import Ask, Check, Need, Offer, Received, judged, skipped
-from gemmaspec.smoke.row import LONGEST_BODY, SmokeRow, Verdict, body_text, curl, fix_of, verdict_of
+from gemmaspec.smoke.check import (
+    LONGEST_BODY,
+    Ask,
+    Check,
+    Need,
+    Offer,
+    Received,
+    SmokeRow,
+    Verdict,
+    body_text,
+    curl,
+    fix_of,
+    judged,
+    skipped,
+    verdict_of,
+)
 
 TOGETHER: Final = 8
 BODIES: Final = "smoke"

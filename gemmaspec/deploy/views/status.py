@@ -13,23 +13,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from gemmaspec.deploy.kept import owner, stacks
 from gemmaspec.deploy.kept.attention import Graphs, Logged, graphs_lost, of_running
 from gemmaspec.deploy.kept.logs import next_after, why_ended
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.kept.verdicts import Last, hang_of, last_verdicts
-from gemmaspec.deploy.start import speedless
+from gemmaspec.deploy.kept.stacks import Last, Started, hang_of, last_verdicts
+from gemmaspec.deploy.start import observe as speedless
 from gemmaspec.engine.choose import engine_of_nodes, seats
 from gemmaspec.engine.lines import split_host
 from gemmaspec.engine.server import Engine, Server, State
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, other_owner
-from gemmaspec.fleet.agree import same_as
-from gemmaspec.live.counters import Counters
-from gemmaspec.measure.load import AT_ONCE, together
-from gemmaspec.profile.engines import uses_image
+from gemmaspec.fleet.hosts import same_as
+from gemmaspec.live.sample import Counters
+from gemmaspec.measure.stream import AT_ONCE, together
+from gemmaspec.profile.find import uses_image
 from gemmaspec.ready.death import Death
-from gemmaspec.ready.first_request import api_key_for, healthy
-from gemmaspec.ready.metrics import read_metrics
+from gemmaspec.ready.first_request import api_key_for, healthy, read_metrics
 from gemmaspec.ready.phases import PhaseTracker
-from gemmaspec.trees.provenance import ChangedFile, compare
+from gemmaspec.trees.versions import ChangedFile, compare
 
 if TYPE_CHECKING:
     from gemmaspec.engine.fleet import FleetEngine
@@ -286,7 +284,7 @@ def _hangs(started: Started, state: State) -> bool:
     """Return whether a server that is green on /health gives no token; a container's own health check knows."""
     if uses_image(started.engine):
         return state.unhealthy
-    from gemmaspec.ready.moving import hangs  # slow to import, and only a server that answers is asked
+    from gemmaspec.ready.first_request import hangs  # slow to import, and only a server that answers is asked
 
     return hangs(started.server, started.server.run_dir / _LOOK)
 

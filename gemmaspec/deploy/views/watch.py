@@ -19,21 +19,28 @@ from gemmaspec.deploy.kept import measurements, stacks
 from gemmaspec.deploy.kept.attention import graphs_lost
 from gemmaspec.deploy.kept.groups import each_of
 from gemmaspec.deploy.kept.logs import keep_log
-from gemmaspec.deploy.kept.stacks import Started, stack_folder
-from gemmaspec.deploy.kept.verdicts import Watching, keep_watch, last_watch
-from gemmaspec.deploy.views import hooks, suspects
+from gemmaspec.deploy.kept.stacks import Started, Watching, keep_watch, last_watch, stack_folder
+from gemmaspec.deploy.views import hooks
 from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, State
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.live.faults import Event, FaultKind, Faults, limits_of
-from gemmaspec.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
-from gemmaspec.live.reference import Reference
+from gemmaspec.live.faults import (
+    HOUR_S,
+    Event,
+    FaultKind,
+    Faults,
+    Policy,
+    Reaction,
+    Reference,
+    drains,
+    limits_of,
+    reaction,
+)
 from gemmaspec.live.sample import Sample
 from gemmaspec.machine import nvidia
-from gemmaspec.predict.prompts import Prompts
+from gemmaspec.predict.envelope import Prompts
 from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.ready.first_request import api_key_for
-from gemmaspec.ready.metrics import LOOK_S, read_metrics
+from gemmaspec.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.rows import NONE, Row
 from gemmaspec.sidecar.asking import ask
 from gemmaspec.sidecar.known import Known, Question
@@ -279,8 +286,8 @@ def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator
         else:
             stack.since.pop(event.kind, None)
         done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
-        speed = suspects.of(stack.started, event, stack.engine) if event.begins else ()
-        said = [event.reason, done.note, suspects.sentence(stack.started.server.name, speed)]
+        speed = hooks.of(stack.started, event, stack.engine) if event.begins else ()
+        said = [event.reason, done.note, hooks.sentence(stack.started.server.name, speed)]
         reason = "; ".join(part for part in said if part)
         stack.last = f"{event.kind}: {done.note}" if done.note else stack.last
         yield _line(stack, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
