@@ -115,7 +115,7 @@ def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> N
     if not wanted:
         print(f"no new release: the table goes up to vllm {order[-1]}")
         return
-    print("update by hand: gemmaspec/releases/drafting.py and transformers.py, docs/reference/releases.md")
+    print("update by hand: gemmaspec/releases/drafting.py, docs/reference/releases.md")
 
 
 if __name__ == "__main__":

@@ -54,14 +54,16 @@ def before(release: str) -> str:
 
 
 def transformers(release: str) -> Found:
-    """Return whether transformers.py has a row for the release, within what its METADATA asks for."""
+    """Return whether the table of transformers has a row for the release, within what its METADATA asks for."""
     from gemmaspec.releases.drafting import transformers_for
     from gemmaspec.releases.facts import facts_for
 
     facts, ours = facts_for(release), transformers_for(release)
     asked = facts.transformers_declared if facts else ""
     if ours is None:
-        return Found(word=f"no row for it; its METADATA asks for {asked}: add one to transformers.py", look=True)
+        return Found(
+            word=f"no row for it; its METADATA asks for {asked}: add one to gemmaspec/releases/drafting.py", look=True
+        )
     outside = [one for one in _bounds(ours) if not SpecifierSet(asked).contains(one, prereleases=True)]
     word = f"{ours}; its METADATA asks for {asked}"
     return Found(word=word, details=[f"outside of it: transformers {one}" for one in outside], look=bool(outside))
