@@ -17,7 +17,7 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast test-two-machines test-kubernetes test-replicas lint reference docs golden facts oracle release-day bench load-test clean
+.PHONY: help setup demo docker image runtime test test-fast test-two-machines test-kubernetes test-replicas lint reference docs golden facts oracle release-day bench load-test clients clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,9 @@ bench: setup ## measure gemmaspec's own speed
 
 load-test: setup ## load a running stack (NAME=tiny-cpu REQUESTS=10000), and count what is lost or leaks
 	$(BIN)/python tools/load_test.py $(or $(NAME),tiny-cpu) --requests $(or $(REQUESTS),10000)
+
+clients: setup ## install clients (npm, pip) into .tools and let them talk with the running tiny-cpu: CLIENTS="llm opencode"
+	PYTHONPATH=. $(BIN)/python tools/clients.py $(CLIENTS)
 
 clean: ## remove .venv, runtimes and rendered stacks of this checkout
 	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -6,6 +6,7 @@ import ast
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.fake_engine import FakeMachine
 
 OPEN = Endpoint(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=False, context=131072, tools=True)
 KEYED = Endpoint(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=True, context=None, tools=False)
+ODD = replace(OPEN, name="b", model="a'b\"c: {d} # $(e) `f` \\g")
 
 
 @pytest.mark.parametrize("to", [OPEN, KEYED])
@@ -28,18 +30,27 @@ def test_settings_name_address_model_and_key(client: str, to: Endpoint) -> None:
     assert ("VLLM_API_KEY" in text) is to.needs_key
 
 
-@pytest.mark.parametrize("to", [OPEN, KEYED])
+@pytest.mark.parametrize("to", [OPEN, KEYED, ODD])
 def test_settings_have_the_form_that_their_program_reads(to: Endpoint) -> None:
     ast.parse(settings("openai", to))
     opencode = json.loads(settings("opencode", to))
     assert opencode["provider"]["gemmaspec"]["options"]["baseURL"] == "http://127.0.0.1:8001/v1"
-    assert "o/m" in opencode["provider"]["gemmaspec"]["models"]
-    assert yaml.safe_load(settings("continue", to))["models"][0]["apiBase"] == "http://127.0.0.1:8001/v1"
+    assert to.model in opencode["provider"]["gemmaspec"]["models"]
+    (one,) = yaml.safe_load(settings("continue", to))["models"]
+    assert (one["apiBase"], one["model"]) == ("http://127.0.0.1:8001/v1", to.model)
     litellm = yaml.safe_load(settings("litellm", to))
-    assert litellm["model_list"][0]["model_name"] == "o/m"
+    assert litellm["model_list"][0]["model_name"] == to.model
     assert litellm["general_settings"]["master_key"] == "os.environ/LITELLM_MASTER_KEY"
+    (one,) = yaml.safe_load(settings("llm", to))
+    assert (one["api_base"], one["model_name"]) == ("http://127.0.0.1:8001/v1", to.model)
+    aider = yaml.safe_load(settings("aider", to))
+    assert (aider["openai-api-base"], aider["model"]) == ("http://127.0.0.1:8001/v1", f"openai/{to.model}")
+    (one,) = yaml.safe_load(settings("librechat", to))["endpoints"]["custom"]
+    assert (one["baseURL"], one["models"]["default"]) == ("http://127.0.0.1:8001/v1", [to.model])
     for client in ("environment", "claude-code"):
-        assert all(line.startswith("export ") and shlex.split(line) for line in settings(client, to).splitlines())
+        lines = settings(client, to).splitlines()
+        assert all(line.startswith("export ") and len(shlex.split(line)) == 2 for line in lines)
+    assert shlex.split(settings("open-webui", to))[-1] == "ghcr.io/open-webui/open-webui:main"
 
 
 def test_an_agent_is_warned_of_a_server_without_tools_or_with_a_short_context() -> None:

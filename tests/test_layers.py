@@ -233,5 +233,8 @@ def test_an_error_stays_as_it_was_raised() -> None:
 def test_no_template_but_our_own_is_rendered_here() -> None:
     """A model's or a profile's chat template is text to copy: Jinja runs what it says, and a sandbox has holes."""
     users = {str(file.relative_to(PACKAGE)) for file in FILES if any("jinja" in name for name in imports(file))}
-    assert users == {"stack/compose.py"}
+    assert users == {"stack/compose.py", "deploy/views/connect.py"}
     assert "FileSystemLoader(data.COMPOSE)" in (PACKAGE / "stack" / "compose.py").read_text()
+    connect = (PACKAGE / "deploy" / "views" / "connect.py").read_text()
+    assert connect.count("_filled(CLIENTS[") == connect.count("_filled(") - 1
+    assert 'yaml.safe_load((TEMPLATES / "clients.yaml")' in connect

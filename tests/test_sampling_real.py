@@ -4,43 +4,56 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.real import PORT, PROFILE, gemmaspec, up
+from tools.tiny.talk import TALK
 
-URL = f"http://127.0.0.1:{PORT}/v1/chat/completions"
-QUESTIONS = ("Count from one.", "Hello")
+URL = f"http://127.0.0.1:{PORT}/v1"
+BEGINNINGS = ("Hello Hello", " the the the")
+"""Nonsense, after which several words are likely, and others for the draft than for the target."""
+SHOWN = ("Hello", "What are you?", "Why is the sky blue?", "hi, what are you", "Please tell me why the sky is blue.")
+"""What README and the guides ask, and what somebody else might."""
 ANSWERS = 150
-HOT = 3.0
+HOT = 1.5
 RARE = 10
 """Answers that come less often, of both servers together, are counted as one."""
 FALSE_ALARMS = 1e-4
 """How often the test fails although nothing is wrong."""
 
 
-def asked(question: str, **more: Any) -> str:
+def asked(beginning: str, **more: Any) -> str:
     """Three tokens; with a draft all but the first are drafted."""
+    return str(sent("completions", prompt=beginning, max_tokens=3, **more)["text"])
+
+
+def said(question: str, **more: Any) -> str:
+    """A whole reply."""
     message = {"role": "user", "content": question}
-    body = {"model": "tiny", "messages": [message], "max_tokens": 3, **more}
-    answer = httpx.post(URL, json=body, timeout=120, trust_env=False)
+    return str(sent("chat/completions", messages=[message], max_tokens=60, **more)["message"]["content"])
+
+
+def sent(where: str, **body: Any) -> dict[str, Any]:
+    answer = httpx.post(f"{URL}/{where}", json={"model": "tiny", **body}, timeout=120, trust_env=False)
     assert answer.status_code == 200, answer.text
-    text: str = answer.json()["choices"][0]["message"]["content"]
-    return text
+    choice: dict[str, Any] = answer.json()["choices"][0]
+    return choice
 
 
-def answers(question: str, **more: Any) -> Counter[str]:
+def times(number: int, ask: Callable[[], str]) -> Counter[str]:
     """How often each answer comes."""
     with ThreadPoolExecutor(4) as several:
-        return Counter(several.map(lambda _: asked(question, **more), range(ANSWERS)))
+        return Counter(several.map(lambda _: ask(), range(number)))
 
 
 def seen() -> dict[tuple[str, float], Counter[str]]:
-    """A temperature at which the toy says many things, and one at which it says few."""
-    return {(question, t): answers(question, temperature=t) for question in QUESTIONS for t in (1.0, HOT)}
+    return {(text, t): times(ANSWERS, partial(asked, text, temperature=t)) for text in BEGINNINGS for t in (1.0, HOT)}
 
 
 def same(one: Counter[str], other: Counter[str]) -> float:
@@ -67,14 +80,17 @@ def test_two_samples_are_told_apart() -> None:
 def test_a_sampled_answer_is_the_targets_own() -> None:
     try:
         assert up("process").code == 0
-        drafted, greedy = seen(), [asked(question, temperature=0) for question in QUESTIONS]
+        drafted, greedy = seen(), [asked(text, temperature=0) for text in BEGINNINGS]
         for body in ({}, {"temperature": 0.7}, {"top_k": 64}, {"top_k": 64, "top_p": 0.95}):
-            assert asked(QUESTIONS[0], **body)  # none of these ends the server
+            assert said(SHOWN[0], **body)  # none of these ends the server
+        whole = {question: times(20, partial(said, question)) for question in SHOWN}
         assert up("process", "--no-spec").code == 0
         alone = seen()
-        assert greedy == [asked(question, temperature=0) for question in QUESTIONS]
+        assert greedy == [asked(text, temperature=0) for text in BEGINNINGS]
     finally:
         gemmaspec("down", PROFILE)
+    assert all(list(replies.values()) == [20] for replies in whole.values()), whole
+    assert {next(iter(replies)) for replies in whole.values()} <= {reply for _, reply in TALK}
     chances = {key: same(drafted[key], alone[key]) for key in drafted}
     assert min(chances.values()) > FALSE_ALARMS, (chances, drafted, alone)
-    assert len(drafted[QUESTIONS[0], HOT]) > 1, "a high temperature shows more than one answer"
+    assert all(len(answers) > 1 for answers in drafted.values()), drafted

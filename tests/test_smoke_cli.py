@@ -84,6 +84,7 @@ def test_what_the_profile_does_not_offer_is_skipped_by_name(start: Start, capsys
         overrides=(
             "smoke=null",
             "chat.tool_call_parser=null",
+            "chat.reasoning_parser=null",
             "serve.limit_mm_per_prompt={image: 0}",
             "serve.enable_prefix_caching=false",
         ),

@@ -70,7 +70,7 @@ def connect(
     if json:
         output.json_data({**vars(to), "client": client, "settings": text, "warnings": said})
         return
-    output.progress(f"{use_case.CLIENTS[client].title}, for {use_case.CLIENTS[client].where}:")
+    output.progress(f"{use_case.CLIENTS[client].title}, for {use_case.where(client, to)}:")
     output.data(text)
     for warning in said:
         output.progress(f"warning: {warning}")
