@@ -146,11 +146,11 @@ class Handler(BaseHTTPRequestHandler):
             reply = good(body)
             if self.server.spoil:
                 reply = self.server.spoil(body, reply, self.server)
-            with contextlib.suppress(ConnectionError):
-                self._answer(body, reply)
         finally:
-            with self.server.lock:
+            with self.server.lock:  # before the client has the answer, and asks again
                 self.server.in_flight -= 1
+        with contextlib.suppress(ConnectionError):
+            self._answer(body, reply)
 
     def _answer(self, body: dict[str, Any], reply: Reply) -> None:
         if self.server.dead or reply.hangs_up:

@@ -43,7 +43,7 @@ def test_bench_says_where_before_somebody_attaches_it(tmp_path: Path, capsys: py
         "settings": {"overrides": ["runtime.python=/opt/py"]},
         "host": socket.gethostname(),
     }
-    _show(document, tmp_path, as_json=True, format_="table")
+    _show(document, tmp_path, as_json=True)
     said = capsys.readouterr()
     assert "result.json names this machine: settings.overrides.0, host" in said.err
     json.loads(said.out)

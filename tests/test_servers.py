@@ -127,11 +127,11 @@ def test_status_shows_what_the_running_server_reports(engine: str) -> None:
     assert stack["engine"] == engine
     assert stack["report"]["vllm"]["version"].startswith("0.32.0")
     assert all(len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"])
-    assert stack["speculation"]["draft_tokens"] > 0
+    assert stack["speculation"]["drafted"] > 0
     assert "acceptance length" in gemmaspec("status", PROFILE).out
 
 
-def test_every_process_attests_before_the_server_is_ready() -> None:
+def test_every_process_attests_before_the_server_is_ready(engine: str) -> None:
     attested_server.says_what_every_process_runs()
 
 

@@ -36,7 +36,7 @@ def test_a_real_server_is_started_again_without_a_patch_for_speed_that_kills_it(
         assert "NameError: name 'no_such_name' is not defined" in log
         assert "patch no-place: left-out" in log
         status = gemmaspec("status", PROFILE, "--json", env=env).json["stacks"][0]
-        assert status["without_speed_patches"].startswith("without dies, because ")
+        assert status["without_speed_patches"] is True
         assert not speed_files((real.STATE / "stacks" / PROFILE / "plan.json").read_text())
     finally:
         gemmaspec("down", PROFILE, env=env)

@@ -99,19 +99,7 @@ def _says_so(subject: Subject) -> Path:
 
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
-_MODULES: Final = (
-    names,
-    names,
-    pairing,
-    drafting,
-    machine,
-    kv_cache,
-    patching,
-    machine,
-    runtime,
-    pairing,
-    sizes,
-)
+_MODULES: Final = (names, pairing, drafting, machine, kv_cache, patching, runtime, sizes)
 RULES: Final = tuple(one for module in _MODULES for one in vars(module).values() if isinstance(one, Rule))
 CODES: Final[Mapping[str, Rule]] = {one.code: one for one in reversed((*RULES, *ABOUT_THE_RELEASE))}  # the first
 
