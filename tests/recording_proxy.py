@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
             if line.startswith(b"data: {"):
                 event = json.loads(line.removeprefix(b"data: "))
                 tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
-                if any(choice["delta"].get("content") for choice in event["choices"]):
+                if event["choices"]:  # also without text: a special token has none, and took its time
                     times.append(time.perf_counter())
             self._chunk(line)
         if times:

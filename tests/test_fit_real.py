@@ -33,7 +33,7 @@ shipped, out = map(pathlib.Path, sys.argv[1:])
 config = json.loads((shipped / "config.json").read_text())
 kinds = ["full_attention" if index % 3 == 2 else "sliding_attention" for index in range(13)]
 config["text_config"].update(num_hidden_layers=13, layer_types=kinds, sliding_window=256)
-config["text_config"].update(num_key_value_heads=4, num_global_key_value_heads=2)
+config["text_config"].update(num_attention_heads=4, num_key_value_heads=4, num_global_key_value_heads=2)
 shutil.copytree(shipped, out)
 (out / "config.json").write_text(json.dumps(config))
 Gemma4ForConditionalGeneration(Gemma4Config.from_pretrained(out)).bfloat16().save_pretrained(out)
