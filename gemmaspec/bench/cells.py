@@ -48,7 +48,7 @@ class Arm:
     def name(self) -> str:
         """Return its name in a result: METHOD/K, and what else is set."""
         patches = f"patches {self.patches}" if self.patches else ""
-        return "/".join([self.method, str(self.k), *(one for one in (self.knob, patches) if one)])
+        return "/".join([self.method, str(self.k), *(part for part in (self.knob, patches) if part)])
 
     @property
     def key(self) -> str:
@@ -67,8 +67,8 @@ class Arm:
 
     def following(self, table: Mapping[int, int]) -> Arm:
         """Return the same arm with a k that follows the number of requests."""
-        said = ", ".join(f"{start}: {k}" for start, k in sorted(table.items()))
-        return replace(self, knob=f"k_by_requests {{{said}}}", table=tuple(sorted(table.items())))
+        shown = ", ".join(f"{start}: {k}" for start, k in sorted(table.items()))
+        return replace(self, knob=f"k_by_requests {{{shown}}}", table=tuple(sorted(table.items())))
 
     def at(self, requests: int) -> int:
         """Return the k with so many requests at once."""
@@ -78,8 +78,8 @@ class Arm:
     def said(self) -> str:
         """Return it in words, without its profile."""
         patches = f"patches {self.patches}" if self.patches else ""
-        own = "no speculation" if self.alone else f"{self.method} k={self.k}"
-        return ", ".join(one for one in (own, self.knob, patches) if one)
+        drafts = "no speculation" if self.alone else f"{self.method} k={self.k}"
+        return ", ".join(part for part in (drafts, self.knob, patches) if part)
 
     def __str__(self) -> str:
         return f"{self.profile}: {self.said}" if self.profile and not self.alone else self.said
@@ -131,11 +131,11 @@ def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[T
 
     The last arm of a round is the first of the next, which saves a start.
     """
-    found: list[Task] = []
+    tasks: list[Task] = []
     for number in range(1, rounds + 1):
-        one = [Task(arm=arm, cell=cell, round=number) for arm in arms for cell in cells]
-        found += one if number % 2 else reversed(one)
-    return tuple(found)
+        tasks_of_round = [Task(arm=arm, cell=cell, round=number) for arm in arms for cell in cells]
+        tasks += tasks_of_round if number % 2 else reversed(tasks_of_round)
+    return tuple(tasks)
 
 
 NO_TABLE: Final = "speculative.k_by_requests="
@@ -174,9 +174,9 @@ class Settings:
 
     def differs(self, stored: Mapping[str, Any]) -> str | None:
         """Return the first setting that differs from a stored result; None if there is none."""
-        own = as_json(self)
+        settings = as_json(self)
         later = {"dummy_weights": False}  # what a result of an earlier gemmaspec lacks
-        return next((name for name in own if own[name] != stored.get(name, later.get(name, []))), None)
+        return next((name for name in settings if settings[name] != stored.get(name, later.get(name, []))), None)
 
 
 def as_json(settings: Settings) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def in_words(name: str, value: Any) -> str:
     if name == "temperature" and value is None:
         return "with --sample"
     if name == "overrides" and value:
-        return f"with {' '.join(f'--set {one}' for one in value)}"
+        return f"with {' '.join(f'--set {override}' for override in value)}"
     if value in (None, False, []):
         return f"without {option}"
     if value is True:
@@ -210,10 +210,10 @@ def in_words(name: str, value: Any) -> str:
     return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def stored(found: Mapping[str, Any], *, file: str) -> Settings:
+def stored(settings: Mapping[str, Any], *, file: str) -> Settings:
     """Return the settings of a result. Raises UsageError where they are not what bench writes."""
     try:
-        return TypeAdapter(Settings).validate_python(dict(found))
+        return TypeAdapter(Settings).validate_python(dict(settings))
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"][:1]))
         raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
@@ -244,16 +244,16 @@ def beyond_measuring(settings: Settings, *, own_prompts: str) -> dict[str, str]:
     By the setting's name: a profile's path, other prompts than those that ship, an address, and overrides of keys
     that are not among _MEASURING.
     """
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     if is_path(settings.profile):
-        found["profile"] = shlex.quote(settings.profile)
-    if any(one.partition("=")[0] not in _MEASURING for one in settings.overrides):
-        found["overrides"] = shlex.join(word for one in settings.overrides for word in ("--set", one))
+        words["profile"] = shlex.quote(settings.profile)
+    if any(override.partition("=")[0] not in _MEASURING for override in settings.overrides):
+        words["overrides"] = shlex.join(word for override in settings.overrides for word in ("--set", override))
     if settings.prompts != own_prompts and not settings.dummy_weights:
-        found["prompts"] = shlex.join(("--prompts", settings.prompts))
+        words["prompts"] = shlex.join(("--prompts", settings.prompts))
     if settings.url is not None:
-        found["url"] = shlex.join(("--url", settings.url))
-    return found
+        words["url"] = shlex.join(("--url", settings.url))
+    return words
 
 
 def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:

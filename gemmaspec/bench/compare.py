@@ -95,7 +95,7 @@ class Comparison:
     @property
     def slower(self) -> bool:
         """Whether any cell is slower by more than noise."""
-        return any(one.slower for one in self.changes)
+        return any(change.slower for change in self.changes)
 
     @property
     def lost(self) -> bool:
@@ -115,42 +115,42 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | No
             f"{_measured(b['rows'])}",
             hint="gemmaspec bench PROFILE --k 0,4 --concurrency 1 --context 256    # the same loads in both",
         )
-    changes = tuple(_change(one, other, tolerance) for one, other in pairs)
-    matched_a, matched_b = [id(one) for one, _ in pairs], [id(other) for _, other in pairs]
+    changes = tuple(_change(before, other, tolerance) for before, other in pairs)
+    matched_a, matched_b = [id(before) for before, _ in pairs], [id(other) for _, other in pairs]
     return Comparison(
         differences=tuple(_differences(a, b, pairs)),
         changes=changes,
-        only_a=tuple(_name(one) for one in a["rows"] if id(one) not in matched_a),
-        only_b=tuple(_name(one) for one in b["rows"] if id(one) not in matched_b),
+        only_a=tuple(_name(row) for row in a["rows"] if id(row) not in matched_a),
+        only_b=tuple(_name(row) for row in b["rows"] if id(row) not in matched_b),
         b_complete=bool(b.get("complete", True)),
     )
 
 
-def comparison_json(found: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as JSON."""
     return {
-        "slower": found.slower,
-        "lost": found.lost,
-        "differences": [{"what": one.what, "a": one.a, "b": one.b} for one in found.differences],
+        "slower": comparison.slower,
+        "lost": comparison.lost,
+        "differences": [{"what": gap.what, "a": gap.a, "b": gap.b} for gap in comparison.differences],
         "cells": [
             {
-                "method": one.method,
-                "patches": one.patches,
-                "k": one.k,
-                "concurrency": one.concurrency,
-                "context": one.context,
-                "a": {name: one.a.get(name) for name in _FIGURES},
-                "b": {name: one.b.get(name) for name in _FIGURES},
-                "change": one.change,
-                "noise": one.noise,
-                "noise_assumed": one.assumed,
-                "steady": one.steady,
-                "verdict": "slower" if one.slower else "faster" if one.faster else "same",
+                "method": change.method,
+                "patches": change.patches,
+                "k": change.k,
+                "concurrency": change.concurrency,
+                "context": change.context,
+                "a": {name: change.a.get(name) for name in _FIGURES},
+                "b": {name: change.b.get(name) for name in _FIGURES},
+                "change": change.change,
+                "noise": change.noise,
+                "noise_assumed": change.assumed,
+                "steady": change.steady,
+                "verdict": "slower" if change.slower else "faster" if change.faster else "same",
             }
-            for one in found.changes
+            for change in comparison.changes
         ],
-        "only_a": list(found.only_a),
-        "only_b": list(found.only_b),
+        "only_a": list(comparison.only_a),
+        "only_b": list(comparison.only_b),
     }
 
 
@@ -164,19 +164,21 @@ def _pairs(
     Of several with different patches for speed, those with the most similar patches are paired.
     """
     left, alone = list(b), []
-    for one in a:
-        if other := nearest(one, [row for row in left if _alike(one, row) and _kind(one) == _kind(row)]):
+    for mine in a:
+        if other := nearest(mine, [row for row in left if _alike(mine, row) and _kind(mine) == _kind(row)]):
             left.remove(other)
-            yield one, other
+            yield mine, other
         else:
-            alone.append(one)
-    single = len({_kind(one) for one in a}) == len({_kind(one) for one in b}) == 1
-    drafts = len({_kind(one) for one in a if one["k"]}) == len({_kind(one) for one in b if one["k"]}) == 1
+            alone.append(mine)
+    single = len({_kind(row) for row in a}) == len({_kind(row) for row in b}) == 1
+    drafts = len({_kind(row) for row in a if row["k"]}) == len({_kind(row) for row in b if row["k"]}) == 1
     if single or drafts:
-        for one in alone:
-            if other := nearest(one, [row for row in left if _alike(one, row) and (single or (one["k"] and row["k"]))]):
+        for mine in alone:
+            if other := nearest(
+                mine, [row for row in left if _alike(mine, row) and (single or (mine["k"] and row["k"]))]
+            ):
                 left.remove(other)
-                yield one, other
+                yield mine, other
 
 
 def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -185,9 +187,9 @@ def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _measured(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return in short what a result has: its methods and k, requests at once and lengths of prompts."""
-    kinds = dict.fromkeys(f"{one['method']} k={one['k']}" if one["k"] else "no speculation" for one in rows)
-    loads = ", ".join(str(one) for one in sorted({one["concurrency"] for one in rows}))
-    contexts = ", ".join(f"{one:,}" for one in sorted({one["context"] for one in rows}))
+    kinds = dict.fromkeys(f"{row['method']} k={row['k']}" if row["k"] else "no speculation" for row in rows)
+    loads = ", ".join(str(load) for load in sorted({row["concurrency"] for row in rows}))
+    contexts = ", ".join(f"{tokens:,}" for tokens in sorted({row["context"] for row in rows}))
     return f"{', '.join(kinds)} with {loads} at once and {contexts} tokens of prompt" if kinds else "nothing"
 
 
@@ -195,14 +197,14 @@ def _arm(row: Mapping[str, Any]) -> str:
     return str(row.get("arm") or f"{row['method']}/{row['k']}")
 
 
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two rows have the same concurrency, and contexts that differ by at most a tenth."""
-    near = abs(one["context"] - other["context"]) <= 0.1 * max(one["context"], other["context"], 1)
-    return bool(one["concurrency"] == other["concurrency"] and near)
+    near = abs(row["context"] - other["context"]) <= 0.1 * max(row["context"], other["context"], 1)
+    return bool(row["concurrency"] == other["concurrency"] and near)
 
 
 def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:
-    spreads = [found for one in (a, b) if (found := spread_of(one)) is not None]
+    spreads = [percent for row in (a, b) if (percent := spread_of(row)) is not None]
     return CellChange(
         method=_from_to(a["method"], b["method"]),
         patches=_from_to(said(a), said(b)),
@@ -232,12 +234,12 @@ def _differences(
     yield from _of_maps("gemmaspec", a.get("gemmaspec"), b.get("gemmaspec"))
     for name in ("machine", "gpu", "driver"):
         yield from _of_maps(name, a["provenance"].get(name), b["provenance"].get(name))
-    settings = ({k: v for k, v in one["settings"].items() if k not in _NOT_COMPARED} for one in (a, b))
+    settings = ({k: v for k, v in side["settings"].items() if k not in _NOT_COMPARED} for side in (a, b))
     yield from _of_maps("settings", *settings)
-    arms_a, arms_b = (one["provenance"].get("arms") or {} for one in (a, b))
+    arms_a, arms_b = (side["provenance"].get("arms") or {} for side in (a, b))
     seen = set()
-    for one, other in pairs:
-        facts = (arms_a.get(_arm(one)), arms_b.get(_arm(other)))
+    for before, other in pairs:
+        facts = (arms_a.get(_arm(before)), arms_b.get(_arm(other)))
         for difference in _of_maps("", *facts):
             key = json.dumps([difference.what, difference.a, difference.b], default=str)
             if key not in seen and not difference.what.startswith("overrides"):

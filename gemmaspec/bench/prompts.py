@@ -44,8 +44,8 @@ class Prompt:
 
     def body(self) -> dict[str, Any]:
         """Return the fields of a chat completion request that belong to the prompt."""
-        own: dict[str, Any] = {"messages": [dict(one) for one in self.messages]}
-        return own | ({"tools": [dict(one) for one in self.tools]} if self.tools else {})
+        body: dict[str, Any] = {"messages": [dict(message) for message in self.messages]}
+        return body | ({"tools": [dict(tool) for tool in self.tools]} if self.tools else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class PromptSet:
     @property
     def categories(self) -> tuple[str, ...]:
         """In the order of their files."""
-        return tuple(dict.fromkeys(one.category for one in self.prompts))
+        return tuple(dict.fromkeys(prompt.category for prompt in self.prompts))
 
 
 def read_prompts(folder: Path, *, name: str) -> PromptSet:
@@ -74,37 +74,37 @@ def read_prompts(folder: Path, *, name: str) -> PromptSet:
         raise UsageError(f"--prompts: {folder} is not a folder")
     files = sorted(folder.glob("*.jsonl"))
     digest = hashlib.sha256()
-    found: list[Prompt] = []
+    prompts: list[Prompt] = []
     for file in files:
         text = _text(file)
         digest.update(f"{file.name}\0{len(text)}\0{text}".encode())
-        found += _of_file(file, text, single=len(files) == 1)
-    if not found:
+        prompts += _of_file(file, text, single=len(files) == 1)
+    if not prompts:
         raise UsageError(f"--prompts: {folder} contains no prompts; it needs one CATEGORY.jsonl per category")
-    if len(found) > MAX_PROMPTS:
-        raise UsageError(f"--prompts: {folder} holds {len(found)} prompts; the limit is {MAX_PROMPTS}")
-    return PromptSet(name=name, sha256=digest.hexdigest(), prompts=tuple(found))
+    if len(prompts) > MAX_PROMPTS:
+        raise UsageError(f"--prompts: {folder} holds {len(prompts)} prompts; the limit is {MAX_PROMPTS}")
+    return PromptSet(name=name, sha256=digest.hexdigest(), prompts=tuple(prompts))
 
 
 def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple[Prompt, ...]:
     """Return the first `each` prompts of all or the given categories. Raises UsageError for an unknown category."""
-    unknown = [one for one in categories if one not in prompts.categories]
+    unknown = [category for category in categories if category not in prompts.categories]
     if unknown:
         raise UsageError(f"--category: {unknown[0]!r} is not one of {', '.join(prompts.categories)}")
     wanted = categories or prompts.categories
     return tuple(
         prompt
         for category in wanted
-        for prompt in [one for one in prompts.prompts if one.category == category][: each or None]
+        for prompt in [prompt for prompt in prompts.prompts if prompt.category == category][: each or None]
     )
 
 
 def mixed(prompts: Sequence[Prompt], at_least: int) -> tuple[Prompt, ...]:
     """Return the prompts with alternating categories, repeated until there are `at_least` of them."""
     by_category = [
-        [one for one in prompts if one.category == name] for name in dict.fromkeys(p.category for p in prompts)
+        [prompt for prompt in prompts if prompt.category == name] for name in dict.fromkeys(p.category for p in prompts)
     ]
-    turns = [one for turn in itertools.zip_longest(*by_category) for one in turn if one is not None]
+    turns = [prompt for turn in itertools.zip_longest(*by_category) for prompt in turn if prompt is not None]
     return tuple(itertools.islice(itertools.cycle(turns), max(at_least, len(turns))))
 
 
@@ -126,33 +126,33 @@ def _of_file(file: Path, text: str, *, single: bool) -> Iterator[Prompt]:
 
 def _prompt(line: str, place: str, category: str, number: int, *, single: bool) -> Prompt:
     try:
-        found = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         raise UsageError(f"{place}: not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         raise UsageError(f"{place}: not a prompt; it needs the key prompt, messages or turns")
-    if single and "category" in found:
-        category = _category(found["category"], place)
+    if single and "category" in entry:
+        category = _category(entry["category"], place)
     return Prompt(
-        id=str(found.get("id") or f"{category}-{number}")[:80],
+        id=str(entry.get("id") or f"{category}-{number}")[:80],
         category=category,
-        messages=_messages(found, place),
-        tools=_maps(found.get("tools") or [], f"{place}: tools"),
+        messages=_messages(entry, place),
+        tools=_maps(entry.get("tools") or [], f"{place}: tools"),
     )
 
 
-def _messages(found: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...]:
-    if "messages" not in found:
-        text = found.get("prompt", found.get("turns"))
+def _messages(entry: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...]:
+    if "messages" not in entry:
+        text = entry.get("prompt", entry.get("turns"))
         if isinstance(text, list) and text:
             text = text[0]
         if not isinstance(text, str) or not text.strip():
             raise UsageError(f"{place}: the prompt is empty")
         return ({"role": "user", "content": text},)
-    messages = _maps(found["messages"], f"{place}: messages")
-    if not messages or not any(str(one.get("content") or "").strip() for one in messages):
+    messages = _maps(entry["messages"], f"{place}: messages")
+    if not messages or not any(str(message.get("content") or "").strip() for message in messages):
         raise UsageError(f"{place}: the prompt is empty")
-    if any(not isinstance(one.get("role"), str) for one in messages):
+    if any(not isinstance(message.get("role"), str) for message in messages):
         raise UsageError(f"{place}: messages: each needs a role and a content")
     return messages
 
@@ -164,7 +164,7 @@ def _category(value: Any, place: str) -> str:
 
 
 def _maps(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(member, dict) for member in value):
         raise UsageError(f"{place}: must be a list of maps")
     return tuple(value)
 
@@ -192,11 +192,11 @@ def alone(row: Row, rows: Sequence[Row]) -> Row | None:
     return nearest(
         row,
         [
-            one
-            for one in rows
-            if one["k"] == 0
-            and one["concurrency"] == row["concurrency"]
-            and abs(one["context"] - row["context"]) <= 0.1 * max(one["context"], row["context"])
+            base
+            for base in rows
+            if base["k"] == 0
+            and base["concurrency"] == row["concurrency"]
+            and abs(base["context"] - row["context"]) <= 0.1 * max(base["context"], row["context"])
         ],
     )
 
@@ -254,20 +254,20 @@ _THEN: Final = (
 def filler(characters: int, *, seed: str) -> str:
     """Return about `characters` characters of it, the same for the same seed."""
     dice = random.Random(seed)  # noqa: S311 - a text that repeats itself
-    found: list[str] = []
+    entries: list[str] = []
     length = 0
     for entry in _entries(dice):
         if length >= characters:
             break
-        found.append(entry)
+        entries.append(entry)
         length += len(entry) + 1
-    return "\n".join(found)[: max(characters, 0)]
+    return "\n".join(entries)[: max(characters, 0)]
 
 
 def lengthened(prompt: Prompt, characters: int) -> Prompt:
     """Return the prompt with that much of the logbook before its first user message."""
-    messages: list[Any] = [dict(one) for one in prompt.messages]
-    place = next((i for i, one in enumerate(messages) if one["role"] == "user"), 0)
+    messages: list[Any] = [dict(message) for message in prompt.messages]
+    place = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
     book = filler(characters, seed=prompt.id)
     text = messages[place].get("content") or ""
     messages[place]["content"] = f"From the logbook of the works:\n{book}\n\nLeave the logbook aside now.\n{text}"

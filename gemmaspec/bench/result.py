@@ -30,14 +30,14 @@ _AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", 
 
 def patch_set(row: Row) -> tuple[str, ...] | None:
     """Return the set of a row; None if it is not known. A row of an older gemmaspec, without the key, has none."""
-    found = row.get("patches", ())
-    return None if found is None else tuple(sorted(map(str, found)))
+    patches = row.get("patches", ())
+    return None if patches is None else tuple(sorted(map(str, patches)))
 
 
 def said(row: Row) -> str:
     """Return the set for a table."""
-    found = patch_set(row)
-    return "unknown" if found is None else " + ".join(found) or "none"
+    patches = patch_set(row)
+    return "unknown" if patches is None else " + ".join(patches) or "none"
 
 
 def several(rows: Iterable[Row]) -> bool:
@@ -48,11 +48,11 @@ def several(rows: Iterable[Row]) -> bool:
 
 def nearest(row: Row, among: Sequence[Row]) -> Row | None:
     """Return the row whose set is most like that of another row: the same, else the one with the fewest others."""
-    own = set(patch_set(row) or ())
-    return min(among, key=lambda one: len(own ^ set(patch_set(one) or ())), default=None)
+    patches = set(patch_set(row) or ())
+    return min(among, key=lambda other: len(patches ^ set(patch_set(other) or ())), default=None)
 
 
-def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
+def cell_json(task: Task, cell: Measured, *, repeated: int) -> dict[str, Any]:
     """Return one measured cell with every sample."""
     return {
         "key": task.key,
@@ -62,17 +62,17 @@ def cell_json(task: Task, found: Measured, *, repeated: int) -> dict[str, Any]:
         "concurrency": task.cell.concurrency,
         "context": task.cell.context,
         "round": task.round,
-        **figures(found, concurrency=task.cell.concurrency, k=task.k),
+        **figures(cell, concurrency=task.cell.concurrency, k=task.k),
         "reference": {
-            "before_ms": found.reference_before * 1000,
-            "after_ms": found.reference_after * 1000,
-            "moved": found.reference_moved,
-            "steady": found.steady,
+            "before_ms": cell.reference_before * 1000,
+            "after_ms": cell.reference_after * 1000,
+            "moved": cell.reference_moved,
+            "steady": cell.steady,
             "repeated": repeated,
         },
-        "gpu": found.gpu,
-        "counters": [dataclasses.asdict(one) for one in found.groups],
-        "samples": [_compact(dataclasses.asdict(one)) for one in found.samples],
+        "gpu": cell.gpu,
+        "counters": [dataclasses.asdict(group) for group in cell.groups],
+        "samples": [_compact(dataclasses.asdict(sample)) for sample in cell.samples],
     }
 
 
@@ -82,30 +82,30 @@ def rows_of(cells: Iterable[Mapping[str, Any]], *, common: Mapping[str, Any]) ->
     `common` describes the machine and its settings in every row. Cells with a steady machine take precedence.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for one in cells:
-        arm = one.get("arm", (one["method"], one["k"]))
-        groups.setdefault((arm, patch_set(one), one["concurrency"], one["context"]), []).append(one)
-    return [_row(own, common) for own in groups.values()]
+    for cell in cells:
+        arm = cell.get("arm", (cell["method"], cell["k"]))
+        groups.setdefault((arm, patch_set(cell), cell["concurrency"], cell["context"]), []).append(cell)
+    return [_row(group, common) for group in groups.values()]
 
 
 def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, Any]:
-    steady = [one for one in cells if one["reference"]["steady"]]
-    own = steady or list(cells)
-    rates = [statistics.median(position) for position in zip(*(one["acceptance"] for one in own), strict=True)]
-    first = own[0]
-    context = first["context"] or round(statistics.median(one["prompt_tokens"] for one in own))
+    steady = [cell for cell in cells if cell["reference"]["steady"]]
+    used = steady or list(cells)
+    rates = [statistics.median(position) for position in zip(*(cell["acceptance"] for cell in used), strict=True)]
+    first = used[0]
+    context = first["context"] or round(statistics.median(cell["prompt_tokens"] for cell in used))
     return {
         "method": first["method"],
         "k": first["k"],
         "concurrency": first["concurrency"],
         "context": context,
         "acceptance": [round(rate, 6) for rate in rates],
-        **{name: statistics.median(one[name] for one in own) for name in _AVERAGED},
-        "ttft_ms": statistics.median(one["ttft_ms"]["median"] for one in own),
-        "tpot_ms": statistics.median([one["tpot_ms"]["median"] for one in own if one["tpot_ms"]] or [0.0]),
-        **_answer(own),
-        "spread": _spread([one["tokens_per_second"] for one in own]),
-        "rounds": len(own),
+        **{name: statistics.median(cell[name] for cell in used) for name in _AVERAGED},
+        "ttft_ms": statistics.median(cell["ttft_ms"]["median"] for cell in used),
+        "tpot_ms": statistics.median([cell["tpot_ms"]["median"] for cell in used if cell["tpot_ms"]] or [0.0]),
+        **_answer(used),
+        "spread": _spread([cell["tokens_per_second"] for cell in used]),
+        "rounds": len(used),
         "rounds_measured": len(cells),
         "steady": bool(steady),
         **{name: first[name] for name in _OF_ARM if name in first},
@@ -115,9 +115,9 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
 
 def _answer(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the tokens of an answer, unless its rate is of decoding alone."""
-    if any(one.get("prompts") == "apart" for one in cells):
+    if any(cell.get("prompts") == "apart" for cell in cells):
         return {}
-    return {"answer_tokens": statistics.mean(one["completion_tokens"] / one["requests"] for one in cells)}
+    return {"answer_tokens": statistics.mean(cell["completion_tokens"] / cell["requests"] for cell in cells)}
 
 
 def _spread(values: Sequence[float]) -> float | None:
@@ -134,8 +134,8 @@ def mark_of(row: Mapping[str, Any]) -> str:
     """Return a row's mark: "!" if no round was steady, "1 of 2 rounds" if only some were, else ""."""
     if not row["steady"]:
         return "!"
-    measured, own = row.get("rounds_measured"), row.get("rounds")
-    return f"{own} of {measured} rounds" if measured and own != measured else ""
+    measured, rounds = row.get("rounds_measured"), row.get("rounds")
+    return f"{rounds} of {measured} rounds" if measured and rounds != measured else ""
 
 
 def _compact(sample: dict[str, Any]) -> dict[str, Any]:
@@ -190,36 +190,36 @@ def parse(text: str, *, file: str) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
         raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for a result")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         raise UsageError(f"{file}: not JSON") from None
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(document, dict) or document.get("kind") != KIND:
         raise UsageError(f"{file}: not a result of gemmaspec bench")
-    if found.get("schema") != SCHEMA:
-        raise UsageError(f"{file}: has the schema {found.get('schema')!r}, and {SCHEMA} is read")
+    if document.get("schema") != SCHEMA:
+        raise UsageError(f"{file}: has the schema {document.get('schema')!r}, and {SCHEMA} is read")
     for name, kind in (("rows", list), ("cells", list), ("settings", dict), ("provenance", dict), ("profile", str)):
-        if not isinstance(found.get(name), kind):
+        if not isinstance(document.get(name), kind):
             raise UsageError(f"{file}: {name} is missing")
     for name, keys in (("rows", _SUMMARY), ("cells", _CELL)):
-        for number, one in enumerate(found[name], 1):
-            _check(one, keys, f"{file}: {name}, number {number}")
-    if any("steady" not in one["reference"] or "median" not in one["ttft_ms"] for one in found["cells"]):
+        for number, entry in enumerate(document[name], 1):
+            _check(entry, keys, f"{file}: {name}, number {number}")
+    if any("steady" not in cell["reference"] or "median" not in cell["ttft_ms"] for cell in document["cells"]):
         raise UsageError(f"{file}: a cell is incomplete")
-    return found
+    return document
 
 
-def _check(one: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None:
+def _check(entry: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None:
     """Raise UsageError for a row with missing or invalid values."""
-    if not isinstance(one, dict):
+    if not isinstance(entry, dict):
         raise UsageError(f"{place} must be a map of keys")
     for name, kinds in keys.items():
-        value = one.get(name)
+        value = entry.get(name)
         whole = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
         if not whole or (isinstance(value, float) and not math.isfinite(value)):
             raise UsageError(f"{place}: {name} is missing or not what bench writes")
-    if one["tokens_per_second"] <= 0 or one["concurrency"] < 1 or not 0 <= one["k"] <= 1024:
+    if entry["tokens_per_second"] <= 0 or entry["concurrency"] < 1 or not 0 <= entry["k"] <= 1024:
         raise UsageError(f"{place}: contains an impossible number")
-    if not all(isinstance(rate, int | float) for rate in one["acceptance"]):
+    if not all(isinstance(rate, int | float) for rate in entry["acceptance"]):
         raise UsageError(f"{place}: acceptance is missing or not what bench writes")
 
 

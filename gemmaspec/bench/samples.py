@@ -33,17 +33,17 @@ def steady_rate(spans: Sequence[Span], concurrency: int) -> float:
     """
     if not spans:
         return 0.0
-    start = min(one.began for one in spans)
-    ends = sorted(one.ended for one in spans)
+    start = min(span.began for span in spans)
+    ends = sorted(span.ended for span in spans)
     stop = ends[max(len(ends) - concurrency, 0)]
-    tokens = sum(one.tokens * _overlap(one, start, stop) for one in spans)
+    tokens = sum(span.tokens * _overlap(span, start, stop) for span in spans)
     return tokens / (stop - start) if stop > start else 0.0
 
 
-def _overlap(one: Span, start: float, stop: float) -> float:
+def _overlap(span: Span, start: float, stop: float) -> float:
     """Return the share of a request that lies between two moments."""
-    length = one.ended - one.began
-    return max(0.0, min(one.ended, stop) - max(one.began, start)) / length if length > 0 else 0.0
+    length = span.ended - span.began
+    return max(0.0, min(span.ended, stop) - max(span.began, start)) / length if length > 0 else 0.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -153,82 +153,88 @@ class Measured:
         return abs(self.reference_moved) <= MOVED
 
 
-def figures(found: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
+def figures(cell: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
     """Return the figures of a cell, by their names in a result."""
-    samples = found.samples
-    tokens = sum(one.completion_tokens for one in samples)
-    spans = [Span(one.sent, one.last, one.completion_tokens) for one in samples]
-    per_token = [one.decoding / (one.completion_tokens - 1) * 1000 for one in samples if one.completion_tokens > 1]
-    acceptance = rates(found.groups, k)
+    samples = cell.samples
+    tokens = sum(sample.completion_tokens for sample in samples)
+    spans = [Span(sample.sent, sample.last, sample.completion_tokens) for sample in samples]
+    per_token = [
+        sample.decoding / (sample.completion_tokens - 1) * 1000 for sample in samples if sample.completion_tokens > 1
+    ]
+    acceptance = rates(cell.groups, k)
     return {
         "tokens_per_second": steady_rate(spans, concurrency),
-        "output_tokens_per_second": tokens / found.wall if found.wall > 0 else 0.0,
-        "step_ms": step(found) * 1000,
-        "ttft_ms": spread([wait * 1000 for wait in found.first_waits or [one.first - one.sent for one in samples]]),
-        **({"prompts": "apart"} if found.first_waits else {}),
+        "output_tokens_per_second": tokens / cell.wall if cell.wall > 0 else 0.0,
+        "step_ms": step(cell) * 1000,
+        "ttft_ms": spread(
+            [wait * 1000 for wait in cell.first_waits or [sample.first - sample.sent for sample in samples]]
+        ),
+        **({"prompts": "apart"} if cell.first_waits else {}),
         "tpot_ms": spread(per_token) if per_token else None,
         "acceptance": list(acceptance),
         "acceptance_length": 1 + sum(acceptance),
         "acceptance_length_90": _length_interval(samples),
-        "acceptance_by_category": by_category(found, k),
+        "acceptance_by_category": by_category(cell, k),
         "requests": len(samples),
-        "prompt_tokens": statistics.median([one.prompt_tokens for one in samples]),
+        "prompt_tokens": statistics.median([sample.prompt_tokens for sample in samples]),
         "completion_tokens": tokens,
-        "wall_seconds": found.wall,
-        "overhead": found.idle / (found.wall * concurrency) if found.wall > 0 else 0.0,
-        "foreign_tokens": sum(one.foreign_tokens for one in found.groups),
+        "wall_seconds": cell.wall,
+        "overhead": cell.idle / (cell.wall * concurrency) if cell.wall > 0 else 0.0,
+        "foreign_tokens": sum(group.foreign_tokens for group in cell.groups),
     }
 
 
 def rates(groups: Sequence[SampleGroup], k: int) -> tuple[float, ...]:
     """Return r_1 … r_k over groups; 0 for a position at which nothing was accepted."""
-    drafts = sum(one.drafts for one in groups)
+    drafts = sum(group.drafts for group in groups)
     if not drafts:
         return (0.0,) * k
-    counts = [sum(one.by_position[i] for one in groups if i < len(one.by_position)) for i in range(k)]
+    counts = [sum(group.by_position[i] for group in groups if i < len(group.by_position)) for i in range(k)]
     return tuple(count / drafts for count in counts)
 
 
-def step(found: Measured) -> float:
+def step(cell: Measured) -> float:
     """Return the seconds per step without reading prompts: the time of all answers over their steps.
 
     A request takes part in each step of its answer. Each step that verifies its drafts counts as one draft.
     """
-    decoding = sum(one.decoding for one in found.samples)
-    drafts = sum(one.drafts for one in found.groups)
-    steps = drafts or sum(one.completion_tokens - 1 for one in found.samples)
+    decoding = sum(sample.decoding for sample in cell.samples)
+    drafts = sum(group.drafts for group in cell.groups)
+    steps = drafts or sum(sample.completion_tokens - 1 for sample in cell.samples)
     return decoding / steps if steps else 0.0
 
 
-def by_category(found: Measured, k: int) -> dict[str, list[float]]:
+def by_category(cell: Measured, k: int) -> dict[str, list[float]]:
     """Return r_1 … r_k per category, from counters read between categories, else from each request's metrics."""
     if not k:
         return {}
-    if all(one.category for one in found.groups):
-        names = dict.fromkeys(one.category for one in found.groups)
-        return {str(name): list(rates([one for one in found.groups if one.category == name], k)) for name in names}
-    own = [one for one in found.samples if sum(one.accepted)]
+    if all(group.category for group in cell.groups):
+        names = dict.fromkeys(group.category for group in cell.groups)
+        return {str(name): list(rates([group for group in cell.groups if group.category == name], k)) for name in names}
+    drafted = [sample for sample in cell.samples if sum(sample.accepted)]
     return {
-        name: list(_from_histograms([one for one in own if one.category == name], k))
-        for name in dict.fromkeys(one.category for one in own)
+        name: list(_from_histograms([sample for sample in drafted if sample.category == name], k))
+        for name in dict.fromkeys(sample.category for sample in drafted)
     }
 
 
 def _from_histograms(samples: Sequence[RequestSample], k: int) -> tuple[float, ...]:
-    steps = sum(sum(one.accepted) for one in samples)
+    steps = sum(sum(sample.accepted) for sample in samples)
     return (
-        tuple(sum(sum(one.accepted[i:]) for one in samples) / steps for i in range(1, k + 1)) if steps else (0.0,) * k
+        tuple(sum(sum(sample.accepted[i:]) for sample in samples) / steps for i in range(1, k + 1))
+        if steps
+        else (0.0,) * k
     )
 
 
 def _length_interval(samples: Sequence[RequestSample]) -> list[float] | None:
     """Return the 90 % interval of E(k) over requests; None unless each request reports its acceptance."""
-    own = [one for one in samples if sum(one.accepted)]
-    found = by_request(own, _length) if own else None
-    return list(found) if found else None
+    drafted = [sample for sample in samples if sum(sample.accepted)]
+    interval = by_request(drafted, _length) if drafted else None
+    return list(interval) if interval else None
 
 
 def _length(samples: Sequence[RequestSample]) -> float:
-    steps = sum(sum(one.accepted) for one in samples)
-    accepted = sum(i * count for one in samples for i, count in enumerate(one.accepted))
+    steps = sum(sum(sample.accepted) for sample in samples)
+    accepted = sum(i * count for sample in samples for i, count in enumerate(sample.accepted))
     return 1 + accepted / steps

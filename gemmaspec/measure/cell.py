@@ -48,8 +48,8 @@ class GpuWatch:
     def summary(self) -> dict[str, Any] | None:
         """Return the median, minimum and maximum of each reading over all GPUs; None without a GPU."""
         names = [field.name for field in dataclasses.fields(nvidia.GpuReading)]
-        found = {name: [value for one in self._loads if (value := getattr(one, name)) is not None] for name in names}
-        return {name: _range(values) for name, values in found.items() if values} or None
+        read = {name: [value for load in self._loads if (value := getattr(load, name)) is not None] for name in names}
+        return {name: _range(values) for name, values in read.items() if values} or None
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -100,7 +100,7 @@ class Asking:
     ) -> bytes:
         """Return a request's JSON. Its salt prevents hits in the prefix cache, but for requests with the same."""
         fixed = self.ignore_eos if fixed is None else fixed
-        own: dict[str, Any] = {
+        body: dict[str, Any] = {
             "model": self.server.model,
             **prompt,
             "max_tokens": tokens or self.max_tokens,
@@ -109,12 +109,12 @@ class Asking:
             "cache_salt": salt or uuid.uuid4().hex,
         }
         if "tools" in prompt and not self.calls_tools:
-            own["tool_choice"] = "none"
+            body["tool_choice"] = "none"
         if self.temperature is not None:
-            own["temperature"] = self.temperature
+            body["temperature"] = self.temperature
         if fixed:
-            own |= {"ignore_eos": True, "min_tokens": tokens or self.max_tokens}
-        return json.dumps(own).encode()
+            body |= {"ignore_eos": True, "min_tokens": tokens or self.max_tokens}
+        return json.dumps(body).encode()
 
     def run(self, bodies: Sequence[bytes], concurrency: int) -> Load:
         """Send requests and wait for them."""
@@ -150,7 +150,7 @@ def measure_cell(
     samples: list[RequestSample] = []
     offset = 0.0
     for part, load, _, _ in parts:
-        samples += [_sample(prompt, one, offset) for prompt, one in zip(part, load.streams, strict=True)]
+        samples += [_sample(prompt, stream, offset) for prompt, stream in zip(part, load.streams, strict=True)]
         offset += load.wall
     if drafts and not any(group.drafts for _, _, group, _ in parts):
         raise Broken("the server should speculate but counted no draft in a whole cell")
@@ -182,13 +182,13 @@ def reference_step(asking: Asking) -> float:
     reports that: chunks arrive in bursts, or all at once, where the server computes faster than it writes or something
     on the way buffers them.
     """
-    found: list[float] = []
+    steps_s: list[float] = []
     lasted = 0.0
-    while lasted < REFERENCE_S and len(found) < REFERENCE_RUNS:
+    while lasted < REFERENCE_S and len(steps_s) < REFERENCE_RUNS:
         seconds, steps = _reference(asking)
-        found.append(seconds / steps)
+        steps_s.append(seconds / steps)
         lasted += seconds
-    return statistics.median(found)
+    return statistics.median(steps_s)
 
 
 def _reference(asking: Asking) -> tuple[float, int]:
@@ -214,19 +214,19 @@ def _question(text: str) -> dict[str, Any]:
 def _groups(prompts: Sequence[Prompt], cell: Cell) -> list[tuple[str | None, list[Prompt]]]:
     if cell.concurrency > 1:
         return [(None, list(prompts))]
-    names = dict.fromkeys(one.category for one in prompts)
-    return [(name, [one for one in prompts if one.category == name]) for name in names]
+    names = dict.fromkeys(prompt.category for prompt in prompts)
+    return [(name, [prompt for prompt in prompts if prompt.category == name]) for name in names]
 
 
 def _group(
     asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, category: str | None, apart: bool
 ) -> tuple[Sequence[Prompt], Load, SampleGroup, Sequence[float]]:
     salts = [uuid.uuid4().hex for _ in prompts]
-    bodies = [asking.body(one.body(), salt=salt) for one, salt in zip(prompts, salts, strict=True)]
+    bodies = [asking.body(prompt.body(), salt=salt) for prompt, salt in zip(prompts, salts, strict=True)]
     waits: Sequence[float] = _computed_once(asking, cell, prompts, salts) if apart else ()
     before = asking.counters()
     load = asking.run(bodies, cell.concurrency)
-    tokens = sum(one.completion_tokens for one in load.streams)
+    tokens = sum(stream.completion_tokens for stream in load.streams)
     added = settled(asking.server, before, tokens=tokens, timeout_s=COUNTERS_S, api_key=asking.api_key)
     group = SampleGroup(
         category=category,
@@ -236,7 +236,7 @@ def _group(
         by_position=added.by_position,
         foreign_tokens=max(0, added.generated - tokens),
     )
-    read = sum(one.prompt_tokens for one in load.streams)
+    read = sum(stream.prompt_tokens for stream in load.streams)
     if added.cached < _LEAST_CACHED * read - len(bodies) * _BLOCK:
         waits = ()  # the cache did not hold them, so that these answers waited for prompts like any others
     return prompts, load, group, waits
@@ -247,32 +247,32 @@ def _computed_once(asking: Asking, cell: Cell, prompts: Sequence[Prompt], salts:
     waits: list[float] = []
     for began in range(0, len(prompts), cell.concurrency):
         part = zip(prompts[began : began + cell.concurrency], salts[began:], strict=False)
-        bodies = [asking.body(one.body(), tokens=1, fixed=True, salt=salt) for one, salt in part]
-        waits += [one.first - one.sent for one in asking.run(bodies, cell.concurrency).streams]
+        bodies = [asking.body(prompt.body(), tokens=1, fixed=True, salt=salt) for prompt, salt in part]
+        waits += [stream.first - stream.sent for stream in asking.run(bodies, cell.concurrency).streams]
     return waits
 
 
-def _sample(prompt: Prompt, one: Stream, offset: float) -> RequestSample:
+def _sample(prompt: Prompt, stream: Stream, offset: float) -> RequestSample:
     return RequestSample(
         prompt=prompt.id,
         category=prompt.category,
-        sent=one.sent + offset,
-        first=one.first + offset,
-        last=one.last + offset,
-        chunks=one.chunks,
-        prompt_tokens=one.prompt_tokens,
-        completion_tokens=one.completion_tokens,
-        finish_reason=one.finish_reason,
-        characters=one.characters,
-        accepted=_histogram(one.metrics),
+        sent=stream.sent + offset,
+        first=stream.first + offset,
+        last=stream.last + offset,
+        chunks=stream.chunks,
+        prompt_tokens=stream.prompt_tokens,
+        completion_tokens=stream.completion_tokens,
+        finish_reason=stream.finish_reason,
+        characters=stream.characters,
+        accepted=_histogram(stream.metrics),
     )
 
 
 def _histogram(metrics: Mapping[str, Any] | None) -> tuple[int, ...]:
     """Return the number of steps that accepted 0 … k tokens (`acceptance_histogram`, vLLM 0.30.0 and later)."""
     spec = metrics.get("speculative_decoding") if metrics else None
-    found = spec.get("acceptance_histogram") if isinstance(spec, dict) else None
-    if not isinstance(found, list) or len(found) > 1024:
+    histogram = spec.get("acceptance_histogram") if isinstance(spec, dict) else None
+    if not isinstance(histogram, list) or len(histogram) > 1024:
         return ()
-    counts = [one for one in found if isinstance(one, int) and not isinstance(one, bool) and one >= 0]
-    return tuple(counts) if len(counts) == len(found) else ()
+    counts = [count for count in histogram if isinstance(count, int) and not isinstance(count, bool) and count >= 0]
+    return tuple(counts) if len(counts) == len(histogram) else ()

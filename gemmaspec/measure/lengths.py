@@ -32,8 +32,8 @@ class ServedModel:
 def served(server: Server, api_key: str | None) -> ServedModel:
     """Return the first model of /v1/models. Raises Broken if the server does not list one."""
     reply = exchange(server.base_url, "/v1/models", timeout_s=_TIMEOUT_S, api_key=api_key)
-    found = reply.json() if reply.status == 200 else None
-    models = found.get("data") if isinstance(found, dict) else None
+    document = reply.json() if reply.status == 200 else None
+    models = document.get("data") if isinstance(document, dict) else None
     first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
     name, length = first.get("id"), first.get("max_model_len")
     if not isinstance(name, str):
@@ -45,8 +45,8 @@ def count(asking: Asking, prompt: Prompt) -> int:
     """Return the tokens of a prompt with its template, by the server's /tokenize. Raises Broken if it has none."""
     body = {"model": asking.server.model, **prompt.body()}
     reply = exchange(asking.server.base_url, "/tokenize", body=body, timeout_s=_TIMEOUT_S, api_key=asking.api_key)
-    found = reply.json() if reply.status == 200 else None
-    tokens = found.get("count") if isinstance(found, dict) else None
+    document = reply.json() if reply.status == 200 else None
+    tokens = document.get("count") if isinstance(document, dict) else None
     if not isinstance(tokens, int) or isinstance(tokens, bool):
         raise Broken(f"the server cannot count tokens (HTTP {reply.status} of /tokenize)")
     return tokens
@@ -60,14 +60,14 @@ def fitting(asking: Asking, prompts: Sequence[Prompt], *, limit: int | None) -> 
     if limit is None:
         return list(prompts), []
     room = limit - asking.max_tokens
-    fits = {one.id: room > 0 and count(asking, one) <= room for one in prompts}
-    kept = [one for one in prompts if fits[one.id]]
+    fits = {prompt.id: room > 0 and count(asking, prompt) <= room for prompt in prompts}
+    kept = [prompt for prompt in prompts if fits[prompt.id]]
     if not kept:
         raise UsageError(
             f"no prompt fits: the server's context is {limit} tokens, {asking.max_tokens} of them for the answer",
             hint="use a smaller --max-tokens, shorter prompts, or a larger serve.max_model_len",
         )
-    return kept, [one.id for one in prompts if not fits[one.id]]
+    return kept, [prompt.id for prompt in prompts if not fits[prompt.id]]
 
 
 def of_length(asking: Asking, prompts: Sequence[Prompt], tokens: int, *, exactly: bool = False) -> list[Prompt]:
@@ -76,10 +76,10 @@ def of_length(asking: Asking, prompts: Sequence[Prompt], tokens: int, *, exactly
     `exactly`: to just as many, with words that mean nothing. Raises UsageError if all are longer.
     """
     make = _exactly if exactly else _of_length
-    found = [made for one in prompts if (made := make(asking, one, tokens))]
-    if not found:
+    prompts_of_length = [made for prompt in prompts if (made := make(asking, prompt, tokens))]
+    if not prompts_of_length:
         raise UsageError(f"--context {tokens}: every prompt is longer")
-    return found
+    return prompts_of_length
 
 
 def _exactly(asking: Asking, prompt: Prompt, tokens: int) -> Prompt | None:
@@ -94,11 +94,11 @@ def _exactly(asking: Asking, prompt: Prompt, tokens: int) -> Prompt | None:
 
 
 def _of_length(asking: Asking, prompt: Prompt, tokens: int) -> Prompt | None:
-    own = count(asking, prompt)
-    if own > tokens * (1 + _NEAR):
+    tokens_now = count(asking, prompt)
+    if tokens_now > tokens * (1 + _NEAR):
         return None
-    characters, best = int((tokens - own) * _FIRST_GUESS), prompt
-    smallest = abs(tokens - own)
+    characters, best = int((tokens - tokens_now) * _FIRST_GUESS), prompt
+    smallest = abs(tokens - tokens_now)
     for _ in range(_TRIES):
         if smallest <= tokens * _NEAR:
             break
@@ -106,5 +106,5 @@ def _of_length(asking: Asking, prompt: Prompt, tokens: int) -> Prompt | None:
         now = count(asking, made)
         if abs(tokens - now) < smallest or best is prompt:
             best, smallest = made, abs(tokens - now)
-        characters = max(1, int(characters * (tokens - own) / max(now - own, 1)))
+        characters = max(1, int(characters * (tokens - tokens_now) / max(now - tokens_now, 1)))
     return best

@@ -70,20 +70,20 @@ def streamed(chat: Chat, body: bytes, *, origin: float, timeout_s: float) -> Str
     """
     try:
         with chat.sent(body, timeout_s=timeout_s) as arriving:
-            found = Stream(sent=arriving.sent - origin)
+            stream = Stream(sent=arriving.sent - origin)
             if arriving.status != 200:
                 raise _refused(arriving)
             for event, moment in _events(arriving):
-                _take(found, event, moment - origin)
+                _take(stream, event, moment - origin)
                 arriving.wait(timeout_s)
     except TimeoutError:
         raise Broken("the server sent nothing for longer than --request-timeout") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise Broken(f"the server closed the connection during an answer ({_plain(error)})") from None
-    found.ended = time.perf_counter() - origin
-    if not found.completion_tokens:
+    stream.ended = time.perf_counter() - origin
+    if not stream.completion_tokens:
         raise Broken("cannot count tokens, because the stream ended without its usage")
-    return found
+    return stream
 
 
 def _plain(error: Exception) -> str:
@@ -112,34 +112,34 @@ def _json(event: bytes) -> Any:
         raise Broken("the server's stream contains an event that is not JSON") from None
 
 
-def _take(found: Stream, event: Any, moment: float) -> None:
+def _take(stream: Stream, event: Any, moment: float) -> None:
     if not isinstance(event, dict):
         raise Broken("the server's stream contains an event that is not a chunk of an answer")
     if error := event.get("error"):
         raise Broken(f"the request failed inside the server{_quoted(said(error))}")
     choices = event.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        _take_choice(found, choices[0], moment)
+        _take_choice(stream, choices[0], moment)
     usage = event.get("usage")
     if isinstance(usage, dict):
-        found.prompt_tokens = count(usage.get("prompt_tokens"))
-        found.completion_tokens = count(usage.get("completion_tokens"))
+        stream.prompt_tokens = count(usage.get("prompt_tokens"))
+        stream.completion_tokens = count(usage.get("completion_tokens"))
     metrics = event.get("metrics")
     if isinstance(metrics, dict):
-        found.metrics = metrics
+        stream.metrics = metrics
 
 
-def _take_choice(found: Stream, choice: Mapping[str, Any], moment: float) -> None:
-    if not found.first:
-        found.first = moment
-    elif moment > found.last:
-        found.chunks += 1
-    found.last = moment
+def _take_choice(stream: Stream, choice: Mapping[str, Any], moment: float) -> None:
+    if not stream.first:
+        stream.first = moment
+    elif moment > stream.last:
+        stream.chunks += 1
+    stream.last = moment
     reason = choice.get("finish_reason")
-    found.finish_reason = reason[:40] if isinstance(reason, str) else found.finish_reason
+    stream.finish_reason = reason[:40] if isinstance(reason, str) else stream.finish_reason
     delta = choice.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else None
-    found.characters += len(text) if isinstance(text, str) else 0
+    stream.characters += len(text) if isinstance(text, str) else 0
 
 
 def _refused(arriving: Arriving) -> GemmaspecError:
@@ -230,9 +230,9 @@ def run_load(
     by_worker: dict[int, list[Stream]] = defaultdict(list)
     for worker, stream in done:
         by_worker[worker].append(stream)
-    idle = sum(later.sent - one.ended for of_one in by_worker.values() for one, later in pairwise(of_one))
+    idle = sum(later.sent - earlier.ended for of_one in by_worker.values() for earlier, later in pairwise(of_one))
     streams = tuple(stream for _, stream in done)
-    wall = max(one.last for one in streams) - min(one.sent for one in streams)
+    wall = max(stream.last for stream in streams) - min(stream.sent for stream in streams)
     return Load(streams=streams, wall=wall, idle=idle)
 
 
@@ -326,8 +326,8 @@ def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask
     alone = [partial(put, asks[place]) for place in order if asks[place].alone]
     rest = [partial(put, asks[place]) for place in order[len(alone) :]]
     answers = together(alone, at_once=1, abort=chat.abort) + together(rest, at_once=asking.together, abort=chat.abort)
-    found = dict(zip(order, answers, strict=True))
-    return [found[place] for place in range(len(asks))]
+    answer_of = dict(zip(order, answers, strict=True))
+    return [answer_of[place] for place in range(len(asks))]
 
 
 def _answer(chat: Chat, asking: ChatAsking, ask: Ask, left: float) -> ChatAnswer:

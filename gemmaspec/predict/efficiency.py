@@ -64,31 +64,31 @@ def share_of(family: str | None, weights: Weights, nbytes: float) -> Share:
 
     A family without a server gets the share of all others, three times as uncertain, and `said` says so.
     """
-    own = [one for one in served() if one.family == family]
-    same = [one for one in own if one.weights == weights]
-    counted = [(one, _alike(one, weights, nbytes)) for one in own or served()]
+    of_family = [machine for machine in served() if machine.family == family]
+    same = [machine for machine in of_family if machine.weights == weights]
+    counted = [(machine, _alike(machine, weights, nbytes)) for machine in of_family or served()]
     total = sum(weight for _, weight in counted)
-    mean = sum(math.log(one.share) * weight for one, weight in counted) / total
-    variance = sum((math.log(one.share) - mean) ** 2 * weight for one, weight in counted) / total
-    least = _LEAST if same else _STRANGE["weights" if own else "family"]
+    mean = sum(math.log(machine.share) * weight for machine, weight in counted) / total
+    variance = sum((math.log(machine.share) - mean) ** 2 * weight for machine, weight in counted) / total
+    least = _LEAST if same else _STRANGE["weights" if of_family else "family"]
     return Share(
-        value=math.exp(mean), deviation=max(math.sqrt(variance), least), said=_said(family, weights, own, same)
+        value=math.exp(mean), deviation=max(math.sqrt(variance), least), said=_said(family, weights, of_family, same)
     )
 
 
-def _alike(one: Served, weights: Weights, nbytes: float) -> float:
-    apart = math.log(one.step_gb * 1e9 / max(nbytes, 1.0)) / _NEAR
-    return max(math.exp(-(apart**2) / 2), 1e-3) * (1.0 if one.weights == weights else _OTHER_WEIGHTS)
+def _alike(machine: Served, weights: Weights, nbytes: float) -> float:
+    apart = math.log(machine.step_gb * 1e9 / max(nbytes, 1.0)) / _NEAR
+    return max(math.exp(-(apart**2) / 2), 1e-3) * (1.0 if machine.weights == weights else _OTHER_WEIGHTS)
 
 
-def _said(family: str | None, weights: Weights, own: list[Served], same: list[Served]) -> str:
+def _said(family: str | None, weights: Weights, of_family: list[Served], same: list[Served]) -> str:
     if same:
         return (
             f"{len(same)} server{'s' if len(same) > 1 else ''} of this family of GPUs ({family}) with {weights} weights"
         )
-    if own:
-        return f"{len(own)} servers of this family of GPUs ({family}) with other weights: none has {weights} ones"
-    others = " and ".join(dict.fromkeys(one.family for one in served()))
+    if of_family:
+        return f"{len(of_family)} servers of this family of GPUs ({family}) with other weights: none has {weights} ones"
+    others = " and ".join(dict.fromkeys(machine.family for machine in served()))
     return f"servers of other families of GPUs ({others}): none is known of {family or 'this one'}"
 
 

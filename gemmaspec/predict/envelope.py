@@ -30,13 +30,13 @@ Speeds = Mapping[int, Mapping[int, float]]
 
 def best_k(speeds: Speeds) -> dict[int, int]:
     """Return the fastest k at each load, 0 included."""
-    return {load: max(own, key=lambda k: own[k]) for load, own in sorted(speeds.items()) if own}
+    return {load: max(rates, key=lambda k: rates[k]) for load, rates in sorted(speeds.items()) if rates}
 
 
 def best_single(speeds: Speeds) -> int | None:
     """Return the k that drafts and is fastest over all loads, each of which counts the same; None without any."""
-    common = set.intersection(*({k for k in own if k} for own in speeds.values())) if speeds else set()
-    return max(common, key=lambda k: statistics.fmean(math.log(own[k]) for own in speeds.values()), default=None)
+    common = set.intersection(*({k for k in speed if k} for speed in speeds.values())) if speeds else set()
+    return max(common, key=lambda k: statistics.fmean(math.log(speed[k]) for speed in speeds.values()), default=None)
 
 
 def k_table(speeds: Speeds, single: int) -> dict[int, int]:
@@ -45,21 +45,21 @@ def k_table(speeds: Speeds, single: int) -> dict[int, int]:
     Empty where there is no such load. A table of these has no 0: a draft that rests still reads every token, which
     took 5 to 6 % of a step (H200, vLLM 0.32.0, mtp).
     """
-    found: dict[int, int] = {}
-    for load, own in sorted(speeds.items()):
-        best = max((k for k in own if k), key=lambda k: own[k])
-        k = best if own[best] > own[single] * (1 + GAIN) else single
-        if not found or k != list(found.values())[-1]:
-            found[load if found else 1] = k
-    return found if len(found) > 1 else {}
+    table: dict[int, int] = {}
+    for load, rates in sorted(speeds.items()):
+        best = max((k for k in rates if k), key=lambda k: rates[k])
+        k = best if rates[best] > rates[single] * (1 + GAIN) else single
+        if not table or k != list(table.values())[-1]:
+            table[load if table else 1] = k
+    return table if len(table) > 1 else {}
 
 
 def speeds_of(cells: Iterable[tuple[int, int, float]]) -> dict[int, dict[int, float]]:
     """Return cells, each of requests at once, k and tokens per second, as speeds."""
-    found: dict[int, dict[int, float]] = {}
+    speeds: dict[int, dict[int, float]] = {}
     for load, k, rate in cells:
-        found.setdefault(load, {})[k] = rate
-    return found
+        speeds.setdefault(load, {})[k] = rate
+    return speeds
 
 
 def envelope_json(speeds: Speeds) -> dict[str, Any]:
@@ -74,9 +74,9 @@ def table_line(speeds: Speeds) -> Iterator[str]:
     single = best_single(speeds)
     table = k_table(speeds, single) if single else {}
     if single and table:
-        gain, load = max((own[_at(table, load)] / own[single] - 1, load) for load, own in speeds.items())
-        said = ", ".join(f"{start}: {k}" for start, k in table.items())
-        yield f"k_by_requests: {{{said}}}    # {gain:.0%} over k={single} at {load}; gemmaspec tune measures it"
+        gain, load = max((rates[_at(table, load)] / rates[single] - 1, load) for load, rates in speeds.items())
+        shown = ", ".join(f"{start}: {k}" for start, k in table.items())
+        yield f"k_by_requests: {{{shown}}}    # {gain:.0%} over k={single} at {load}; gemmaspec tune measures it"
 
 
 def _at(table: Mapping[int, int], load: int) -> int:
@@ -111,19 +111,19 @@ class Cholesky:
 
     def half(self, right: Vector) -> list[float]:
         """Return x with L x = right."""
-        found: list[float] = []
+        half: list[float] = []
         for row, value in zip(self._rows, right, strict=True):
-            found.append((value - sum(map(mul, row, found))) / row[-1])
-        return found
+            half.append((value - sum(map(mul, row, half))) / row[-1])
+        return half
 
     def solve(self, right: Vector) -> list[float]:
         """Return x with matrix x = right."""
-        found = self.half(right)
-        for i in reversed(range(len(found))):
-            found[i] /= self._rows[i][i]
+        solution = self.half(right)
+        for i in reversed(range(len(solution))):
+            solution[i] /= self._rows[i][i]
             for j in range(i):
-                found[j] -= self._rows[i][j] * found[i]
-        return found
+                solution[j] -= self._rows[i][j] * solution[i]
+        return solution
 
 
 CHUNK: Final = 2048
@@ -162,9 +162,9 @@ class Prompts:
         """Return the seconds of `batch` prompts of `context` tokens, and their standard deviation; 0 if not known."""
         if not self.known:
             return 0.0, 0.0
-        own = _weighed(batch, context)
-        mean = max(_prior(batch, context) + dot(own, self._coefficients), 0.0)
-        variance = dot(own, own) - dot(own, [dot(row, own) for row in self._explained])
+        weighed = _weighed(batch, context)
+        mean = max(_prior(batch, context) + dot(weighed, self._coefficients), 0.0)
+        variance = dot(weighed, weighed) - dot(weighed, [dot(row, weighed) for row in self._explained])
         return mean * self._unit, math.sqrt(max(variance, 0.0)) * self._unit
 
     def of(self, row: Row) -> float:
@@ -247,12 +247,12 @@ def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = No
 
 def _mean(rows: Sequence[Row], k: int) -> tuple[float, ...]:
     """Return the mean at each position over the rows that have it."""
-    found: list[float] = []
+    means: list[float] = []
     for position in range(min(k, max((row.k for row in rows), default=0))):
         values = [row.acceptance[position] for row in rows if row.k > position]
         mean = sum(values) / len(values)
-        found.append(min(mean, found[-1]) if found else mean)
-    return tuple(found)
+        means.append(min(mean, means[-1]) if means else mean)
+    return tuple(means)
 
 
 def _next(rates: Sequence[float]) -> float:

@@ -111,67 +111,67 @@ def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
     groups: dict[tuple[Any, ...], list[Setting]] = {}
     for row in rows:
         groups.setdefault(row.setting.apart, []).append(row.setting)
-    settings = [_compiled(own, asked) for own in groups.values()]
+    settings = [_compiled(group, asked) for group in groups.values()]
     drafting = {row.setting.apart for row in rows if row.k}
-    bare = {_alone(one, asked).apart for one in settings if _lent(rows, one, asked)} - drafting
-    return tuple(one for each in settings if each.apart not in bare for one in _of_setting(rows, each, asked))
+    bare = {_alone(setting, asked).apart for setting in settings if _lent(rows, setting, asked)} - drafting
+    return tuple(row for each in settings if each.apart not in bare for row in _of_setting(rows, each, asked))
 
 
-def _compiled(own: Sequence[Setting], asked: Asked) -> Setting:
+def _compiled(settings: Sequence[Setting], asked: Asked) -> Setting:
     """Return the setting that is predicted from rows of settings that explain each other."""
     if asked.compile is not None:
-        wanted = replace(own[0], compile=asked.compile)
-        return wanted if wanted.apart == own[0].apart else own[0]
-    return statistics.mode(own)
+        wanted = replace(settings[0], compile=asked.compile)
+        return wanted if wanted.apart == settings[0].apart else settings[0]
+    return statistics.mode(settings)
 
 
-def predicted_json(one: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
+def predicted_json(row: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
     """Return a predicted row, in the form of a measured one."""
     return {
-        "method": one.method,
-        "k": one.k,
-        "concurrency": one.concurrency,
-        "context": one.context,
-        "acceptance": [round(rate, 6) for rate in one.curve.rates],
-        "acceptance_measured": one.curve.measured,
-        "step_ms": one.step.seconds * 1000,
-        "ttft_ms": one.first_token and one.first_token * 1000,
-        "answer_tokens": one.answer_tokens,
-        "decoding_per_second": one.decoding_per_second,
-        "tokens_per_second": one.tokens_per_second,
-        "interval": list(one.interval),
-        "speedup": one.tokens_per_second / baseline.tokens_per_second if baseline else None,
-        "measured": one.measured,
-        **setting_json(one.setting),
+        "method": row.method,
+        "k": row.k,
+        "concurrency": row.concurrency,
+        "context": row.context,
+        "acceptance": [round(rate, 6) for rate in row.curve.rates],
+        "acceptance_measured": row.curve.measured,
+        "step_ms": row.step.seconds * 1000,
+        "ttft_ms": row.first_token and row.first_token * 1000,
+        "answer_tokens": row.answer_tokens,
+        "decoding_per_second": row.decoding_per_second,
+        "tokens_per_second": row.tokens_per_second,
+        "interval": list(row.interval),
+        "speedup": row.tokens_per_second / baseline.tokens_per_second if baseline else None,
+        "measured": row.measured,
+        **setting_json(row.setting),
     }
 
 
-def baseline_of(one: Predicted, found: Iterable[Predicted]) -> Predicted | None:
+def baseline_of(row: Predicted, rows: Iterable[Predicted]) -> Predicted | None:
     """Return the cell without speculation to compare a cell with."""
-    for other in found:
-        same = (other.setting, other.concurrency, other.context) == (one.setting, one.concurrency, one.context)
+    for other in rows:
+        same = (other.setting, other.concurrency, other.context) == (row.setting, row.concurrency, row.context)
         if same and other.k == 0:
             return other
     return None
 
 
 def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator[Predicted]:
-    own = [row for row in rows if row.setting.apart == setting.apart] + _lent(rows, setting, asked)
-    methods = list(dict.fromkeys(str(row.method) for row in own if row.k)) or [asked.method or ""]
-    known = {(row.method, row.k, row.concurrency, row.context) for row in own if row.setting.graphs == setting.graphs}
-    prompts = Prompts(own, min(row.step for row in own))
-    answers = [row.answer_tokens for row in own if row.answer_tokens]
+    same = [row for row in rows if row.setting.apart == setting.apart] + _lent(rows, setting, asked)
+    methods = list(dict.fromkeys(str(row.method) for row in same if row.k)) or [asked.method or ""]
+    known = {(row.method, row.k, row.concurrency, row.context) for row in same if row.setting.graphs == setting.graphs}
+    prompts = Prompts(same, min(row.step for row in same))
+    answers = [row.answer_tokens for row in same if row.answer_tokens]
     answer = asked.answer_tokens or round(statistics.median(answers) if answers else ANSWER)
 
     def row_of(method: str, cell: Cell, step: StepTime) -> Predicted:
-        drafted = _of(own, method) if asked.with_curves else []
-        found = curve(drafted, k=cell.k, context=cell.context, known=asked.conditional)
+        drafted = _of(same, method) if asked.with_curves else []
+        drawn = curve(drafted, k=cell.k, context=cell.context, known=asked.conditional)
         return Predicted(
             method=method,
             k=cell.k,
             concurrency=cell.batch,
             context=cell.context,
-            curve=found,
+            curve=drawn,
             step=step,
             setting=setting,
             measured=(method, cell.k, cell.batch, cell.context) in known,
@@ -179,8 +179,8 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
             answer_tokens=answer,
         )
 
-    timed = _Timing(own, setting, prompts, asked.sequences)
-    for context in asked.contexts or sorted({row.context for row in own}):
+    timed = _Timing(same, setting, prompts, asked.sequences)
+    for context in asked.contexts or sorted({row.context for row in same}):
         fits = timed.fits(methods, context)
         drafting = {method: fit for method, fit in fits.items() if method not in (NONE, "")}
         for cell in (Cell(k, b, context) for b in asked.concurrencies for k in asked.ks):
@@ -193,11 +193,11 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
 class _Timing:
     """The steps of one setting's rows, without prompts and as one compilation has them."""
 
-    def __init__(self, own: Sequence[Row], setting: Setting, prompts: Prompts, sequences: int | None) -> None:
-        self._own, self._server = own, server_of(setting, sequences)
-        factors = {row.setting: factor(own, row.setting, setting) for row in own}
-        self._factor = max(factors.values(), key=lambda one: one.deviation, default=Factor())
-        self._timed = [(row, _timed(row, prompts, factors[row.setting])) for row in own]
+    def __init__(self, rows: Sequence[Row], setting: Setting, prompts: Prompts, sequences: int | None) -> None:
+        self._own, self._server = rows, server_of(setting, sequences)
+        factors = {row.setting: factor(rows, row.setting, setting) for row in rows}
+        self._factor = max(factors.values(), key=lambda factor: factor.deviation, default=Factor())
+        self._timed = [(row, _timed(row, prompts, factors[row.setting])) for row in rows]
 
     def fits(self, methods: Sequence[str], context: int) -> dict[str, Steps]:
         """Return the fit of every method for prompts of one length, and that without speculation if measured."""
@@ -208,9 +208,9 @@ class _Timing:
             for method in methods
         }
 
-    def step(self, found: StepTime) -> StepTime:
+    def step(self, step_time: StepTime) -> StepTime:
         """Return a step with the uncertainty of its compilation."""
-        return StepTime(found.seconds, math.hypot(found.deviation, self._factor.deviation))
+        return StepTime(step_time.seconds, math.hypot(step_time.deviation, self._factor.deviation))
 
     def _fit(self, method: str, timed: Sequence[Timed], context: int) -> Steps:
         return Steps(method, timed, context=context, server=self._server)
@@ -223,20 +223,20 @@ def _timed(row: Row, prompts: Prompts, by: Factor) -> Timed:
 
 def _alone(setting: Setting, asked: Asked) -> Setting:
     """Return the setting of the same server without speculation."""
-    return replace(setting, patches=tuple(one for one in setting.patches or () if one not in asked.idle_alone))
+    return replace(setting, patches=tuple(patch for patch in setting.patches or () if patch not in asked.idle_alone))
 
 
 def _lent(rows: Sequence[Row], setting: Setting, asked: Asked) -> list[Row]:
     """Return rows without speculation for a setting that has none: those of the same patches that act there."""
-    base, own = _alone(setting, asked).apart, setting.apart
-    if base == own or setting.patches is None or any(row.k == 0 and row.setting.apart == own for row in rows):
+    base, apart = _alone(setting, asked).apart, setting.apart
+    if base == apart or setting.patches is None or any(row.k == 0 and row.setting.apart == apart for row in rows):
         return []
     return [row for row in rows if row.k == 0 and row.setting.apart == base]
 
 
 def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:
     """Return the step of the most certain fit; rows with a draft also show how a step grows with its tokens."""
-    return min((fit.at(cell) for fit in fits), key=lambda one: one.deviation)
+    return min((fit.at(cell) for fit in fits), key=lambda estimate: estimate.deviation)
 
 
 def _of(rows: Iterable[Row], method: str) -> list[Row]:
@@ -268,9 +268,9 @@ def factor(rows: Sequence[Row], measured: Setting, wanted: Setting) -> Factor:
         cell = (row.method, row.k, row.concurrency, row.context)
         steps.setdefault(cell, {}).setdefault(row.setting.graphs, []).append(math.log(row.step))
     ratios = [
-        statistics.mean(one["compiled"]) - statistics.mean(one["uncompiled"])
-        for one in steps.values()
-        if {"compiled", "uncompiled"} <= one.keys()
+        statistics.mean(step["compiled"]) - statistics.mean(step["uncompiled"])
+        for step in steps.values()
+        if {"compiled", "uncompiled"} <= step.keys()
     ]
     mean, spread = _PRIOR
     weight = 1 / spread**2 + len(ratios) / _CELL**2

@@ -69,34 +69,34 @@ class Spoken:
 
 def speaking(rows: Sequence[Row], kind: Kind) -> Spoken:
     """Return the rows that speak for a server, of all that were measured on its machine with its target."""
-    found: list[Row] = []
+    rows_of_both: list[Row] = []
     factors: dict[str, None] = {}
     missing: dict[bool, str] = {}
     measured: set[tuple[int, int, int]] = set()
     for drafts in (False, True):
-        own = [row for row in rows if bool(row.k) is drafts]
-        own, why = _alike(own, kind)
-        pairs = [(row, one) for row in own if (one := _converted(row, kind, rows, factors))]
-        made = [one for _, one in pairs]
-        measured |= {(row.k, row.concurrency, row.context) for row, one in pairs if one.step == row.step}
+        alike = [row for row in rows if bool(row.k) is drafts]
+        alike, why = _alike(alike, kind)
+        pairs = [(row, converted) for row in alike if (converted := _converted(row, kind, rows, factors))]
+        made = [converted for _, converted in pairs]
+        measured |= {(row.k, row.concurrency, row.context) for row, converted in pairs if converted.step == row.step}
         if not made:
-            missing[drafts] = why or _unconverted(own, kind)
-        found += made
-    return Spoken(rows=tuple(found), own=frozenset(measured), factors=tuple(factors), missing=missing)
+            missing[drafts] = why or _unconverted(alike, kind)
+        rows_of_both += made
+    return Spoken(rows=tuple(rows_of_both), own=frozenset(measured), factors=tuple(factors), missing=missing)
 
 
 def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
     """Return the rows that are alike in all that no factor converts; where none is, what the last of them lack."""
-    own = list(rows)
-    if not own:
+    alike = list(rows)
+    if not alike:
         return [], "nothing was measured"
-    for what, said, fits in _parts(kind):
-        kept = [row for row in own if fits(row)]
+    for what, worded, fits in _parts(kind):
+        kept = [row for row in alike if fits(row)]
         if not kept:
-            others = sorted({str(said(row)) for row in own})
+            others = sorted({str(worded(row)) for row in alike})
             return [], f"{what}, and the cells are of {' or '.join(others)}"
-        own = kept
-    return own, ""
+        alike = kept
+    return alike, ""
 
 
 def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
@@ -171,16 +171,16 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         if key == _COMPILE:
             compiled = "default" if wanted == "compiled" else "none"
         drafted = "with a draft" if row.k else "without one"
-        said = f"{_words(key, has)} to {_words(key, wanted)}: a step times {factor:.3f} {drafted}"
-        factors[f"{said}, by {len(ratios)} measured pairs"] = None
+        change = f"{_words(key, has)} to {_words(key, wanted)}: a step times {factor:.3f} {drafted}"
+        factors[f"{change}, by {len(ratios)} measured pairs"] = None
     timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
-    own = {
+    changed = {
         "compile": compiled,
         "images": kind.images,
         "kv_cache_dtype": kind.kv_cache,
         "linear_kernel": kind.linear_kernel,
     }
-    return Row.model_construct(**{**dict(row), **own, **timed, "patches": tuple(sorted(kind.patches))})
+    return Row.model_construct(**{**dict(row), **changed, **timed, "patches": tuple(sorted(kind.patches))})
 
 
 def _convertible(kind: Kind) -> tuple[tuple[str, Any], ...]:
@@ -201,12 +201,12 @@ def _words(key: str, value: object) -> str:
 
 def _unconverted(rows: Sequence[Row], kind: Kind) -> str:
     """Return what the rows differ in, where no pairs of cells give a factor."""
-    said = []
+    reasons = []
     for key, wanted in _convertible(kind):
         others = sorted({_words(key, _of(row, key)) for row in rows})
         if key != _COMPILE and all(_of(row, key) != wanted for row in rows):
-            said.append(f"it has {_words(key, wanted)}, and the cells have {' or '.join(others)}")
-    return "; ".join(said) + "; no cells that differ in that alone give a factor"
+            reasons.append(f"it has {_words(key, wanted)}, and the cells have {' or '.join(others)}")
+    return "; ".join(reasons) + "; no cells that differ in that alone give a factor"
 
 
 def _ratios(rows: Sequence[Row], key: str, has: object, wanted: object, *, drafts: bool) -> list[float]:
@@ -217,9 +217,9 @@ def _ratios(rows: Sequence[Row], key: str, has: object, wanted: object, *, draft
         if bool(row.k) is drafts and value in (has, wanted) and row.answer_tokens is None:
             sides[_but(row, key)][value].append(math.log(row.step))
     return [
-        statistics.mean(own[wanted]) - statistics.mean(own[has])
-        for own in sides.values()
-        if {has, wanted} <= own.keys()
+        statistics.mean(side[wanted]) - statistics.mean(side[has])
+        for side in sides.values()
+        if {has, wanted} <= side.keys()
     ]
 
 

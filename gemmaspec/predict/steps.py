@@ -132,9 +132,9 @@ class Steps:
     def at(self, cell: Cell) -> StepTime:
         """Return the step of a cell: the weighted mean over the hypotheses."""
         near, spread = self._left.near(cell)
-        found = [(*fit.at(cell, near), weight) for fit, weight in self._fits]
-        mean = sum(seconds * weight for seconds, _, weight in found)
-        variance = sum(((seconds * own) ** 2 + (seconds - mean) ** 2) * weight for seconds, own, weight in found)
+        estimates = [(*fit.at(cell, near), weight) for fit, weight in self._fits]
+        mean = sum(seconds * weight for seconds, _, weight in estimates)
+        variance = sum(((seconds * off) ** 2 + (seconds - mean) ** 2) * weight for seconds, off, weight in estimates)
         return StepTime(mean, math.sqrt(variance / mean**2 + spread))
 
 
@@ -228,10 +228,10 @@ class _Leftover:
     """The residuals as shares of a step, which nearby cells have in common."""
 
     def __init__(self, measured: Sequence[Timed]) -> None:
-        self._cells = [one.cell for one in measured]
+        self._cells = [cell.cell for cell in measured]
         matrix = [[MISFIT**2 * _nearness(a, b) for b in self._cells] for a in self._cells]
-        for i, one in enumerate(measured):
-            matrix[i][i] += NOISE**2 / one.repeats
+        for i, timed in enumerate(measured):
+            matrix[i][i] += NOISE**2 / timed.repeats
         self._system = Cholesky(matrix)
 
     def weights(self, left: Sequence[float]) -> list[float]:
@@ -250,9 +250,9 @@ class _Fit:
 
     def __init__(self, equation: _Equation, measured: Sequence[Timed], left: _Leftover, context: int) -> None:
         self._terms, self._growth, self._context = equation.terms, equation.growth, context
-        self._unit = min(one.seconds for one in measured)
+        self._unit = min(timed.seconds for timed in measured)
         self._fit(measured)
-        over = [one.seconds / self._unit / self._equation(one.cell)[0] - 1 for one in measured]
+        over = [timed.seconds / self._unit / self._equation(timed.cell)[0] - 1 for timed in measured]
         self._handed_on = left.weights(over)
 
     def at(self, cell: Cell, near: Sequence[float]) -> tuple[float, float]:
@@ -262,14 +262,14 @@ class _Fit:
         return level * (1 + over) * self._unit, math.sqrt(variance) / level
 
     def _fit(self, measured: Sequence[Timed]) -> None:
-        rows = [self._weighed(one.cell) for one in measured]
-        values = [one.seconds / self._unit for one in measured]
+        rows = [self._weighed(timed.cell) for timed in measured]
+        values = [timed.seconds / self._unit for timed in measured]
         matrix = [[dot(a, b) for b in rows] for a in rows]
-        for i, (one, value) in enumerate(zip(measured, values, strict=True)):
-            misfit = MISFIT * (1 + FAR * _lengths_apart(one.cell.context, self._context))
-            matrix[i][i] += value**2 * (misfit**2 + NOISE**2 / one.repeats)
+        for i, (timed, value) in enumerate(zip(measured, values, strict=True)):
+            misfit = MISFIT * (1 + FAR * _lengths_apart(timed.cell.context, self._context))
+            matrix[i][i] += value**2 * (misfit**2 + NOISE**2 / timed.repeats)
         system = Cholesky(matrix)
-        off = [value - self._prior(one.cell) for one, value in zip(measured, values, strict=True)]
+        off = [value - self._prior(timed.cell) for timed, value in zip(measured, values, strict=True)]
         weights = system.solve(off)
         columns = list(zip(*rows, strict=True))
         halves = [system.half(column) for column in columns]
@@ -280,10 +280,10 @@ class _Fit:
 
     def _equation(self, cell: Cell) -> tuple[float, float]:
         """Return its value in units, at least a third of the shortest step, and its variance."""
-        own = self._weighed(cell)
-        mean = self._prior(cell) + dot(own, self._coefficients)
-        known = dot(own, [dot(row, own) for row in self._known])
-        return max(mean, 1 / 3), max(dot(own, own) - known, 0.0)
+        weighed = self._weighed(cell)
+        mean = self._prior(cell) + dot(weighed, self._coefficients)
+        known = dot(weighed, [dot(row, weighed) for row in self._known])
+        return max(mean, 1 / 3), max(dot(weighed, weighed) - known, 0.0)
 
     def _prior(self, cell: Cell) -> float:
         return sum(value * mean for value, mean, _ in self._terms(cell))
@@ -302,16 +302,16 @@ def _nearness(a: Cell, b: Cell) -> float:
     return math.exp(-apart / 2) * (1.0 if bool(a.k) == bool(b.k) else 0.3)
 
 
-def _lengths_apart(one: int, other: int) -> float:
+def _lengths_apart(context: int, other: int) -> float:
     """Return how many times the longer of two prompts is twice as long as the other; short ones are alike."""
-    return abs(math.log2((one + 512) / (other + 512)))
+    return abs(math.log2((context + 512) / (other + 512)))
 
 
 def _merged(measured: Sequence[Timed]) -> list[Timed]:
     """Return repeated cells as one, by their geometric mean."""
     logs: dict[Cell, list[tuple[float, float]]] = defaultdict(list)
-    for one in measured:
-        logs[one.cell].append((math.log(one.seconds), one.repeats))
+    for timed in measured:
+        logs[timed.cell].append((math.log(timed.seconds), timed.repeats))
     merged = []
     for cell, values in logs.items():
         repeats = sum(times for _, times in values)

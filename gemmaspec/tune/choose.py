@@ -60,28 +60,29 @@ def choose(tried: Tried, field: Field) -> Choice | None:
     """
     arms = all_arms(tried, field)
     alone, rung = arms[0], last_rung(tried, field)
-    finalists = [one for arm in members(tried, field, rung) if (one := worth(tried, arm, alone, rung=rung))]
+    finalists = [candidate for arm in members(tried, field, rung) if (candidate := worth(tried, arm, alone, rung=rung))]
     base = worth(tried, alone, alone, rung=rung)
     if base is None or (len(finalists) < 2 and not _all_failed(tried, field)):
         return None
-    tables = [one for one in finalists if one.arm.table]
-    finalists = [one for one in finalists if not one.arm.table]
-    fair = [one for one in finalists if min(one.times) >= 1]
-    best = max(fair, key=lambda one: one.score)
-    equal = [one for one in fair if one.score >= best.score * (1 - TIE)]
+    tables = [finalist for finalist in finalists if finalist.arm.table]
+    finalists = [finalist for finalist in finalists if not finalist.arm.table]
+    fair = [finalist for finalist in finalists if min(finalist.times) >= 1]
+    best = max(fair, key=lambda finalist: finalist.score)
+    equal = [finalist for finalist in fair if finalist.score >= best.score * (1 - TIE)]
     chosen = min(equal, key=_modesty)
     single, why = chosen, _why(tried, finalists, chosen, best)
-    for one in tables:
-        if gained := table_gains(tried.loads, one, single):
-            chosen, why = one, f"{one.score:.2f} times the speed without speculation, over {_loads(tried)}; {gained}"
-    everything = [one for arm in arms if (one := _as_in(tried, arm, chosen, base))]
+    for table in tables:
+        if gained := table_gains(tried.loads, table, single):
+            chosen = table
+            why = f"{table.score:.2f} times the speed without speculation, over {_loads(tried)}; {gained}"
+    everything = [candidate for arm in arms if (candidate := _as_in(tried, arm, chosen, base))]
     loads = tuple(_load(tried, everything, chosen, base, place) for place in range(len(tried.loads)))
     return Choice(arm=chosen.arm, worth=chosen, why=why, loads=loads)
 
 
 def table_gains(loads: Sequence[int], table: Worth, single: Worth) -> str | None:
     """Say what a measured table gains over the best single arm; None where it gains too little or loses at a load."""
-    ratios = [own / other for own, other in zip(table.times, single.times, strict=True)]
+    ratios = [tuned / other for tuned, other in zip(table.times, single.times, strict=True)]
     gain, load = max(zip(ratios, loads, strict=True))
     if gain <= 1 + GAIN or min(ratios) < 1 - TIE or min(table.times) < 1:
         return None
@@ -95,21 +96,21 @@ def _all_failed(tried: Tried, field: Field) -> bool:
 def _as_in(tried: Tried, arm: Arm, chosen: Worth, base: Worth) -> Worth | None:
     """Return an arm as it would stand in the rung of the chosen one, by the last rung in which both were measured."""
     for rung in range(chosen.rung, -1, -1):
-        own, other = (worth(tried, one, base.arm, rung=rung) for one in (arm, chosen.arm))
-        if own and other:
-            times = tuple(a * b / c for a, b, c in zip(own.times, chosen.times, other.times, strict=True))
-            rates = tuple(one * rate for one, rate in zip(times, base.rates, strict=True))
+        mine, other = (worth(tried, compared, base.arm, rung=rung) for compared in (arm, chosen.arm))
+        if mine and other:
+            times = tuple(a * b / c for a, b, c in zip(mine.times, chosen.times, other.times, strict=True))
+            rates = tuple(times_base * rate for times_base, rate in zip(times, base.rates, strict=True))
             return Worth(arm=arm, rung=rung, rates=rates, times=(1.0,) * len(times) if arm.alone else times)
     return None
 
 
-def _modesty(one: Worth) -> tuple[int, int, int, float]:
-    return one.arm.k, one.arm.memory, one.arm.required, -one.score
+def _modesty(worth: Worth) -> tuple[int, int, int, float]:
+    return worth.arm.k, worth.arm.memory, worth.arm.required, -worth.score
 
 
-def _load(tried: Tried, found: Sequence[Worth], chosen: Worth, base: Worth, place: int) -> Load:
-    family = [one for one in found if one.arm.alone or one.arm.family == chosen.arm.family]
-    best, fastest = _modest(family, place), _modest(found, place)
+def _load(tried: Tried, worths: Sequence[Worth], chosen: Worth, base: Worth, place: int) -> Load:
+    family = [worth for worth in worths if worth.arm.alone or worth.arm.family == chosen.arm.family]
+    best, fastest = _modest(family, place), _modest(worths, place)
     return Load(
         concurrency=tried.loads[place],
         k=best.arm.at(tried.loads[place]),
@@ -120,31 +121,31 @@ def _load(tried: Tried, found: Sequence[Worth], chosen: Worth, base: Worth, plac
     )
 
 
-def _modest(found: Sequence[Worth], place: int) -> Worth:
+def _modest(worths: Sequence[Worth], place: int) -> Worth:
     """Return the best at one load, by the rule for ties."""
-    top = max(one.times[place] for one in found)
-    return min((one for one in found if one.times[place] >= top * (1 - TIE)), key=_modesty)
+    top = max(worth.times[place] for worth in worths)
+    return min((worth for worth in worths if worth.times[place] >= top * (1 - TIE)), key=_modesty)
 
 
-def _why(tried: Tried, found: Sequence[Worth], chosen: Worth, best: Worth) -> str:
+def _why(tried: Tried, worths: Sequence[Worth], chosen: Worth, best: Worth) -> str:
     """Say in one sentence why it was chosen."""
-    drafting = [one for one in found if not one.arm.alone]
+    drafting = [worth for worth in worths if not worth.arm.alone]
     if not drafting:
         return "no server with speculation started"
-    first = max(drafting, key=lambda one: one.score)
+    first = max(drafting, key=lambda drafter: drafter.score)
     unfair = min(first.times) < 1 < first.score and first is not best
     slower = f"{first.arm} is faster over all, and {_slower(tried, first)}" if unfair else ""
     if chosen.arm.alone:
         nothing = f"nothing that drafts is more than {TIE:.0%} faster: {first.arm} reaches {first.score:.2f} times"
         return slower or f"{nothing} the speed without speculation"
-    said = f"{chosen.score:.2f} times the speed without speculation, over {_loads(tried)}"
+    gain = f"{chosen.score:.2f} times the speed without speculation, over {_loads(tried)}"
     if chosen is not best:
-        return f"{said}; {best.arm} is within {TIE:.0%} of it, with {_more(chosen, best)}"
-    return f"{said}; {slower}" if slower else said
+        return f"{gain}; {best.arm} is within {TIE:.0%} of it, with {_more(chosen, best)}"
+    return f"{gain}; {slower}" if slower else gain
 
 
-def _slower(tried: Tried, one: Worth) -> str:
-    times, load = min(zip(one.times, tried.loads, strict=True))
+def _slower(tried: Tried, worth: Worth) -> str:
+    times, load = min(zip(worth.times, tried.loads, strict=True))
     return f"slower than no speculation at {load} at once ({times:.2f} times)"
 
 
@@ -155,7 +156,7 @@ def _more(chosen: Worth, other: Worth) -> str:
 
 
 def _loads(tried: Tried) -> str:
-    shown = [str(one) for one in tried.loads]
+    shown = [str(load) for load in tried.loads]
     return f"{', '.join(shown[:-1])} and {shown[-1]} at once" if len(shown) > 1 else f"{shown[0]} at once"
 
 
@@ -167,8 +168,8 @@ _HEAD = """\
 
 def profile_text(name: str, arm: Arm, *, overrides: Sequence[str], tuned: Tuned) -> str:
     """Return a profile that extends the arm's with what was set for it. `overrides` are the user's own KEY=VALUE."""
-    said = "without speculation" if arm.alone else f"{arm.method}, k={arm.k}"
-    document: dict[str, Any] = {"extends": arm.profile, "name": name, "summary": f"{arm.profile}, tuned: {said}"}
+    drafts = "without speculation" if arm.alone else f"{arm.method}, k={arm.k}"
+    document: dict[str, Any] = {"extends": arm.profile, "name": name, "summary": f"{arm.profile}, tuned: {drafts}"}
     if arm.knob:
         document["summary"] += f", {arm.knob}"
     for override in (*overrides, *arm.overrides):
@@ -199,7 +200,7 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 
 def tried_json(tried: Tried, field: Field) -> dict[str, Any]:
     """Return the arms and what was tried of them."""
-    arms = [{"key": one.key, **asdict(one)} for one in all_arms(tried, field)]
+    arms = [{"key": tried_arm.key, **asdict(tried_arm)} for tried_arm in all_arms(tried, field)]
     return {"arms": arms, "left_out": dict(field.left_out), "tried": asdict(tried)}
 
 
@@ -214,14 +215,14 @@ def choice_json(choice: Choice | None) -> dict[str, Any] | None:
         "times": choice.worth.score,
         "k_by_load": [
             {
-                "concurrency": one.concurrency,
-                "k": one.k,
-                "tokens_per_second": round(one.tokens_per_second, 3),
-                "times": round(one.times, 4),
-                "fastest": one.fastest.key,
-                "fastest_times": round(one.fastest_times, 4),
+                "concurrency": load.concurrency,
+                "k": load.k,
+                "tokens_per_second": round(load.tokens_per_second, 3),
+                "times": round(load.times, 4),
+                "fastest": load.fastest.key,
+                "fastest_times": round(load.fastest_times, 4),
             }
-            for one in choice.loads
+            for load in choice.loads
         ],
     }
 
@@ -234,16 +235,16 @@ def text_of(document: Mapping[str, Any]) -> str:
 def parse(text: str, *, file: str) -> tuple[dict[str, Any], Tried]:
     """Return a stored tuning and what it tried. Raises UsageError for a file that tune did not write."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or (found.get("kind"), found.get("schema")) != (KIND, SCHEMA):
+        document = None
+    if not isinstance(document, dict) or (document.get("kind"), document.get("schema")) != (KIND, SCHEMA):
         raise UsageError(f"{file} is damaged, or another gemmaspec wrote it", hint="start again, without --continue")
-    maps = all(isinstance(found.get(name), dict) for name in ("settings", "provenance"))
+    maps = all(isinstance(document.get(name), dict) for name in ("settings", "provenance"))
     try:
-        tried = TypeAdapter(Tried).validate_python(found.get("tried"))
+        tried = TypeAdapter(Tried).validate_python(document.get("tried"))
     except ValidationError:
         tried = None
-    if tried is None or not maps or not isinstance(found.get("spent_s"), int | float):
+    if tried is None or not maps or not isinstance(document.get("spent_s"), int | float):
         raise UsageError(f"{file} is damaged: what was tried cannot be read", hint="start again, without --continue")
-    return found, tried
+    return document, tried

@@ -79,15 +79,15 @@ def layers(text: TextModel, *, tensor_parallel: int) -> list[dict[str, int]]:
     return [dict(zip(("heads", "kv_heads", "head", "window"), kind, strict=True)) for kind in sorted(kinds)]
 
 
-def reading(said: Sequence[str]) -> Launches | str:
+def reading(lines: Sequence[str]) -> Launches | str:
     """Return what the script's last line says, or why it measured nothing."""
     try:
-        found: dict[str, Any] = json.loads(said[-1])
-        if problem := found.get("problem"):
+        answer: dict[str, Any] = json.loads(lines[-1])
+        if problem := answer.get("problem"):
             return printable(str(problem))
-        launches = Launches.model_validate(found)
+        launches = Launches.model_validate(answer)
     except (IndexError, ValueError, AttributeError, TypeError, RecursionError, ValidationError):
-        return printable(said[-1]) if said else "it printed nothing"
+        return printable(lines[-1]) if lines else "it printed nothing"
     if launches.variable and not OWN_LAUNCHES.fullmatch(launches.variable):
         return "it printed impossible launch parameters"
     names = {"gpu": printable(launches.gpu, 80), "vllm": printable(launches.vllm, 40)}

@@ -27,15 +27,15 @@ def predicted(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> tuple[Predicted, .
 
     None where no arm of its family was measured: nothing is known of another draft.
     """
-    alone = next(one for one in arms if one.alone)
-    family = [one for one in arms if one.family == arm.family]
-    rows = [*_rows(tried, alone), *(row for one in family for row in _rows(tried, one))]
+    alone = next(arm for arm in arms if arm.alone)
+    family = [relative for relative in arms if relative.family == arm.family]
+    rows = [*_rows(tried, alone), *(row for relative in family for row in _rows(tried, relative))]
     if arm.alone or not any(row.k for row in rows):
         return None
     context = round(statistics.median(row.context for row in rows))
     rows = [row.model_copy(update={"context": context}) for row in rows]  # every arm gets the same prompts
-    found = predict(rows, Asked(ks=(arm.k,), concurrencies=tried.loads, contexts=(context,), method=arm.method))
-    by_load = {one.concurrency: one for one in found if one.k == arm.k}
+    rows_of_arm = predict(rows, Asked(ks=(arm.k,), concurrencies=tried.loads, contexts=(context,), method=arm.method))
+    by_load = {row.concurrency: row for row in rows_of_arm if row.k == arm.k}
     return tuple(by_load[load] for load in tried.loads)
 
 
@@ -45,10 +45,10 @@ def cannot_win(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> str | None:
     Its prediction's interval has to end below that arm's measured speed at every load: what is merely predicted to be
     slower is measured.
     """
-    found = predicted(tried, arm, arms)
-    if found is None:
+    rows = predicted(tried, arm, arms)
+    if rows is None:
         return None
-    highest = [one.interval[1] for one in found]
+    highest = [row.interval[1] for row in rows]
     for other in arms:
         rates = tried.rates(other, 0) if other.key not in tried.failed else None
         if rates and all(high < rate for high, rate in zip(highest, rates, strict=True)):
@@ -62,24 +62,24 @@ def cannot_win(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> str | None:
 
 def hope(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> float:
     """Return how fast an arm may be at best, over no speculation: what is tried next. 0 where nothing is known."""
-    found = predicted(tried, arm, arms)
-    alone = next(one for one in arms if one.alone)
+    rows = predicted(tried, arm, arms)
+    alone = next(arm for arm in arms if arm.alone)
     base = tried.rates(alone, 0)
-    if found is None or base is None:
+    if rows is None or base is None:
         return 0.0
-    return statistics.fmean(one.interval[1] / rate for one, rate in zip(found, base, strict=True))
+    return statistics.fmean(row.interval[1] / rate for row, rate in zip(rows, base, strict=True))
 
 
 def _rows(tried: Tried, arm: Arm) -> Iterator[Row]:
-    for one in tried.cells:
-        if one.arm == arm.key and one.rung == 0 and arm.key not in tried.failed:
+    for cell in tried.cells:
+        if cell.arm == arm.key and cell.rung == 0 and arm.key not in tried.failed:
             yield Row(
                 method=arm.method if arm.k else NONE,
                 k=arm.k,
-                concurrency=one.load,
-                context=one.context,
-                acceptance=one.acceptance if len(one.acceptance) == arm.k else (0.0,) * arm.k,
-                tokens_per_second=one.tokens_per_second,
+                concurrency=cell.load,
+                context=cell.context,
+                acceptance=cell.acceptance if len(cell.acceptance) == arm.k else (0.0,) * arm.k,
+                tokens_per_second=cell.tokens_per_second,
             )
 
 
@@ -137,29 +137,30 @@ def next_visit(tried: Tried, field: Field, *, running: Arm | None, left_s: float
 
 def rule_out(tried: Tried, field: Field) -> Tried:
     """Return the same with the arms ruled out that cannot win by what was measured until now."""
-    found = dict(tried.ruled_out)
+    ruled_out = dict(tried.ruled_out)
     for arm in _plain(tried, field):
         if not arm.alone and tried.missing(arm, 0) == tried.loads and (why := cannot_win(tried, arm, field.arms)):
-            found[arm.key] = why
-    return replace(tried, ruled_out=found)
+            ruled_out[arm.key] = why
+    return replace(tried, ruled_out=ruled_out)
 
 
 def all_arms(tried: Tried, field: Field) -> tuple[Arm, ...]:
     """Return every arm there is by now: those of the field, then a table of k and the knobs of the best of them."""
     if list(_plain(tried, field)):
         return field.arms
-    leader = next((one.arm for one in ranked(tried, field.arms, field.arms[0], rung=0) if not one.arm.alone), None)
-    knobs = [with_knob(leader, one) for one in field.knobs if one.profile == leader.profile] if leader else []
+    best = (worth.arm for worth in ranked(tried, field.arms, field.arms[0], rung=0) if not worth.arm.alone)
+    leader = next(best, None)
+    knobs = [with_knob(leader, knob) for knob in field.knobs if knob.profile == leader.profile] if leader else []
     return (*field.arms, *(_table(tried, field, leader) if leader else ()), *knobs)
 
 
 def _table(tried: Tried, field: Field, leader: Arm) -> Iterator[Arm]:
     """Yield the arm whose k follows the load, where the first rung says that this gains over the leader's k."""
-    own = {arm.k: arm for arm in field.arms if arm.family == leader.family and arm.key not in tried.failed}
-    rates = {k: found for k, arm in own.items() if (found := tried.rates(arm, 0))}
-    speeds = {load: {k: found[place] for k, found in rates.items()} for place, load in enumerate(tried.loads)}
+    by_k = {arm.k: arm for arm in field.arms if arm.family == leader.family and arm.key not in tried.failed}
+    rates = {k: rate for k, arm in by_k.items() if (rate := tried.rates(arm, 0))}
+    speeds = {load: {k: by_load[place] for k, by_load in rates.items()} for place, load in enumerate(tried.loads)}
     if leader.profile in field.tables and (table := k_table(speeds, leader.k)):
-        yield with_table(own[max(table.values())], table)
+        yield with_table(by_k[max(table.values())], table)
 
 
 def members(tried: Tried, field: Field, rung: int) -> list[Arm]:
@@ -172,27 +173,29 @@ def members(tried: Tried, field: Field, rung: int) -> list[Arm]:
     if rung == 0:
         return [arm for arm in arms if arm.key not in tried.ruled_out]
     before = {arm.key for arm in members(tried, field, rung - 1)}
-    found = [one for one in ranked(tried, arms, alone, rung=rung - 1) if one.arm.key in before and not one.arm.alone]
-    fastest = [max([1.0, *(one.times[place] for one in found)]) for place in range(len(tried.loads))]
-    kept = found[: max(FEWEST, math.ceil(len(found) / 2))]
-    kept += [one for one in found if one not in kept and _near(one, fastest, 0)]
+    contenders = [
+        worth for worth in ranked(tried, arms, alone, rung=rung - 1) if worth.arm.key in before and not worth.arm.alone
+    ]
+    fastest = [max([1.0, *(worth.times[place] for worth in contenders)]) for place in range(len(tried.loads))]
+    kept = contenders[: max(FEWEST, math.ceil(len(contenders) / 2))]
+    kept += [worth for worth in contenders if worth not in kept and _near(worth, fastest, 0)]
     doubt = DOUBT[min(rung, len(DOUBT)) - 1]
-    rivals = [one for one in kept if _near(one, fastest, doubt)]
+    rivals = [worth for worth in kept if _near(worth, fastest, doubt)]
     if not rivals or (len(rivals) == 1 and min(rivals[0].times) * (1 - doubt) > 1):
         return []
-    return [alone, *(one.arm for one in rivals)]
+    return [alone, *(rival.arm for rival in rivals)]
 
 
-def _near(one: Worth, fastest: Sequence[float], doubt: float) -> bool:
+def _near(worth: Worth, fastest: Sequence[float], doubt: float) -> bool:
     """Return whether an arm is the fastest at some load, or behind by no more than `doubt`."""
-    return any(own >= best * (1 - doubt) for own, best in zip(one.times, fastest, strict=True))
+    return any(times >= best * (1 - doubt) for times, best in zip(worth.times, fastest, strict=True))
 
 
 def last_rung(tried: Tried, field: Field) -> int:
     """Return the last rung whose arms were all measured, so that they can be compared; 0 where none is whole."""
     for rung in range(len(tried.prompts) - 1, 0, -1):
-        own = [arm for arm in members(tried, field, rung) if arm.key not in tried.failed]
-        if own and not any(tried.missing(arm, rung) for arm in own):
+        running = [arm for arm in members(tried, field, rung) if arm.key not in tried.failed]
+        if running and not any(tried.missing(arm, rung) for arm in running):
             return rung
     return 0
 
@@ -231,7 +234,7 @@ def _first(tried: Tried, field: Field, todo: Sequence[Arm], rung: int, running: 
             return arm
     if rung or todo[0].alone:
         return todo[0]
-    tried_already = {one.arm for one in tried.cells} | set(tried.failed)
+    tried_already = {cell.arm for cell in tried.cells} | set(tried.failed)
     families = {arm.family for arm in field.arms if arm.key in tried_already}
     fresh = [arm for arm in todo if arm.family not in families]
     return fresh[0] if fresh else max(todo, key=lambda arm: hope(tried, arm, field.arms))
@@ -240,12 +243,12 @@ def _first(tried: Tried, field: Field, todo: Sequence[Arm], rung: int, running: 
 def _start(tried: Tried, arm: Arm) -> float | None:
     """Seconds that a start will take: those of the arm, else of its method, else of any."""
     method = f"/{arm.method}/"
-    for own in (
-        [one for key, one in tried.starts.items() if key == arm.key],
-        [one for key, one in tried.starts.items() if method in key],
+    for samples in (
+        [seconds for key, seconds in tried.starts.items() if key == arm.key],
+        [seconds for key, seconds in tried.starts.items() if method in key],
         list(tried.starts.values()),
     ):
-        values = [seconds for starts in own for seconds in starts]
+        values = [seconds for starts in samples for seconds in starts]
         if values:
             return statistics.median(values)
     return None
@@ -253,8 +256,8 @@ def _start(tried: Tried, arm: Arm) -> float | None:
 
 def _cell(tried: Tried, rung: int, load: int) -> float:
     """Seconds of a cell: those of cells at that load, or of any, for each request."""
-    own = [one for one in tried.cells if one.load == load] or list(tried.cells)
-    each = statistics.median(one.seconds / one.requests for one in own)
+    cells = [cell for cell in tried.cells if cell.load == load] or list(tried.cells)
+    each = statistics.median(cell.seconds / cell.requests for cell in cells)
     return each * tried.requests(rung, load)
 
 

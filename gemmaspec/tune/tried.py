@@ -71,15 +71,15 @@ def field_of(
     `sampled` says whether answers are sampled.
     Raises UsageError if the target alone is the only arm left.
     """
-    left_out = {one.name: why for one in others if (why := _unlike(one, base, loads))}
-    compared = [base, *(one for one in others if one.name not in left_out)]
+    left_out = {other.name: why for other in others if (why := _unlike(other, base, loads))}
+    compared = [base, *(other for other in others if other.name not in left_out)]
     bytes_of = memory or {}
     first: list[Arm] = []
     more: list[Arm] = []
     for profile in compared:
-        own = list(_of_profile(profile, ks, bytes_of.get(profile.name, 0)))
-        first += own[:1]
-        more += own[1:]
+        arms = list(_of_profile(profile, ks, bytes_of.get(profile.name, 0)))
+        first += arms[:1]
+        more += arms[1:]
     if not first:
         raise UsageError(
             f"nothing to choose from: {base.name} does not speculate, nor does any profile of its target and machine",
@@ -88,9 +88,7 @@ def field_of(
     alone = Arm(profile=base.name, method=NONE, k=0)
     return Field(
         arms=(alone, *first, *more),
-        knobs=tuple(
-            knob for one in compared for knob in _knobs(one, knobs, patched=one.name in patched, sampled=sampled)
-        ),
+        knobs=tuple(knob for p in compared for knob in _knobs(p, knobs, patched=p.name in patched, sampled=sampled)),
         left_out=left_out,
         tables=frozenset(tables),
     )
@@ -105,38 +103,38 @@ def with_knob(arm: Arm, knob: Arm) -> Arm:
 
 def with_launches(field: Field, profile: str, taken: Sequence[str], variable: str) -> Field:
     """Return a field that also tries launch parameters; `taken` are the patches for speed that the profile takes."""
-    own = (
+    overrides = (
         f'env.{VARIABLE}="{variable}"',
         *(() if PATCH in taken else (f"patches.speed=[{', '.join([*taken, PATCH])}]",)),
     )
-    knob = Arm(profile=profile, method=NONE, k=0, overrides=own, knob="launch parameters of this GPU")
+    knob = Arm(profile=profile, method=NONE, k=0, overrides=overrides, knob="launch parameters of this GPU")
     return replace(field, knobs=(*field.knobs, knob))
 
 
 def with_table(arm: Arm, table: Mapping[int, int]) -> Arm:
     """Return the arm of a table's largest k with the table."""
-    own = arm.following(table)
-    return replace(own, overrides=(*arm.overrides, f"speculative.{own.knob.replace(' ', '=', 1)}"))
+    tabled = arm.following(table)
+    return replace(tabled, overrides=(*arm.overrides, f"speculative.{tabled.knob.replace(' ', '=', 1)}"))
 
 
-def _unlike(one: Profile, base: Profile, loads: Sequence[int]) -> str | None:
+def _unlike(profile: Profile, base: Profile, loads: Sequence[int]) -> str | None:
     """Return why a profile cannot be compared with `base`; None where it can."""
-    target, own = one.target, base.target
-    if (target.model, target.revision) != (own.model, own.revision):
+    target, base_target = profile.target, base.target
+    if (target.model, target.revision) != (base_target.model, base_target.revision):
         return f"its target is {target.model}"
-    if one.machine != base.machine:
-        return f"it is for the machine {one.machine}"
-    if one.speculative is None:
+    if profile.machine != base.machine:
+        return f"it is for the machine {profile.machine}"
+    if profile.speculative is None:
         return "it does not speculate"
-    if one.tuned is not None:
+    if profile.tuned is not None:
         return "tune has written it"
-    shorter = (one.serve.max_model_len or 0) < (base.serve.max_model_len or 0)
-    if one.serve.max_model_len and shorter:
-        return f"its context ends at {one.serve.max_model_len:,} tokens"
-    if one.serve.max_num_seqs and one.serve.max_num_seqs < max(loads):
-        return f"its serve.max_num_seqs is {one.serve.max_num_seqs}, below --concurrency {max(loads)}"
-    modes = graph_modes(one, nearest(vllm_of(one) or newest()))
-    if modes and hurts(one, modes, slow=True):
+    shorter = (profile.serve.max_model_len or 0) < (base.serve.max_model_len or 0)
+    if profile.serve.max_model_len and shorter:
+        return f"its context ends at {profile.serve.max_model_len:,} tokens"
+    if profile.serve.max_num_seqs and profile.serve.max_num_seqs < max(loads):
+        return f"its serve.max_num_seqs is {profile.serve.max_num_seqs}, below --concurrency {max(loads)}"
+    modes = graph_modes(profile, nearest(vllm_of(profile) or newest()))
+    if modes and hurts(profile, modes, slow=True):
         return f"it drafts without CUDA graphs: {modes.why}"
     return None
 
@@ -146,14 +144,14 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
     spec = profile.speculative
     if spec is None:
         return
-    own = spec.num_speculative_tokens or 1
-    usual = tuple(k for k in OF_A_BLOCK if k < own) if spec.method in PARALLEL else USUAL
+    usual_k = spec.num_speculative_tokens or 1
+    usual = tuple(k for k in OF_A_BLOCK if k < usual_k) if spec.method in PARALLEL else USUAL
     if spec.synthetic_acceptance_rates:
         usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
-    asked = sorted((one for one in ks if one), key=lambda k: k != own)
-    arms = [arm_of(profile, k) for k in asked or dict.fromkeys((own, *sorted(usual, reverse=True)))]
+    asked = sorted((k for k in ks if k), key=lambda k: k != usual_k)
+    arms = [arm_of(profile, k) for k in asked or dict.fromkeys((usual_k, *sorted(usual, reverse=True)))]
     if spec.k_by_requests and not asked:
-        arms.insert(0, *arms_of(profile, (own,)))
+        arms.insert(0, *arms_of(profile, (usual_k,)))
     for arm in arms:
         yield replace(arm, profile=profile.name, required=len(profile.patches.required), memory=memory)
 
@@ -170,7 +168,7 @@ def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool, sampled: bo
     spec = profile.speculative
     if vllm and RUNNER not in profile.env and spec:
         given = (RunnerInput(mixture=mixture, triton=True, method=spec.method) for mixture in (False, True))
-        if spec.method != "dspark" and all(runs(runner_for(vllm), one) == "v2" for one in given):
+        if spec.method != "dspark" and all(runs(runner_for(vllm), asked) == "v2" for asked in given):
             yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
     yield from _tries(profile, vllm, sampled=sampled)
     yield from _attention(profile, vllm)
@@ -214,14 +212,14 @@ def _tries(profile: Profile, vllm: str | None, *, sampled: bool) -> Iterator[Arm
     """Yield the rows of _TRIES that go with a profile, its release and its traffic, and that it does not set itself."""
     release, spec = nearest(vllm or newest()), profile.speculative
     four_bits = "fp4" in profile.target.model.lower()
-    for one in _TRIES:
-        section, _, key = one.overrides[0].partition("=")[0].partition(".")
-        own = getattr(getattr(profile, section), key, None) if getattr(profile, section) else None
-        fits = one.heads is None or bool(spec and spec.method in one.heads)
-        released = launcher.range_contains(f">={one.since}", release)
-        wanted = (sampled or not one.sampled) and (four_bits or not one.quantized)
-        if own is None and fits and released and wanted:
-            yield _knob(profile, one.name, *one.overrides)
+    for attempt in _TRIES:
+        section, _, key = attempt.overrides[0].partition("=")[0].partition(".")
+        value = getattr(getattr(profile, section), key, None) if getattr(profile, section) else None
+        fits = attempt.heads is None or bool(spec and spec.method in attempt.heads)
+        released = launcher.range_contains(f">={attempt.since}", release)
+        wanted = (sampled or not attempt.sampled) and (four_bits or not attempt.quantized)
+        if value is None and fits and released and wanted:
+            yield _knob(profile, attempt.name, *attempt.overrides)
 
 
 def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:
@@ -276,19 +274,19 @@ class Settings:
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as a file holds them."""
-        return {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(self).items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def differs(self, stored: Mapping[str, Any]) -> str | None:
         """Return the first setting that is not as it was stored; None when all are."""
-        own = self.as_json()
-        return next((name for name in own if own[name] != stored.get(name)), None)
+        settings = self.as_json()
+        return next((name for name in settings if settings[name] != stored.get(name)), None)
 
 
 def seconds_of(text: str, option: str) -> float:
     """Return the seconds of a length of time such as 45m, 1h30m or 90s. Raises UsageError for anything else."""
     whole = "".join(text.split())
     parts = _PART.findall(whole)
-    if not parts or "".join("".join(one) for one in parts) != whole:
+    if not parts or "".join("".join(part) for part in parts) != whole:
         raise UsageError(f"{option} must be a time such as 45m, 1h30m or 90s, not {text!r}")
     seconds = sum(float(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
     if seconds <= 0:
@@ -348,14 +346,14 @@ class Tried:
 
     def rate(self, arm: Arm, rung: int, load: int) -> float | None:
         """Tokens per second of an arm; None where it was not measured. Cells of a steady machine count first."""
-        own = [one for one in self.cells if (one.arm, one.rung, one.load) == (arm.key, rung, load)]
-        steady = [one for one in own if one.steady] or own
-        return statistics.median(one.tokens_per_second for one in steady) if steady else None
+        cells = [cell for cell in self.cells if (cell.arm, cell.rung, cell.load) == (arm.key, rung, load)]
+        steady = [cell for cell in cells if cell.steady] or cells
+        return statistics.median(cell.tokens_per_second for cell in steady) if steady else None
 
     def rates(self, arm: Arm, rung: int) -> tuple[float, ...] | None:
         """Tokens per second at every load; None where one is missing."""
-        found = [self.rate(arm, rung, load) for load in self.loads]
-        return tuple(one for one in found if one is not None) if None not in found else None
+        rates = [self.rate(arm, rung, load) for load in self.loads]
+        return tuple(rate for rate in rates if rate is not None) if None not in rates else None
 
     def missing(self, arm: Arm, rung: int) -> tuple[int, ...]:
         """Loads at which an arm was not measured yet."""
@@ -376,7 +374,7 @@ class Worth:
     @property
     def score(self) -> float:
         """The geometric mean over the loads: each counts the same."""
-        return math.exp(statistics.fmean(math.log(one) for one in self.times))
+        return math.exp(statistics.fmean(math.log(time) for time in self.times))
 
 
 def worth(tried: Tried, arm: Arm, alone: Arm, *, rung: int | None = None) -> Worth | None:
@@ -389,12 +387,12 @@ def worth(tried: Tried, arm: Arm, alone: Arm, *, rung: int | None = None) -> Wor
     for number in range(len(tried.prompts) - 1, -1, -1) if rung is None else [rung]:
         rates, base = tried.rates(arm, number), tried.rates(alone, number)
         if rates and base:
-            times = tuple(own / other for own, other in zip(rates, base, strict=True))
+            times = tuple(rate / other for rate, other in zip(rates, base, strict=True))
             return Worth(arm=arm, rung=number, rates=rates, times=times)
     return None
 
 
 def ranked(tried: Tried, arms: Sequence[Arm], alone: Arm, *, rung: int | None = None) -> list[Worth]:
     """Return every arm that can be compared, the best first."""
-    found = [one for arm in arms if (one := worth(tried, arm, alone, rung=rung))]
-    return sorted(found, key=lambda one: -one.score)
+    worths = [candidate for arm in arms if (candidate := worth(tried, arm, alone, rung=rung))]
+    return sorted(worths, key=lambda candidate: -candidate.score)
