@@ -64,8 +64,8 @@ def _built(module: str) -> Mapping[str, Any]:
     if hasattr(loaded, "add_to"):  # a group
         loaded.add_to(part)
     else:
-        for name, own in _MODULES.items():
-            if own == module:
+        for name, owner in _MODULES.items():
+            if owner == module:
                 part.command(name)(getattr(loaded, name.replace("-", "_")))
     return typer.main.get_group(part).commands
 

@@ -102,7 +102,7 @@ def bench(
         patches=_sets(patches),
         concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
         contexts=options.whole_numbers(context, "--context", low=1, high=MAX_CONTEXT),
-        categories=tuple(one.strip() for one in category.split(",")) if category else (),
+        categories=tuple(name.strip() for name in category.split(",")) if category else (),
         prompts=prompts,
         each=2 if each is None else each,
         max_tokens=max_tokens,
@@ -137,15 +137,15 @@ _SETTINGS: Final = {
 
 def _given(context: typer.Context) -> frozenset[str]:
     """Return the settings that the command line states."""
-    sources = {one: context.get_parameter_source(one) for one in context.params}
+    sources = {param: context.get_parameter_source(param) for param in context.params}
     return frozenset(
-        _SETTINGS.get(one, one) for one, source in sources.items() if source and source.name == "COMMANDLINE"
+        _SETTINGS.get(option, option) for option, source in sources.items() if source and source.name == "COMMANDLINE"
     )
 
 
 def _sets(patches: str | None) -> tuple[str, ...]:
     """Return the sets of patches for speed."""
-    named = [one.strip() for one in (patches or "").split(",") if one.strip()]
+    named = [patch.strip() for patch in (patches or "").split(",") if patch.strip()]
     if patches is not None and not named:
         raise UsageError("--speed-patches is empty; write speed,none or ids of patches")
     return tuple(dict.fromkeys(named))
@@ -190,13 +190,13 @@ def compare(
     from gemmaspec.bench.result import read_result
     from gemmaspec.cli.text import smoke as text
 
-    found = compared(read_result(a), read_result(b), tolerance=_share(tolerance))
+    comparison = compared(read_result(a), read_result(b), tolerance=_share(tolerance))
     if json:
-        output.json_data({"ok": not (found.slower or found.lost), **comparison_json(found)})
+        output.json_data({"ok": not (comparison.slower or comparison.lost), **comparison_json(comparison)})
     else:
-        for line in text.lines(found, str(a), str(b), width=output.width_of(sys.stdout)):
+        for line in text.lines(comparison, str(a), str(b), width=output.width_of(sys.stdout)):
             output.told(line)
-    raise typer.Exit(1 if found.slower or found.lost else 0)
+    raise typer.Exit(1 if comparison.slower or comparison.lost else 0)
 
 
 def _share(text: str | None) -> float | None:

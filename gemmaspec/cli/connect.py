@@ -47,8 +47,8 @@ def connect(
     from gemmaspec.deploy.views.monitors import MONITORS
 
     if client is None:
-        titles = {key: one.title for key, one in use_case.CLIENTS.items()}
-        titles |= {key: one.title for key, one in MONITORS.items()}
+        titles = {key: known.title for key, known in use_case.CLIENTS.items()}
+        titles |= {key: monitor.title for key, monitor in MONITORS.items()}
         if json:
             output.json_data({"clients": titles})
             return
@@ -66,11 +66,11 @@ def connect(
     if names and len(names) > 1:
         raise UsageError(f"{client} takes one server", hint=f"gemmaspec connect {client} {names[0]}")
     to = use_case.endpoint(names[0] if names else None)
-    text, said = use_case.settings(client, to), use_case.warnings(client, to)
+    text, warnings = use_case.settings(client, to), use_case.warnings(client, to)
     if json:
-        output.json_data({**vars(to), "client": client, "settings": text, "warnings": said})
+        output.json_data({**vars(to), "client": client, "settings": text, "warnings": warnings})
         return
     output.progress(f"{use_case.CLIENTS[client].title}, for {use_case.where(client, to)}:")
     output.data(text)
-    for warning in said:
+    for warning in warnings:
         output.progress(f"warning: {warning}")

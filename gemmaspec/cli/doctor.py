@@ -58,34 +58,34 @@ def doctor(
     from gemmaspec.deploy.views.doctor import doctor as use_case
     from gemmaspec.deploy.views.pods import settings
 
-    found = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
+    report = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
     if json:
-        rows = [asdict(row) for row in found.rows]
-        facts = {"profile": found.profile, "engine": found.engine, "rows": rows, "settings": list(settings())}
-        output.json_data({"ok": found.ok, **facts})
+        rows = [asdict(row) for row in report.rows]
+        facts = {"profile": report.profile, "engine": report.engine, "rows": rows, "settings": list(settings())}
+        output.json_data({"ok": report.ok, **facts})
     else:
-        _show(found)
-    raise typer.Exit(0 if found.ok else 4)
+        _show(report)
+    raise typer.Exit(0 if report.ok else 4)
 
 
 def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> None:
     from gemmaspec.deploy.views.doctor_hosts import doctor_hosts
 
-    found = doctor_hosts(profile, overrides=overrides)
+    seen = doctor_hosts(profile, overrides=overrides)
     if as_json:
-        rows = [asdict(row) for row in found.rows]
-        output.json_data({"ok": found.ok, "profile": profile, "file": found.file, "rows": rows, "fleet": found.lines})
+        rows = [asdict(row) for row in seen.rows]
+        output.json_data({"ok": seen.ok, "profile": profile, "file": seen.file, "rows": rows, "fleet": seen.lines})
     else:
-        _table(found.rows)
-        output.told(f"\n# {found.file}, as the machines describe it:")
-        for line in found.lines:
+        _table(seen.rows)
+        output.told(f"\n# {seen.file}, as the machines describe it:")
+        for line in seen.lines:
             output.told(line)
-    raise typer.Exit(0 if found.ok else 4)
+    raise typer.Exit(0 if seen.ok else 4)
 
 
-def _show(found: Examined) -> None:
-    output.told(f"engine {found.why}")
-    _table(found.rows)
+def _show(examined: Examined) -> None:
+    output.told(f"engine {examined.why}")
+    _table(examined.rows)
     _settings()
 
 
@@ -96,7 +96,7 @@ def _settings() -> None:
     rest = (table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
     known = list(settings())
     for kind in ("folder", "variable"):
-        rows = [(one.name, one.value, one.meaning) for one in known if one.kind == kind and one.value]
+        rows = [(its.name, its.value, its.meaning) for its in known if its.kind == kind and its.value]
         if rows:
             output.told("")
             table.show((table.Column(kind.upper()), *rest), rows)

@@ -41,9 +41,9 @@ def _all(*, json: bool) -> None:
     rows: list[dict[str, object]] = []
     code = 0
     whole = [name for name in groups.names() if groups.is_group(name)]
-    members = {one for name in whole for one in stacks.replicas_of(name)}
+    members = {replica for name in whole for replica in stacks.replicas_of(name)}
     known = sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
-    for name in (*whole, *(one for one in known if one not in {*whole, *members})):
+    for name in (*whole, *(stack for stack in known if stack not in {*whole, *members})):
         try:
             was_running = _down(name)
         except GemmaspecError as error:
@@ -76,7 +76,7 @@ def _by_force(name: str) -> bool:
     from gemmaspec.deploy.kept import stacks
     from gemmaspec.deploy.start.down import down_by_force
 
-    ended = [down_by_force(one, output.progress) for one in (*_replicas(stacks.replicas_of, name), name)]
+    ended = [down_by_force(server, output.progress) for server in (*_replicas(stacks.replicas_of, name), name)]
     return any(ended)
 
 

@@ -31,11 +31,11 @@ def explain(
         for kind, names in listed.items():
             output.told(f"{kind + ':':<38}{', '.join(names)}")
         return
-    found = use_case.explain(" ".join(words))
+    entries = use_case.explain(" ".join(words))
     if json:
-        output.json_data({"explained": found})
+        output.json_data({"explained": entries})
         return
-    for one in found:
-        output.data(f"{one.name}, {one.kind}")
-        for line in one.text.splitlines():
+    for entry in entries:
+        output.data(f"{entry.name}, {entry.kind}")
+        for line in entry.text.splitlines():
             output.told(f"  {line}" if line else "")

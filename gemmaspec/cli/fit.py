@@ -20,10 +20,10 @@ from gemmaspec.errors import UsageError
 
 def gigabytes(text: str) -> float:
     """Return a size in units of 10^9 bytes. Raises UsageError for an invalid one."""
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
         raise UsageError(f"--memory {text!r} is not a size; use one such as 128GB or 119GiB")
-    number = float(found[1]) * _UNITS[found[2].lower()] / 1e9
+    number = float(match[1]) * _UNITS[match[2].lower()] / 1e9
     if not 0.001 <= number <= 1_000_000:
         raise UsageError(f"--memory {text!r} is out of range for a machine's memory")
     return number
@@ -72,13 +72,13 @@ def fit(
         memory_gb=gigabytes(memory) if memory else None,
         context=context,
     )
-    found = use_case(request)
+    fitted = use_case(request)
     if json:
-        output.json_data(document(found))
+        output.json_data(document(fitted))
     else:
-        for line in fit.lines(found):
+        for line in fit.lines(fitted):
             output.told(line)
-    raise typer.Exit(0 if found.fits else 1)
+    raise typer.Exit(0 if fitted.fits else 1)
 
 
 def inspect(
@@ -158,7 +158,7 @@ def predict(
     from gemmaspec.deploy.checks.predict import PredictRequest, predict_profile
     from gemmaspec.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
-    found = predict_profile(
+    predicted = predict_profile(
         PredictRequest(
             profile=profile,
             overrides=tuple(set_ or ()),
@@ -172,7 +172,7 @@ def predict(
         )
     )
     if json:
-        output.json_data(text.document(found))
+        output.json_data(text.document(predicted))
         return
-    for line in text.lines(found, width=output.width_of(sys.stdout)):
+    for line in text.lines(predicted, width=output.width_of(sys.stdout)):
         output.told(line)

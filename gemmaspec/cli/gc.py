@@ -31,31 +31,31 @@ def gc(
     """
     from gemmaspec.deploy.views import gc as use_case
 
-    found = list(use_case.garbage(volumes=volumes, note=output.progress))
+    pieces = list(use_case.garbage(volumes=volumes, note=output.progress))
     if not json:
-        _show(found)
-    if found and not dry_run and (yes or _agreed(json)):
-        for one in found:
-            use_case.free(one)
-        output.progress(f"freed {_size(sum(one.bytes or 0 for one in found))}")
+        _show(pieces)
+    if pieces and not dry_run and (yes or _agreed(json)):
+        for piece in pieces:
+            use_case.free(piece)
+        output.progress(f"freed {_size(sum(piece.bytes or 0 for piece in pieces))}")
     if json:
-        rows = [{key: value for key, value in vars(one).items() if key != "node"} for one in found]
-        output.json_data({"ok": True, "freed": bool(found) and not dry_run, "garbage": rows})
+        rows = [{key: value for key, value in vars(piece).items() if key != "node"} for piece in pieces]
+        output.json_data({"ok": True, "freed": bool(pieces) and not dry_run, "garbage": rows})
 
 
-def _show(found: Sequence[Garbage]) -> None:
+def _show(pieces: Sequence[Garbage]) -> None:
     from gemmaspec.cli.text import table
 
-    if not found:
+    if not pieces:
         output.progress("nothing to free")
         return
     columns = (table.Column("KIND"), table.Column("SIZE"), table.Column("WHAT"), table.Column("WHY", 1, wraps=True))
-    table.show(columns, [(one.kind, _size(one.bytes), _what(one), one.why) for one in found])
-    output.data(f"{_size(sum(one.bytes or 0 for one in found))} in all")
+    table.show(columns, [(piece.kind, _size(piece.bytes), _what(piece), piece.why) for piece in pieces])
+    output.data(f"{_size(sum(piece.bytes or 0 for piece in pieces))} in all")
 
 
-def _what(one: Garbage) -> str:
-    return f"{one.name} on {one.host}" if one.host else one.name
+def _what(piece: Garbage) -> str:
+    return f"{piece.name} on {piece.host}" if piece.host else piece.name
 
 
 def _agreed(json: bool) -> bool:

@@ -144,7 +144,7 @@ class Command(typer.core.TyperCommand):
 
         after = given[given.index(option) + 1 :][:1] if option in given else []
         value = after[0] if after and not after[0].startswith("-") else None
-        names = [name for one in self.params for name in one.opts if name.startswith("--")]
+        names = [name for param in self.params for name in param.opts if name.startswith("--")]
         meant = option_meant(option, value, {"serve": Serve.model_fields, "": Profile.model_fields}, command)
         if meant and "--set" in meant and "--set" not in names:
             meant = None
@@ -155,16 +155,16 @@ class Command(typer.core.TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
         """Return [OPTIONS] and the arguments."""
-        return [self.options_metavar or "", *(_shown(one) for one in _arguments(self))]
+        return [self.options_metavar or "", *(_shown(argument) for argument in _arguments(self))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options."""
-        arguments = [(_shown(one), one.help or "") for one in _arguments(self)]
+        arguments = [(_shown(argument), argument.help or "") for argument in _arguments(self)]
         if arguments:
             with formatter.section("Arguments"):
                 formatter.write_dl(arguments)
-        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
-        records = [record for one in options if (record := one.get_help_record(ctx))]
+        options = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
+        records = [record for option in options if (record := option.get_help_record(ctx))]
         with formatter.section("Options"):
             formatter.write_dl(records)
 
@@ -192,12 +192,12 @@ class CommandGroup(typer.core.TyperGroup):
         if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
             word = args[0].lower()
-            inner = (f"{path} {one}" for one, words in WITHIN.items() if one in self.commands and word in words.split())
+            inner = (f"{path} {by}" for by, words in WITHIN.items() if by in self.commands and word in words.split())
             meant = next(inner, None) if ctx.parent else COMMANDS.get(word)
             near = difflib.get_close_matches(args[0].lower(), list(self.commands), n=1, cutoff=0.75)
             guess = meant or (f"{path} {near[0]}" if near else None)
-            found = f"Did you mean {guess}?" if guess else f"{path} --help lists the commands."
-            ctx.fail(f"No such command {args[0]!r}. {found}")
+            advice = f"Did you mean {guess}?" if guess else f"{path} --help lists the commands."
+            ctx.fail(f"No such command {args[0]!r}. {advice}")
         return super().resolve_command(ctx, args)
 
 
@@ -231,7 +231,7 @@ def examples(path: str) -> str:
 
 
 def _arguments(command: typer.core.TyperCommand) -> list[Any]:
-    return [one for one in command.params if one.param_type_name == "argument"]
+    return [param for param in command.params if param.param_type_name == "argument"]
 
 
 def _shown(argument: Any) -> str:

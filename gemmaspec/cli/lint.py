@@ -50,12 +50,12 @@ def lint(
     request = lint.LintRequest(
         names=profiles or (), every=every, release=release, overrides=set_ or (), no_spec=no_spec, models=models
     )
-    found = lint.lint(request)
-    wrong = any(one.count("error") or (strict and one.count("warning")) for one in found)
+    linted = lint.lint(request)
+    wrong = any(profile.count("error") or (strict and profile.count("warning")) for profile in linted)
     if json:
-        output.json_data({"ok": not wrong, "profiles": [_as_json(one) for one in found]})
+        output.json_data({"ok": not wrong, "profiles": [_as_json(report) for report in linted]})
     else:
-        _tell(found)
+        _tell(linted)
     raise typer.Exit(2 if wrong else 0)
 
 
@@ -71,32 +71,33 @@ def schema() -> None:
     output.data(json.dumps(profile_schema(), indent=2, ensure_ascii=False))
 
 
-def _tell(found: Sequence[Linted]) -> None:
+def _tell(linted: Sequence[Linted]) -> None:
     from gemmaspec.lint.rule import as_text
 
-    for one in found:
-        if one.invalid or one.findings or one.shapes:
-            output.data(_heading(one))
-        for text in one.shapes:
+    for report in linted:
+        if report.invalid or report.findings or report.shapes:
+            output.data(_heading(report))
+        for text in report.shapes:
             output.data(f"  {text}")
-        if one.invalid:
-            output.data(one.invalid)
-        for finding in one.findings:
+        if report.invalid:
+            output.data(report.invalid)
+        for finding in report.findings:
             output.told(_coloured(as_text(finding), finding.severity))
-    counts = [(sum(one.count(name) for one in found), name) for name in ("error", "warning", "note")]
+    counts = [(sum(report.count(name) for report in linted), name) for name in ("error", "warning", "note")]
     summary = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
-    left_out = sum(one.inherited for one in found)
+    left_out = sum(report.inherited for report in linted)
     if left_out:
         output.progress(
             f"{left_out} more in shipped profiles that yours extend; show them with: gemmaspec profile lint --shipped"
         )
-    output.progress(f"{len(found)} profile{'' if len(found) == 1 else 's'}: {summary}")
+    output.progress(f"{len(linted)} profile{'' if len(linted) == 1 else 's'}: {summary}")
 
 
-def _heading(one: Linted) -> str:
-    if not one.vllm:
-        return f"{one.name}: invalid"
-    return f"{one.name}: checked against vLLM {one.vllm}{', because the profile does not name one' * one.assumed}"
+def _heading(linted: Linted) -> str:
+    if not linted.vllm:
+        return f"{linted.name}: invalid"
+    why = ", because the profile does not name one" * linted.assumed
+    return f"{linted.name}: checked against vLLM {linted.vllm}{why}"
 
 
 def _coloured(text: str, severity: str) -> str:
@@ -104,9 +105,9 @@ def _coloured(text: str, severity: str) -> str:
     return text.replace(f" {severity} ", f" {output.coloured(severity, colour)} ", 1)
 
 
-def _as_json(one: Linted) -> dict[str, Any]:
+def _as_json(profile: Linted) -> dict[str, Any]:
     from gemmaspec.lint.rule import documentation
 
-    findings = [{**finding.document(), "documentation": documentation(finding)} for finding in one.findings]
-    own = {"name": one.name, "vllm": one.vllm, "assumed": one.assumed, "invalid": one.invalid}
-    return {**own, "findings": findings, "shapes": list(one.shapes)}
+    findings = [{**finding.document(), "documentation": documentation(finding)} for finding in profile.findings]
+    facts = {"name": profile.name, "vllm": profile.vllm, "assumed": profile.assumed, "invalid": profile.invalid}
+    return {**facts, "findings": findings, "shapes": list(profile.shapes)}

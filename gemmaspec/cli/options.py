@@ -28,23 +28,23 @@ def engine_name(text: str | None) -> EngineName | None:
 
 def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tuple[int, ...]:
     """Return the numbers of a list such as 1,4,8, each once, in the order given; () for no text."""
-    found: dict[int, None] = {}
+    numbers: dict[int, None] = {}
     for part in (text or "").split(",") if text is not None else ():
         if not part.strip().isdecimal() or not low <= int(part.strip()[:12]) <= high:
             raise UsageError(
                 f"{option} must be a list of whole numbers from {low} to {high}, such as 1,4,8; not {part!r}"
                 f"{_meant(part)}"
             )
-        found[int(part)] = None
-    return tuple(found)
+        numbers[int(part)] = None
+    return tuple(numbers)
 
 
 def _meant(part: str) -> str:
     """Return a range or a number in thousands as what is to be written."""
-    if found := re.fullmatch(r"\s*(\d{1,3})\s*(?:-|\.\.|:)\s*(\d{1,3})\s*", part):
-        return f"; write {','.join(map(str, range(int(found[1]), min(int(found[2]), int(found[1]) + 16) + 1)))}"
-    if found := re.fullmatch(r"\s*(\d{1,4})[kK]\s*", part):
-        return f"; write {int(found[1]) * 1024}"
+    if match := re.fullmatch(r"\s*(\d{1,3})\s*(?:-|\.\.|:)\s*(\d{1,3})\s*", part):
+        return f"; write {','.join(map(str, range(int(match[1]), min(int(match[2]), int(match[1]) + 16) + 1)))}"
+    if match := re.fullmatch(r"\s*(\d{1,4})[kK]\s*", part):
+        return f"; write {int(match[1]) * 1024}"
     return ""
 
 
@@ -101,8 +101,8 @@ def complete_key(incomplete: str) -> list[str]:
         return []
     section, dot, _ = incomplete.rpartition(".")
     path = tuple(section.split(".")) if dot else ()
-    found = [".".join((*path, key)) for key in keys_at(path)]
-    shown = [f"{key}." if list(keys_at(tuple(key.split(".")))) else f"{key}=" for key in found]
+    keys = [".".join((*path, key)) for key in keys_at(path)]
+    shown = [f"{key}." if list(keys_at(tuple(key.split(".")))) else f"{key}=" for key in keys]
     return [key for key in shown if key.startswith(incomplete)]
 
 

@@ -40,8 +40,8 @@ _COMMAND: Final = re.compile(r"(.*\b(?:try|next|run): +|\s*ask +)(\S.*)")
 
 def visible(text: str) -> str:
     """Return text of any origin for a terminal: what it would obey is escaped, and only coloured() colours."""
-    text = _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
-    return _COLOUR.sub(lambda found: f"\x1b[{found[1]}m", text)
+    text = _OBEYED.sub(lambda match: repr(match[0])[1:-1], text)
+    return _COLOUR.sub(lambda match: f"\x1b[{match[1]}m", text)
 
 
 def data(text: str) -> None:
@@ -78,11 +78,11 @@ def fitted(text: str, width: int | None) -> str:
 
 def _copied(line: str) -> str | None:
     """Return a line with a command to copy: never wrapped, and its comment on a line of its own; None for others."""
-    found = _COMMAND.match(line)
-    if not found:
+    match = _COMMAND.match(line)
+    if not match:
         return None
-    command, _, comment = found[2].partition("    # ")
-    return f"{found[1]}{command}\n{' ' * len(found[1])}# {comment}" if comment else line
+    command, _, comment = match[2].partition("    # ")
+    return f"{match[1]}{command}\n{' ' * len(match[1])}# {comment}" if comment else line
 
 
 def _fitted(line: str, width: int) -> str:
@@ -147,11 +147,11 @@ def usage(error: Any, *, as_json: bool) -> int:
     if as_json:
         message = error.format_message()
         json_data({"ok": False, "error": {"kind": "UsageError", "message": message, "hint": None}})
-    said = io.StringIO()
-    error.show(said)
+    written = io.StringIO()
+    error.show(written)
     progress(
         re.sub(
-            r"Input should be a valid number, unable to parse string.*", "must be a number", said.getvalue().rstrip()
+            r"Input should be a valid number, unable to parse string.*", "must be a number", written.getvalue().rstrip()
         )
     )
     return int(error.exit_code)

@@ -62,7 +62,7 @@ def prove(
     releases = [] if tree and not release else _releases(wanted, release or (), every=all_releases)
     proofs, python = [], prove_python(progress=output.progress)
     with Probes(python, lambda: triton_folder(python, progress=output.progress)) as probes:
-        on_trees = (one for folder in tree or () for one in prove_folder(wanted, chosen.every, folder, probes))
+        on_trees = (proof for folder in tree or () for proof in prove_folder(wanted, chosen.every, folder, probes))
         for proof in chain(prove(wanted, chosen.every, releases, probes, output.progress), on_trees):
             proofs.append(proof)
             _tell(proof)
@@ -83,9 +83,9 @@ def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) ->
     listing = listing_of.published()
     if texts:
         return listing_of.choose(texts, listing)[1]
-    published = [one for one in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(one)]
+    published = [release for release in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(release)]
     claims = [variant.specifier for patch in patches for variant in patch.variants]
-    claimed = [one for one in published if any(launcher.range_contains(claim, one) for claim in claims)]
+    claimed = [release for release in published if any(launcher.range_contains(claim, release) for claim in claims)]
     return claimed if every else ends_of_ranges(patches, claimed)
 
 

@@ -74,7 +74,7 @@ def new(
     """
     from gemmaspec.deploy.kept import newprofile
 
-    if sum(one is not None for one in (parent, command, compose)) != 1:
+    if sum(source is not None for source in (parent, command, compose)) != 1:
         raise UsageError(
             "give one of --from, --from-command and --from-compose",
             hint=f"gemmaspec profile new {name} --from spark-31b-mtp",
@@ -90,15 +90,15 @@ def new(
     else:
         new = newprofile.new_profile(name, parent=str(parent))
     output.data(str(new.file))
-    for one in new.left:
-        output.progress(f"not taken over: {one}")
-    for one in new.decided:
-        output.progress(one)
+    for line in new.left:
+        output.progress(f"not taken over: {line}")
+    for line in new.decided:
+        output.progress(line)
     if parent is None:
         from gemmaspec.deploy.checks.offer import today
 
-        for one in today(name, new.draft):
-            output.progress(one)
+        for line in today(name, new.draft):
+            output.progress(line)
     output.progress(f"next: edit it, then gemmaspec profile lint {name} and gemmaspec up {name}")
 
 

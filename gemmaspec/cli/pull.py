@@ -227,9 +227,9 @@ def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None
 
 def _row(good: KnownGood, current: str | None) -> tuple[str, ...]:
     started = good.started
-    said = [f"--set {one}" for one in started.overrides]
-    said += [word for word, given in (("--no-spec", started.no_spec), ("--locked", started.locked)) if given]
+    words = [f"--set {override}" for override in started.overrides]
+    words += [word for word, given in (("--no-spec", started.no_spec), ("--locked", started.locked)) if given]
     image = [good.facts.image.name] if good.facts.image else []
     mark = "*" if good.key == current else " "
-    options_ = " ".join([*said, *image])
+    options_ = " ".join([*words, *image])
     return mark, good.id, started.engine, good.facts.versions.vllm, str(started.server.port), options_

@@ -119,7 +119,7 @@ def render(
 def _refuse_words(to: str, validate: str | None) -> None:
     """Raise UsageError for a target or a validator that there is not."""
     if to != _KUBERNETES:
-        meant = next((one for one in _TARGETS if one in to), _KUBERNETES)
+        meant = next((target for target in _TARGETS if target in to), _KUBERNETES)
         hint = f"gemmaspec render PROFILE --to {meant}"
         raise UsageError(f"--to must be one of {', '.join(_TARGETS)}, not {to!r}", hint=hint)
     if validate not in (None, _CLUSTER):

@@ -65,5 +65,5 @@ def smoke(
     text.show(report, as_json=json)
     if report.verdict.failed:
         raise typer.Exit(1)
-    if any(one.word == "unknown" and one.counts for one in report.rows):
+    if any(row.word == "unknown" and row.counts for row in report.rows):
         raise typer.Exit(4)

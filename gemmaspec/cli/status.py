@@ -86,11 +86,11 @@ def status(
             "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes --namespace {namespace}"
         )
     groups = routers_status() if name is None else ([router_status(name)] if is_group(name) else [])
-    found = replicas_status(name) if name and groups else use_case(name)
-    text.show(found, groups, one=bool(name), as_json=json)
-    if any(one.changed or one.word == "degraded" for one in found):
+    servers = replicas_status(name) if name and groups else use_case(name)
+    text.show(servers, groups, one=bool(name), as_json=json)
+    if any(server.changed or server.word == "degraded" for server in servers):
         raise typer.Exit(5)
-    words = [one.word for one in found] + [one.word for one in groups]
+    words = [server.word for server in servers] + [group.word for group in groups]
     if "unknown" in words:
         raise typer.Exit(4)
     if name and {"exited", "stopped"} & set(words):
@@ -116,13 +116,13 @@ def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
     from gemmaspec.cli.text import stack as text
     from gemmaspec.deploy.views.pods import pods
 
-    found = pods(name, namespace=namespace)
-    text.show(found, one=bool(name), as_json=as_json)
-    if any(one.findings for one in found):
+    shown = pods(name, namespace=namespace)
+    text.show(shown, one=bool(name), as_json=as_json)
+    if any(pod.findings for pod in shown):
         raise typer.Exit(5)
-    if any(one.word == "unknown" for one in found):
+    if any(pod.word == "unknown" for pod in shown):
         raise typer.Exit(4)
-    if name and not any(one.word in ("ready", "starting") for one in found):
+    if name and not any(pod.word in ("ready", "starting") for pod in shown):
         raise typer.Exit(1)
 
 
@@ -157,7 +157,7 @@ def top(
         time.sleep(interval)
         board = watched.look()
         text.once(board, as_json=json)
-        raise typer.Exit(1 if board.views and all(one.problem for one in board.views) else 0)
+        raise typer.Exit(1 if board.views and all(view.problem for view in board.views) else 0)
     if json or not text.is_terminal():
         while True:
             text.once(watched.look(), as_json=json)

@@ -102,7 +102,7 @@ def tune(
         overrides=tuple(set_ or ()),
         engine=options.engine_name(engine),
         prompts=prompts,
-        categories=tuple(one.strip() for one in category.split(",")) if category else (),
+        categories=tuple(name.strip() for name in category.split(",")) if category else (),
         each=4 if each is None else each,
         rounds=rounds,
         max_tokens=max_tokens,

@@ -172,16 +172,16 @@ def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
     """Print what a restart would change in what runs."""
     from gemmaspec.deploy.views.hooks import drift
 
-    found = drift(name, overrides=overrides)
+    drifted = drift(name, overrides=overrides)
     if json:
-        output.json_data({"ok": found.same, **vars(found)})
+        output.json_data({"ok": drifted.same, **vars(drifted)})
     else:
-        for text in (*found.keys, found.files, found.command, str(found.image) if found.image else ""):
+        for text in (*drifted.keys, drifted.files, drifted.command, str(drifted.image) if drifted.image else ""):
             output.data(text) if text else None
         output.progress(
-            f"{found.name} is up to date: a restart would change nothing ({found.engine})"
-        ) if found.same else None
-    raise typer.Exit(0 if found.same else 3)
+            f"{drifted.name} is up to date: a restart would change nothing ({drifted.engine})"
+        ) if drifted.same else None
+    raise typer.Exit(0 if drifted.same else 3)
 
 
 def _up_replicas(name: str, request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:

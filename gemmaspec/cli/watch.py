@@ -69,28 +69,28 @@ def watch(
     if systemd:
         output.data(group_status.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
-    found = use_case.watched(names or (), window_s=window, hang_s=hang)
-    if not found:
+    watches = use_case.watched(names or (), window_s=window, hang_s=hang)
+    if not watches:
         raise UsageError("no profile was started on this machine", hint="gemmaspec up")
     if test_webhook:
-        _test(found)
+        _test(watches)
         return
 
     def tell(line: WatchLine) -> None:
         use_case.log(line, redact=redact)
         _tell(line, as_json=json)
 
-    output.progress(f"Watching {', '.join(one.started.server.name for one in found)}. Press Ctrl-C to stop.")
-    group_status.watch_all(found, interval=interval, restart=_restart, tell=tell)
+    output.progress(f"Watching {', '.join(watch.started.server.name for watch in watches)}. Press Ctrl-C to stop.")
+    group_status.watch_all(watches, interval=interval, restart=_restart, tell=tell)
 
 
-def _test(found: Sequence[Watched]) -> None:
+def _test(watcheds: Sequence[Watched]) -> None:
     """Send a test event. Raises GemmaspecError if it does not arrive everywhere."""
     from gemmaspec.deploy.views.group_status import test_event
 
-    if wrong := test_event(found):
+    if wrong := test_event(watcheds):
         raise GemmaspecError("; ".join(f"{name}: {problem}" for name, problem in wrong), hint="gemmaspec watch --help")
-    output.told(f"told: {', '.join(one.started.server.name for one in found)}")
+    output.told(f"told: {', '.join(watch.started.server.name for watch in watcheds)}")
 
 
 def _restart(name: str, *, no_spec: bool, no_speed: bool) -> None:
@@ -109,5 +109,5 @@ def _tell(line: WatchLine, *, as_json: bool) -> None:
     if as_json:
         output.data(json_.dumps({"schema": 1, **dataclasses.asdict(line)}))
         return
-    said = " ".join(word for word in (line.stack, line.fault or "", line.what) if word)
-    output.data(f"{line.at}  {said}{': ' + line.reason if line.reason else ''}")
+    subject = " ".join(word for word in (line.stack, line.fault or "", line.what) if word)
+    output.data(f"{line.at}  {subject}{': ' + line.reason if line.reason else ''}")

@@ -34,8 +34,8 @@ def vllm_of(profile: Profile) -> str | None:
     """
     if profile.runtime.vllm:
         return profile.runtime.vllm
-    found = _TAG.search(profile.image or "")
-    return found[1] if found else None
+    tag = _TAG.search(profile.image or "")
+    return tag[1] if tag else None
 
 
 def can_be_process(profile: Profile) -> bool:
@@ -93,21 +93,21 @@ class Command:
 
     def argument(self, flag: str) -> Argument | None:
         """Return how a flag is given."""
-        return next((one for one in reversed(self.arguments) if one.flag == flag), None)
+        return next((argument for argument in reversed(self.arguments) if argument.flag == flag), None)
 
     def given(self, *flags: str) -> bool:
         """Return whether one of these flags is given, in either form."""
-        return any(one.flag in flags for one in self.arguments)
+        return any(argument.flag in flags for argument in self.arguments)
 
     def switched(self, flag: str) -> bool | None:
         """Return whether a flag without a value is on; None if it is not given."""
-        found = self.argument(flag)
-        return None if found is None else not found.negated
+        given = self.argument(flag)
+        return None if given is None else not given.negated
 
     def value(self, flag: str) -> str | None:
         """Return the text that a flag is given."""
-        found = self.argument(flag)
-        return found.value if found else None
+        given = self.argument(flag)
+        return given.value if given else None
 
 
 def command_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
@@ -139,13 +139,13 @@ def compile_of(profile: Profile) -> str:
     if profile.serve.enforce_eager:
         return "eager"
     asked = ""
-    for one in extra_of(profile).arguments:
-        if one.flag == LEVEL:
-            asked = f"-O{one.value}"
-        elif one.flag == COMPILATION and one.keys:  # one key of it, added to the others
-            asked = ",".join(filter(None, (asked, f"{'.'.join(one.keys)}={one.value}")))
-        elif one.flag == COMPILATION:
-            asked = "".join((one.value or "").split())
+    for argument in extra_of(profile).arguments:
+        if argument.flag == LEVEL:
+            asked = f"-O{argument.value}"
+        elif argument.flag == COMPILATION and argument.keys:  # one key of it, added to the others
+            asked = ",".join(filter(None, (asked, f"{'.'.join(argument.keys)}={argument.value}")))
+        elif argument.flag == COMPILATION:
+            asked = "".join((argument.value or "").split())
     return asked or ("disabled" if profile.env.get("TORCH_COMPILE_DISABLE") == "1" else "default")
 
 
@@ -184,7 +184,7 @@ def _chat(profile: Profile) -> Iterator[Argument]:
 
 def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
     """Return the flags of `extra_args`, each with the words after it that it takes."""
-    found: list[Argument] = []
+    arguments: list[Argument] = []
     unclaimed = []
     index = 0
     while index < len(words):
@@ -197,21 +197,21 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
         if not _is_flag(word):
             unclaimed.append((place, word))
             continue
-        one = _flag(word, flags)
+        argument = _flag(word, flags)
         after = 0
         if "=" not in word and not _OPTIMIZATION.fullmatch(word):
-            most = _taken(flags.get(one.flag), keys=one.keys)
-            while after < most and index + after < len(words) and (one.keys or not _is_flag(words[index + after])):
+            most = _taken(flags.get(argument.flag), keys=argument.keys)
+            while after < most and index + after < len(words) and (argument.keys or not _is_flag(words[index + after])):
                 after += 1
-        if not after and one.flag not in flags:  # nobody knows how many words it takes
+        if not after and argument.flag not in flags:  # nobody knows how many words it takes
             end = next((at for at in range(index, len(words)) if _is_flag(words[at])), len(words))
-            found.append(replace(one, path=place, words=tuple(words[index:end])))
+            arguments.append(replace(argument, path=place, words=tuple(words[index:end])))
             index = end
             continue
         taken = tuple(words[index : index + after])
-        found.append(replace(one, path=place, value=taken[0] if taken else one.value, words=taken))
+        arguments.append(replace(argument, path=place, value=taken[0] if taken else argument.value, words=taken))
         index += after
-    return Command(tuple(found), tuple(unclaimed))
+    return Command(tuple(arguments), tuple(unclaimed))
 
 
 def _flag(word: str, flags: Mapping[str, Flag]) -> Argument:
@@ -296,8 +296,8 @@ def backend_of(
     formats = _formats(command) if fp8 is None else [fp8]
     if role == "draft" and method == "mtp" and _keeps_targets(profile, vllm):
         return backend_of(profile, vllm, capability=capability, fp8=fp8, masks=masks)
-    found = {backend_for(vllm, where, masks=mask, fp8=form, role=asks) for mask in seen for form in formats}
-    return found.pop() if len(found) == 1 else None
+    backends = {backend_for(vllm, where, masks=mask, fp8=form, role=asks) for mask in seen for form in formats}
+    return backends.pop() if len(backends) == 1 else None
 
 
 def _asked(profile: Profile, command: Command, role: Role, method: str | None) -> str | None:
@@ -305,8 +305,8 @@ def _asked(profile: Profile, command: Command, role: Role, method: str | None) -
     of_target = command.value("--attention-backend")
     if role == "target":
         return of_target
-    own = profile.speculative.attention_backend if profile.speculative else None
-    return (of_target or own) if method == "mtp" else own
+    of_draft = profile.speculative.attention_backend if profile.speculative else None
+    return (of_target or of_draft) if method == "mtp" else of_draft
 
 
 def _keeps_targets(profile: Profile, vllm: str) -> bool:

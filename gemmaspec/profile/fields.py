@@ -78,8 +78,8 @@ def _bounded(value: str) -> str:
 def _model_ref(value: str) -> str:
     if value.startswith(LOCAL_PREFIXES) or _HUB_ID.fullmatch(value):
         return value
-    if found := _HUB_PAGE.match(value):
-        raise ValueError(f"{value!r} is an address; write {found[1]}")
+    if page := _HUB_PAGE.match(value):
+        raise ValueError(f"{value!r} is an address; write {page[1]}")
     raise ValueError(
         f"{value!r} is neither a Hugging Face id (owner/name) nor a folder (beginning with /, ~/, ./ or state:)"
     )
@@ -87,8 +87,8 @@ def _model_ref(value: str) -> str:
 
 def hub_id(text: str) -> str | None:
     """Return the Hugging Face id that the address of a model's page names; None for any other text."""
-    found = _HUB_PAGE.match(text)
-    return found[1] if found else None
+    page = _HUB_PAGE.match(text)
+    return page[1] if page else None
 
 
 def _name(value: str) -> str:
@@ -102,8 +102,8 @@ def _name(value: str) -> str:
 def _size(value: str) -> str:
     if _SIZE.fullmatch(value):
         return value
-    found = re.fullmatch(r"([1-9][0-9]{0,9})\s*([kmg])ib?", value, re.IGNORECASE)
-    hint = f"; write {found[1]}{found[2].lower()}b" if found else ""
+    size = re.fullmatch(r"([1-9][0-9]{0,9})\s*([kmg])ib?", value, re.IGNORECASE)
+    hint = f"; write {size[1]}{size[2].lower()}b" if size else ""
     raise ValueError(f"{value!r} is not a size like 32gb{hint}")
 
 

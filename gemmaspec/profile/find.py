@@ -55,8 +55,8 @@ def other_engines(engine: EngineName) -> tuple[EngineName, ...]:
 
 def engine_of_files(present: frozenset[str]) -> EngineName:
     """Return the engine whose stack has these files; that without a file of its own if none is there."""
-    found = [name for name, kind in ENGINES.items() if kind.file in present]
-    return found[0] if found else next(name for name, kind in ENGINES.items() if kind.file is None)
+    names = [name for name, kind in ENGINES.items() if kind.file in present]
+    return names[0] if names else next(name for name, kind in ENGINES.items() if kind.file is None)
 
 
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -77,12 +77,12 @@ def own_folder() -> Path:
 
 def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
     """Return every profile that can be run, by name; an earlier folder hides a later one."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in folders:
         for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
             if not file.name.startswith("_") and file.name != FLEET:
-                found.setdefault(file.stem, file)
-    return dict(sorted(found.items()))
+                files.setdefault(file.stem, file)
+    return dict(sorted(files.items()))
 
 
 def is_path(name: str) -> bool:
@@ -109,16 +109,16 @@ def _no_file(name: str, folders: Sequence[Path]) -> UsageError:
 def _named_in(value: str, key: str, folders: Sequence[Path]) -> str:
     """Return the profiles that name a value, directly or through a base, as the end of a sentence."""
     texts = {file.stem: file.read_text(errors="replace") for folder in folders for file in folder.glob("*.yaml")}
-    found: set[str] = set()
+    family: set[str] = set()
     wanted = {(key, value)}
     while wanted:
         line = re.compile(
-            "|".join(rf"\b{one}: {re.escape(text)}\s*(?:#|,|\}}|$)" for one, text in wanted), re.MULTILINE
+            "|".join(rf"\b{key}: {re.escape(text)}\s*(?:#|,|\}}|$)" for key, text in wanted), re.MULTILINE
         )
-        more = {stem for stem, text in texts.items() if line.search(text)} - found
-        found |= more
+        more = {stem for stem, text in texts.items() if line.search(text)} - family
+        family |= more
         wanted = {("extends", stem) for stem in more}
-    names = [name for name in profile_names(folders) if name in found]
+    names = [name for name in profile_names(folders) if name in family]
     return f"; profiles with it: {', '.join(names)}" if names else "; no profile names it"
 
 
@@ -144,7 +144,7 @@ def find_profile(name: str, folders: Sequence[Path]) -> Path:
         raise UsageError(
             "this is a command, not a profile", hint=f"gemmaspec profile new NAME --from-command {shlex.quote(name)}"
         )
-    exact = [one for one in known if one.lower() == name.lower()]
+    exact = [other for other in known if other.lower() == name.lower()]
     near = exact or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     guess = f"; did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(f"unknown profile {name!r}{guess}", hint="gemmaspec profile list")

@@ -126,10 +126,10 @@ def graph_modes(
     if spec and spec.enforce_eager:
         path: Path = ("speculative", "enforce_eager")
         return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
-    if method in _BLOCKS and runner == "v2" and (own := backend_of(profile, vllm, role="draft", capability=where)):
-        support = support_of(vllm, where, own, fp8=bool(fp8), head="eagle3", role="draft") or "UNIFORM_BATCH"
+    if method in _BLOCKS and runner == "v2" and (drafts := backend_of(profile, vllm, role="draft", capability=where)):
+        support = support_of(vllm, where, drafts, fp8=bool(fp8), head="eagle3", role="draft") or "UNIFORM_BATCH"
         if LEVELS.index(support) < LEVELS.index("UNIFORM_BATCH"):
-            why, path = f"{own} supports {support} for a {method} head", ("speculative", "attention_backend")
+            why, path = f"{drafts} supports {support} for a {method} head", ("speculative", "attention_backend")
             return GraphModes(target=mode, draft="NONE", why=why, fix="set FLASH_ATTN, or remove it", path=path)
     sizes, path = capture_sizes(command)
     return replace(
@@ -146,8 +146,8 @@ def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> 
     plain = mode_of(vllm, support="ALWAYS", drafting=drafting, compiles=compiles, graphs=graphs)
     if plain in LOST:
         asked = (compiles, graphs if graphs == "default" else f"cudagraph_mode {graphs}")
-        said = " and ".join(one for one in asked if one != "default") or "the default"
-        return plain, f"{said} leaves {plain}", "remove it", path
+        modes = " and ".join(mode for mode in asked if mode != "default") or "the default"
+        return plain, f"{modes} leaves {plain}", "remove it", path
     transfer = command.argument("--kv-transfer-config")
     if transfer and (connector := _by_layers(_json(transfer.value))):
         why = f"{connector} works layer by layer, for which vLLM takes PIECEWISE"
@@ -170,7 +170,7 @@ def _by_layers(transfer: dict[str, Any]) -> str:
     if name == "LMCacheConnectorV1":
         return str(name) if extra.get("use_layerwise") else ""
     inside = extra.get("connectors") if name == "MultiConnector" else None
-    return next(filter(None, (_by_layers(one) for one in inside or () if isinstance(one, dict))), "")
+    return next(filter(None, (_by_layers(part) for part in inside or () if isinstance(part, dict))), "")
 
 
 def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = False) -> GraphModes:
@@ -181,10 +181,10 @@ def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = F
     method = profile.speculative.method if profile.speculative else None
     why = "its attention backend or its flags allow no more" if target in LOST else ""
     fix = "set serve.attention_backend: TRITON_ATTN" if why else ""
-    found = _modes(target, method, _runner(profile, command_of(profile), vllm), vllm, why=why, fix=fix)
-    if eager_draft and found.draft != "NONE":
-        return replace(found, draft="NONE", why="the draft's attention supports none", fix="set another for it")
-    return found
+    modes = _modes(target, method, _runner(profile, command_of(profile), vllm), vllm, why=why, fix=fix)
+    if eager_draft and modes.draft != "NONE":
+        return replace(modes, draft="NONE", why="the draft's attention supports none", fix="set another for it")
+    return modes
 
 
 def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
@@ -208,8 +208,8 @@ def _modes(
     if draft == "NONE" and not why:
         why, fix = f"vLLM {vllm} captures none for {method} (model runner {runner})", "use mtp"
         if method == "draft_model":
-            own = " or set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}" if runner == "v2" else ""
-            fix = f"use vLLM 0.26 to 0.30, which captures them for it,{own}"
+            by_env = " or set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}" if runner == "v2" else ""
+            fix = f"use vLLM 0.26 to 0.30, which captures them for it,{by_env}"
     return GraphModes(target=target, draft=draft, why=why, fix=fix.rstrip(","), path=path)
 
 
@@ -233,12 +233,12 @@ def _asked(command: Command) -> tuple[str, str, Path]:
     """Return what compiles, which graphs are asked for, and the key; `default` for what is left open."""
     compiles = graphs = "default"
     path: Path = ("serve", "extra_args")
-    for one in command.arguments:
-        if one.flag == LEVEL:
-            compiles, path = f"-O{one.value}", one.path
-        elif one.flag == COMPILATION:
-            keys = {one.keys[0]: one.value} if one.keys else _json(one.value)
-            path = one.path
+    for argument in command.arguments:
+        if argument.flag == LEVEL:
+            compiles, path = f"-O{argument.value}", argument.path
+        elif argument.flag == COMPILATION:
+            keys = {argument.keys[0]: argument.value} if argument.keys else _json(argument.value)
+            path = argument.path
             if (mode := keys.get("mode")) is not None:
                 compiles = f"mode {mode}"
             if asked := keys.get("cudagraph_mode"):
@@ -250,21 +250,21 @@ def capture_sizes(command: Command) -> tuple[list[int] | None, Path]:
     """Return the sizes, or the largest, that the profile lets vLLM capture, and their key; None where it says none."""
     sizes: list[Any] | None = None
     path: Path = ("serve", "extra_args")
-    for one in command.arguments:
-        keys = {one.keys[0]: _value(one.value)} if one.keys else _json(one.value)
-        if one.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
-            keys = {"cudagraph_capture_sizes": list(one.words or (one.value,))}
-        elif one.flag != COMPILATION:
+    for argument in command.arguments:
+        keys = {argument.keys[0]: _value(argument.value)} if argument.keys else _json(argument.value)
+        if argument.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
+            keys = {"cudagraph_capture_sizes": list(argument.words or (argument.value,))}
+        elif argument.flag != COMPILATION:
             continue
         for part in (keys.get("cudagraph_capture_sizes"), keys.get("max_cudagraph_capture_size")):
             if part is not None:
-                sizes, path = [*(sizes or ()), *(part if isinstance(part, list) else [part])], one.path
+                sizes, path = [*(sizes or ()), *(part if isinstance(part, list) else [part])], argument.path
     return (None if sizes is None else [int(size) for size in sizes if str(size).isdecimal()]), path
 
 
 def _json(text: str | None) -> dict[str, Any]:
-    found = _value(text)
-    return found if isinstance(found, dict) else {}
+    document = _value(text)
+    return document if isinstance(document, dict) else {}
 
 
 def _value(text: str | None) -> Any:
@@ -284,23 +284,23 @@ def _weakest(profile: Profile, vllm: str, where: str, fp8: bool | None, masks: b
     """
     method = profile.speculative.method if profile.speculative else None
     kind = _HEADS.get(method or "")
-    found = set()
+    weakest = set()
     for form in (False, True) if fp8 is None else (fp8,):
         backend = backend_of(profile, vllm, capability=where, fp8=form, masks=masks)
         if backend is None:
             continue
-        own = support_of(vllm, where, backend, fp8=form, head=kind)
-        if own and backend.startswith("TRITON_FLASH") and keeps_graphs(profile):
-            own = "UNIFORM_BATCH"
-        rows = [(own, backend)]
+        support = support_of(vllm, where, backend, fp8=form, head=kind)
+        if support and backend.startswith("TRITON_FLASH") and keeps_graphs(profile):
+            support = "UNIFORM_BATCH"
+        rows = [(support, backend)]
         if kind and (head := backend_of(profile, vllm, role="draft", capability=where, fp8=form)):
             rows.append((support_of(vllm, where, head, fp8=form, head=kind, role="draft"), head))
         known = [(level, name) for level, name in rows if level]
-        if own and known:
-            found.add(min(known, key=lambda row: LEVELS.index(row[0])))
-    ordered = sorted(found, key=lambda row: LEVELS.index(row[0]))
+        if support and known:
+            weakest.add(min(known, key=lambda row: LEVELS.index(row[0])))
+    ordered = sorted(weakest, key=lambda row: LEVELS.index(row[0]))
     whole = ordered and ordered[0][0] in LEVELS[2:]  # from UNIFORM_BATCH on vLLM resolves the same for every batch
-    return ordered[0] if whole or len({level for level, _ in found}) == 1 else None
+    return ordered[0] if whole or len({level for level, _ in weakest}) == 1 else None
 
 
 def keeps_graphs(profile: Profile) -> bool:

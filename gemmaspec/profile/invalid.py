@@ -29,10 +29,10 @@ _ADVICE: Final = {
 
 def invalid(errors: Iterable[Mapping[str, Any]], data: Any) -> Iterator[tuple[Path, str]]:
     """Yield each wrong value once: its path, and one sentence. `errors` are pydantic's."""
-    found: dict[Path, list[Mapping[str, Any]]] = {}
+    by_path: dict[Path, list[Mapping[str, Any]]] = {}
     for error in errors:
-        found.setdefault(_path(error, data), []).append(error)
-    for path, several in found.items():
+        by_path.setdefault(_path(error, data), []).append(error)
+    for path, several in by_path.items():
         key = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
         yield path, _sentence(several, path) + value_meant(key, several[0].get("input"))
 
@@ -71,10 +71,10 @@ def _sentence(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 def _as_map(path: Path, value: Any) -> str | None:
     """Return a value as the map that it is meant as."""
-    if isinstance(value, list) and value and all("=" in str(one) for one in value):
-        return ": {" + ", ".join("{}: '{}'".format(*str(one).split("=", 1)) for one in value) + "}"
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "name" in one for one in value):
-        return ": {" + ", ".join(f"{one['name']}: …" for one in value) + "}"
+    if isinstance(value, list) and value and all("=" in str(item) for item in value):
+        return ": {" + ", ".join("{}: '{}'".format(*str(item).split("=", 1)) for item in value) + "}"
+    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
+        return ": {" + ", ".join(f"{item['name']}: …" for item in value) + "}"
     if key := _FIRST.get(str(path[-1]) if path else ""):
         many = value if isinstance(value, list) else [value]
         shown = ", ".join(map(str, many))
@@ -93,20 +93,20 @@ def _unknown(path: Path, value: Any) -> str:
     if here := same(key, known):
         return f"unknown key; did you mean '{here}'?"
     elsewhere = [
-        f"{name}.{one}" for name in Profile.model_fields if (name,) != section and (one := same(key, keys_at((name,))))
+        f"{name}.{it}" for name in Profile.model_fields if (name,) != section and (it := same(key, keys_at((name,))))
     ]
     if elsewhere:
-        elsewhere.sort(key=lambda one: not one.startswith("serve."))
+        elsewhere.sort(key=lambda path: not path.startswith("serve."))
         return f"unknown key; did you mean {' or '.join(elsewhere)}?"
     near = nearest(key, known)
     if near and isinstance(value, dict) <= _holds_keys((*section, near)):
         return f"unknown key; did you mean '{near}'?"
     if flag := same(key, _flags_of_vllm()):
         return f"unknown key; it is a flag of vllm serve: serve.extra_args: [{flag}, …]"
-    sections = {f"{name}.{one}": one for name in Profile.model_fields for one in keys_at((name,))}
+    sections = {f"{name}.{key}": key for name in Profile.model_fields for key in keys_at((name,))}
     close = nearest(key, sections.values()) if not section else None
     if close:
-        return f"unknown key; did you mean {' or '.join(path for path, one in sections.items() if one == close)}?"
+        return f"unknown key; did you mean {' or '.join(path for path, key in sections.items() if key == close)}?"
     if form := form_meant(key):
         return f"unknown key; {form}"
     flag = f"--{key.lower().replace('_', '-')}"

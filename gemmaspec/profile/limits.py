@@ -29,18 +29,18 @@ def concurrencies(profile: Profile, asked: Sequence[int], *, usual: Sequence[int
     Raises UsageError for more than max_num_seqs; `why` says what becomes of the rest.
     """
     limit = profile.serve.max_num_seqs
-    if limit and (above := [one for one in asked if one > limit]):
+    if limit and (above := [number for number in asked if number > limit]):
         raise UsageError(
             f"--concurrency {above[0]}: {profile.name} runs {limit} concurrent requests (serve.max_num_seqs); {why}",
             hint=f"--set serve.max_num_seqs={above[0]}",
         )
-    return tuple(asked) or tuple(one for one in usual if not limit or one <= limit) or (1,)
+    return tuple(asked) or tuple(number for number in usual if not limit or number <= limit) or (1,)
 
 
 def need_room(profile: Profile, contexts: Sequence[int], answer: int) -> None:
     """Raise UsageError for prompts that, with their answer, are longer than max_model_len."""
     longest = profile.serve.max_model_len
-    if longest and (above := [one for one in contexts if one + answer > longest]):
+    if longest and (above := [context for context in contexts if context + answer > longest]):
         raise UsageError(
             f"--context {above[0]}: with an answer of {answer:,} tokens that is more than {profile.name} takes, "
             f"{longest:,} tokens (serve.max_model_len)",
@@ -123,15 +123,15 @@ def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 def _nullable(schema: Schema) -> Schema:
     """Return the schema, or null: as a list of types if possible, because editors then name the wrong key."""
-    choices = [one for one in schema.get("anyOf", [schema]) if one != {"type": "null"}]
+    choices = [choice for choice in schema.get("anyOf", [schema]) if choice != {"type": "null"}]
     if len(choices) > 1:
         return {**schema, "anyOf": [*choices, {"type": "null"}]}
-    one = {**choices[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
-    if "const" in one:
-        one["enum"] = [one.pop("const")]
-    if "enum" in one:
-        one["enum"] = [*one["enum"], None]
-    return {**one, "type": [one["type"], "null"]}
+    merged = {**choices[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+    if "const" in merged:
+        merged["enum"] = [merged.pop("const")]
+    if "enum" in merged:
+        merged["enum"] = [*merged["enum"], None]
+    return {**merged, "type": [merged["type"], "null"]}
 
 
 def _let_numbers_be_text(properties: Schema) -> None:

@@ -51,8 +51,8 @@ class Loaded:
     @property
     def typed(self) -> str:
         """The profile as typed in a command: its name if that finds this file, else the path."""
-        found = profile_names(profile_folders()).get(self.file.stem)
-        return self.file.stem if found == self.file else shlex.quote(str(self.file))
+        file = profile_names(profile_folders()).get(self.file.stem)
+        return self.file.stem if file == self.file else shlex.quote(str(self.file))
 
 
 def load_profile(
@@ -130,7 +130,7 @@ def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) ->
     if not isinstance(parent, str) or not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", parent):
         raise ProfileError(f"{place}: extends: must be the name of a profile{_did_you_mean(parent, file, folders)}")
     if file in seen or len(seen) >= MAX_EXTENDS:
-        chain = " → ".join(one.stem for one in (*seen, file))
+        chain = " → ".join(parent.stem for parent in (*seen, file))
         why = "is circular" if file in seen else f"is a chain of more than {MAX_EXTENDS} files"
         raise ProfileError(f"{place}: extends: {why}: {chain}")
     base, lost = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
@@ -159,7 +159,7 @@ def _parent_file(parent: str, file: Path, folders: Sequence[Path], place: Place)
 def _did_you_mean(parent: Any, file: Path, folders: Sequence[Path]) -> str:
     """Return a hint with the most similar profile, including those that begin with _."""
     wanted = str(parent).rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
-    known = {one.stem for folder in (file.parent, *folders) if folder.is_dir() for one in folder.glob("*.yaml")}
+    known = {profile.stem for folder in (file.parent, *folders) if folder.is_dir() for profile in folder.glob("*.yaml")}
     near = difflib.get_close_matches(wanted, sorted(known - {file.stem}), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -222,8 +222,8 @@ def _blamed(mistake: rules.Mistake, loaded: Loaded) -> tuple[Place, str]:
     The value in an extended profile is right there, and the user should not edit it.
     """
     place, because = loaded.place(*mistake.path), loaded.place(*mistake.because)
-    own = {_shown(loaded.file)}
-    if not mistake.because or place.file in own or place.line == 0 or not (because.file in own or because.line == 0):
+    its = {_shown(loaded.file)}
+    if not mistake.because or place.file in its or place.line == 0 or not (because.file in its or because.line == 0):
         return place, str(mistake)
     key = ".".join(map(str, mistake.path))
     return because, _keyed(

@@ -50,7 +50,7 @@ def key_meant(section: Iterable[str], key: str) -> str | None:
 def value_meant(key: str, value: object) -> str:
     """Return what a wrong value may mean, as the end of a sentence; empty for one that no row knows."""
     text = f"{key}={value}".lower()[:200]
-    return next((f"; {said}" for said, form in _ROWS["values"].items() if re.fullmatch(form, text)), "")
+    return next((f"; {meaning}" for meaning, form in _ROWS["values"].items() if re.fullmatch(form, text)), "")
 
 
 def form_meant(key: str) -> str | None:
@@ -64,12 +64,12 @@ def form_meant(key: str) -> str | None:
 
 def option_meant(option: str, value: str | None, fields: Mapping[str, Iterable[str]], command: str = "") -> str | None:
     """Return what an unknown option means, as the end of a sentence; `fields` are keys of profiles by their section."""
-    said = _find(_OPTIONS, f"{command} {option.lstrip('-')}") or _find(_OPTIONS, option)
-    if said and "{0}" in said:
+    meaning = _find(_OPTIONS, f"{command} {option.lstrip('-')}") or _find(_OPTIONS, option)
+    if meaning and "{0}" in meaning:
         port = (value or "").split(":")[-2:][0] or "NUMBER"
-        return "write " + said.format((value or "NAME=VALUE") if "env" in said else port)
-    if said:
-        return f"write {said}" if said.startswith("--set") else said
+        return "write " + meaning.format((value or "NAME=VALUE") if "env" in meaning else port)
+    if meaning:
+        return f"write {meaning}" if meaning.startswith("--set") else meaning
     path = _find(_KEYS, option)
     for section, names in fields.items():
         if not path and (name := same(option, names)):
@@ -81,22 +81,22 @@ def option_meant(option: str, value: str | None, fields: Mapping[str, Iterable[s
 
 def same(word: str, known: Iterable[str]) -> str | None:
     """Return the known word with the same letters, whatever their case and what is between them."""
-    return next((one for one in known if _word(one) == _word(word)), None)
+    return next((candidate for candidate in known if _word(candidate) == _word(word)), None)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word with the same letters, or else one that is near."""
-    names = {_word(one): one for one in known}
+    names = {_word(name): name for name in known}
     near = difflib.get_close_matches(_word(word), list(names), n=1, cutoff=NEAR)
     return names[near[0]] if near else None
 
 
 def _find(table: Mapping[str, str], key: str) -> str | None:
     """Return what a table has for a word, also after the prefix of another tool's variables."""
-    names = {_word(one): meaning for one, meaning in table.items()}
+    names = {_word(key): meaning for key, meaning in table.items()}
     word = _word(key)
-    found = (names.get(word.removeprefix(prefix)) for prefix in ("", *_PREFIXES))
-    return next((one for one in found if one), None)
+    meanings = (names.get(word.removeprefix(prefix)) for prefix in ("", *_PREFIXES))
+    return next((meaning for meaning in meanings if meaning), None)
 
 
 def _word(text: str) -> str:
@@ -108,21 +108,21 @@ _FROM_COMMAND: Final = "gemmaspec profile new NAME --from-command 'vllm serve â€
 
 def foreign_file(text: str) -> tuple[str, str] | None:
     """Return what a file is instead of a profile, and the command for it; None for one that may be a profile."""
-    found = set(re.findall(r"^(\w+):", text, re.MULTILINE))
-    if "services" in found:
+    keys = set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    if "services" in keys:
         return "a Compose file", "gemmaspec profile new NAME --from-compose {file}"
-    if {"apiVersion", "kind"} <= found:
+    if {"apiVersion", "kind"} <= keys:
         made = "a Kubernetes object; gemmaspec writes those from a profile (render PROFILE --to kubernetes)"
         return made, _FROM_COMMAND
-    if "model_list" in found:
+    if "model_list" in keys:
         return "a configuration of LiteLLM", "gemmaspec connect litellm"
-    if "models" in found and re.search(r"^\s+cmd:", text, re.MULTILINE):
+    if "models" in keys and re.search(r"^\s+cmd:", text, re.MULTILINE):
         return "a configuration of llama-swap, whose commands become profiles one by one", _FROM_COMMAND
-    if "target" in found or "extends" in found:
+    if "target" in keys or "extends" in keys:
         return None
-    if "recipe_version" in found or {"container", "command"} <= found:
+    if "recipe_version" in keys or {"container", "command"} <= keys:
         return "a recipe of sparkrun, whose command becomes a profile", _FROM_COMMAND
-    if "replicaCount" in found or {"image", "resources"} <= found:
+    if "replicaCount" in keys or {"image", "resources"} <= keys:
         return "a file of values for a Helm chart; gemmaspec writes objects for a cluster from a profile", _FROM_COMMAND
     if re.search(r"^(?:sudo |[A-Z_]+=\S+ )*(?:vllm serve|docker run)\s", text, re.MULTILINE):
         return "a command, not a profile", 'gemmaspec profile new NAME --from-command "$(cat {file})"'

@@ -65,11 +65,11 @@ def cpus_of(profile: Profile, index: int) -> list[str] | None:
 
 def cores_in(entry: str) -> set[int]:
     """Return the cores that an entry of `cpus` lists."""
-    found: set[int] = set()
+    cores: set[int] = set()
     for part in entry.replace("|", ",").split(","):
         first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores
 
 
 def bound_environment(profile: Profile) -> dict[str, str]:

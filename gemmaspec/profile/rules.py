@@ -228,7 +228,7 @@ def _exposure(profile: Profile) -> Iterator[Mistake]:
 def _extra_args(profile: Profile) -> Iterator[Mistake]:
     for index, word in enumerate(profile.serve.extra_args):
         if re.match(r"--[a-z][^ ={]* ", word):
-            shown = ", ".join(f"'{one}'" if one.isdecimal() else one for one in word.split())
+            shown = ", ".join(f"'{part}'" if part.isdecimal() else part for part in word.split())
             yield Mistake(("serve", "extra_args", index), f"{word!r} is several words; one word per item: [{shown}]")
     for argument in extra_of(profile).arguments:
         if argument.flag in OWN_KEYS:

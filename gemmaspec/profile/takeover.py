@@ -96,12 +96,12 @@ class TakenOver:
 
 def from_words(made: TakenOver, words: Sequence[str]) -> None:
     """Take over the arguments of `vllm serve`. Raises UsageError for arguments without a model."""
-    found = _TAG.search(str(made.content.get("image", "")))
-    facts = facts_for(nearest(found[1] if found else made.release or newest()))
+    tag = _TAG.search(str(made.content.get("image", "")))
+    facts = facts_for(nearest(tag[1] if tag else made.release or newest()))
     if words and not words[0].startswith("-"):
         made.put("target", "model", words[0])
         words = words[1:]
-    command = words_of([one for word in words for one in _parted(made, word)], facts.flags if facts else {})
+    command = words_of([part for word in words for part in _parted(made, word)], facts.flags if facts else {})
     for argument in command.arguments:
         _take(made, argument)
     for _, word in command.unclaimed:
@@ -161,62 +161,62 @@ def _shown(word: str) -> str:
     return _TOKEN.sub("…", f"{name}=…" if equals and secret_name(name) else word)
 
 
-def _take(made: TakenOver, one: Argument) -> None:
-    key = one.flag.removeprefix("--").replace("-", "_")
-    if one.flag == "--speculative-config" or one.flag in _SPEC or one.flag in _OLD_SPEC:
+def _take(made: TakenOver, arg: Argument) -> None:
+    key = arg.flag.removeprefix("--").replace("-", "_")
+    if arg.flag == "--speculative-config" or arg.flag in _SPEC or arg.flag in _OLD_SPEC:
         return
     if key == "trust_remote_code":
-        made.leave(one.flag, "Gemma 4 runs no code of its checkpoint; serve.trust_remote_code: true if yours does")
-    elif flag_names_code(one.flag) and not compiles_plainly(one.flag, one.keys, _read(one.value or "")):
-        name = one.written.partition("=")[0]
-        made.leave(f"{name} {one.value or ''}".rstrip(), CODE.format("serve.extra_args"))
-    elif any(has_credentials(word) for word in (one.value, *one.words)):
-        made.leave(one.flag, "its value holds a user or a password, which does not belong in a profile")
-    elif one.keys:
-        _take_one_key(made, one, key)
-    elif one.flag in _TARGET and one.value:
-        made.put("target", _TARGET[one.flag], one.value)
-    elif one.flag in _CHAT and one.value:
-        made.put("chat", _CHAT[one.flag], _read(one.value))
-    elif one.flag == "--host":
-        _host(made, one.value or "")
-    elif one.flag == "--port" and one.value:
-        made.content.setdefault("serve", {}).setdefault("port", _read(one.value))
-    elif one.flag in ("--api-key", "--hf-token"):
-        variable(made, {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}[one.flag], None)
-        made.decide(one.flag, "its value is a secret: export it in the shell, pass_env names it")
-    elif one.flag == "--enable-auto-tool-choice":
+        made.leave(arg.flag, "Gemma 4 runs no code of its checkpoint; serve.trust_remote_code: true if yours does")
+    elif flag_names_code(arg.flag) and not compiles_plainly(arg.flag, arg.keys, _read(arg.value or "")):
+        name = arg.written.partition("=")[0]
+        made.leave(f"{name} {arg.value or ''}".rstrip(), CODE.format("serve.extra_args"))
+    elif any(has_credentials(word) for word in (arg.value, *arg.words)):
+        made.leave(arg.flag, "its value holds a user or a password, which does not belong in a profile")
+    elif arg.keys:
+        _take_one_key(made, arg, key)
+    elif arg.flag in _TARGET and arg.value:
+        made.put("target", _TARGET[arg.flag], arg.value)
+    elif arg.flag in _CHAT and arg.value:
+        made.put("chat", _CHAT[arg.flag], _read(arg.value))
+    elif arg.flag == "--host":
+        _host(made, arg.value or "")
+    elif arg.flag == "--port" and arg.value:
+        made.content.setdefault("serve", {}).setdefault("port", _read(arg.value))
+    elif arg.flag in ("--api-key", "--hf-token"):
+        variable(made, {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}[arg.flag], None)
+        made.decide(arg.flag, "its value is a secret: export it in the shell, pass_env names it")
+    elif arg.flag == "--enable-auto-tool-choice":
         pass  # chat.tool_call_parser sets it
-    elif one.flag in OF_EACH_RANK:
-        made.leave(f"{one.flag} {one.value or ''}".rstrip(), "nodes: N and fleet.yaml set it for each machine")
-    elif one.flag == "--config":
-        made.leave(f"--config {one.value}", "write its lines under serve:, with underscores")
-    elif key in Serve.model_fields and key not in ("extra_args", "bind") and len(one.words) < 2:
-        made.put("serve", key, not one.negated if one.value is None else _read(one.value))
-    elif any(is_module(word) for word in (one.value, *one.words)):
-        made.leave(f"{one.flag} {one.value or ' '.join(one.words)}", CODE.format("serve.extra_args"))
+    elif arg.flag in OF_EACH_RANK:
+        made.leave(f"{arg.flag} {arg.value or ''}".rstrip(), "nodes: N and fleet.yaml set it for each machine")
+    elif arg.flag == "--config":
+        made.leave(f"--config {arg.value}", "write its lines under serve:, with underscores")
+    elif key in Serve.model_fields and key not in ("extra_args", "bind") and len(arg.words) < 2:
+        made.put("serve", key, not arg.negated if arg.value is None else _read(arg.value))
+    elif any(is_module(word) for word in (arg.value, *arg.words)):
+        made.leave(f"{arg.flag} {arg.value or ' '.join(arg.words)}", CODE.format("serve.extra_args"))
     else:
-        made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(_again(one))
+        made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(_again(arg))
 
 
-def _take_one_key(made: TakenOver, one: Argument, key: str) -> None:
+def _take_one_key(made: TakenOver, argument: Argument, key: str) -> None:
     """Take over `--a.b value`, which sets one key of a flag's JSON."""
-    of_chat = _CHAT.get(one.flag)
+    of_chat = _CHAT.get(argument.flag)
     section, name, known = ("chat", of_chat, Chat) if of_chat else ("serve", key, Serve)
     is_map = name in known.model_fields and "dict" in str(known.model_fields[name].annotation)
-    if is_map and len(one.keys) == 1 and one.value is not None and not one.written.endswith("+"):
-        made.content.setdefault(section, {}).setdefault(name, {})[one.keys[0]] = _read(one.value)
+    if is_map and len(argument.keys) == 1 and argument.value is not None and not argument.written.endswith("+"):
+        made.content.setdefault(section, {}).setdefault(name, {})[argument.keys[0]] = _read(argument.value)
     else:
-        made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(_again(one))
+        made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(_again(argument))
 
 
-def _again(one: Argument) -> list[str]:
+def _again(argument: Argument) -> list[str]:
     """Return the words of a flag as they were written."""
-    if "=" in one.written or one.written.startswith("-O"):
-        return [one.written]
-    if len(one.words) == 1 and one.words[0].startswith("-"):
-        return [f"{one.written}={one.words[0]}"]
-    return [one.written, *one.words]
+    if "=" in argument.written or argument.written.startswith("-O"):
+        return [argument.written]
+    if len(argument.words) == 1 and argument.words[0].startswith("-"):
+        return [f"{argument.written}={argument.words[0]}"]
+    return [argument.written, *argument.words]
 
 
 def _host(made: TakenOver, value: str) -> None:
@@ -230,23 +230,23 @@ def _host(made: TakenOver, value: str) -> None:
 def _speculative(made: TakenOver, command: Command) -> None:
     """Take over --speculative-config in all its forms: the model is `draft`, the rest `speculative`."""
     given: dict[str, Any] = {}
-    for one in command.arguments:
-        if one.flag in _SPEC and one.value is not None:
-            given[_SPEC[one.flag]] = _read(one.value)
-        elif one.flag == "--speculative-config" and one.keys:
-            given[".".join(one.keys).replace("-", "_")] = _read(one.value or "null")
-        elif one.flag in _OLD_SPEC and (value := one.value or next(iter(one.words), "")):
-            given[_OLD_SPEC[one.flag]] = _read(value)
+    for argument in command.arguments:
+        if argument.flag in _SPEC and argument.value is not None:
+            given[_SPEC[argument.flag]] = _read(argument.value)
+        elif argument.flag == "--speculative-config" and argument.keys:
+            given[".".join(argument.keys).replace("-", "_")] = _read(argument.value or "null")
+        elif argument.flag in _OLD_SPEC and (value := argument.value or next(iter(argument.words), "")):
+            given[_OLD_SPEC[argument.flag]] = _read(value)
             made.decide(
-                f"{one.flag} {value}", "no vLLM that serves Gemma 4 has this option; speculative: says the same"
+                f"{argument.flag} {value}", "no vLLM that serves Gemma 4 has this option; speculative: says the same"
             )
-        elif one.flag == "--speculative-config":
-            found = _read(one.value or "")
-            if isinstance(found, str) and (held := _OPEN.findall(found)):
+        elif argument.flag == "--speculative-config":
+            config = _read(argument.value or "")
+            if isinstance(config, str) and (held := _OPEN.findall(config)):
                 raise UsageError(f"--speculative-config: write the value of {held[0]}, which the command does not set")
-            if not isinstance(found, dict):
-                raise UsageError(f"--speculative-config: {one.value!r:.80} is not a JSON object")
-            given |= found
+            if not isinstance(config, dict):
+                raise UsageError(f"--speculative-config: {argument.value!r:.80} is not a JSON object")
+            given |= config
     target = made.content.get("target", {}).get("model", "")
     if not given and (head := _HEAD.fullmatch(str(target))):
         given = {"model": target, "method": head[2]}
@@ -270,7 +270,7 @@ def _speculative(made: TakenOver, command: Command) -> None:
 
 def _first_and_k(rows: Sequence[Any]) -> Iterator[tuple[int, int]]:
     for row in rows:
-        if not (isinstance(row, list) and len(row) == 3 and all(isinstance(one, int) for one in row)):
+        if not (isinstance(row, list) and len(row) == 3 and all(isinstance(number, int) for number in row)):
             raise UsageError(f"--speculative-config: {_PER_BATCH} has rows of three numbers, not {row!r:.80}")
         yield row[0], row[2]
 
@@ -315,7 +315,7 @@ def _without_open(made: TakenOver, value: dict[str, Any], place: str) -> None:
             del value[key]
             made.leave(f"{here}: {_open(inner)}", "the command does not set it: write the value")
         elif isinstance(inner, list):
-            for index in reversed([at for at, one in enumerate(inner) if isinstance(one, str) and _OPEN.search(one)]):
+            for index in reversed([i for i, item in enumerate(inner) if isinstance(item, str) and _OPEN.search(item)]):
                 _leave_word(made, inner, index, here)
 
 
@@ -353,8 +353,8 @@ def _settle_path(made: TakenOver, section: str, key: str, path: str) -> set[str 
 
 def _read(value: str) -> Any:
     """Return JSON and numbers as values, other text as it is; 32k is 32000 and 32K is 32768, as vLLM reads them."""
-    if found := _SHORT.fullmatch(value):
-        return int(float(found[1]) * (_UNITS[found[2].lower()][found[2].isupper()]))
+    if short := _SHORT.fullmatch(value):
+        return int(float(short[1]) * (_UNITS[short[2].lower()][short[2].isupper()]))
     if value in ("True", "False"):
         return value == "True"
     try:

@@ -52,20 +52,20 @@ def from_compose(content: bytes, *, file: str, service: str | None = None) -> Ta
 
 def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
     """Return the service to take. Raises UsageError where that is not clear."""
-    maps = {name: one for name, one in services.items() if isinstance(one, dict)}
+    maps = {name: service for name, service in services.items() if isinstance(service, dict)}
     if asked is not None:
         if asked not in maps:
             raise UsageError(f"{file} has no service {asked}; it has {', '.join(maps)}")
         return asked
-    found = [name for name, one in maps.items() if _runs_vllm(one)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    names = [name for name, service in maps.items() if _runs_vllm(service)]
+    if len(names) == 1:
+        return names[0]
+    if names:
         raise UsageError(
-            f"{file}: {len(found)} services run vLLM: {', '.join(found)}; a profile serves one of them",
-            hint=f"gemmaspec profile new NAME --from-compose {shlex.quote(file)} --service {found[0]}",
+            f"{file}: {len(names)} services run vLLM: {', '.join(names)}; a profile serves one of them",
+            hint=f"gemmaspec profile new NAME --from-compose {shlex.quote(file)} --service {names[0]}",
         )
-    runs = ", ".join(f"{name} ({one.get('image', 'built from a folder')})" for name, one in maps.items())
+    runs = ", ".join(f"{name} ({service.get('image', 'built from a folder')})" for name, service in maps.items())
     raise UsageError(f"{file}: no service runs vLLM, only {runs or 'nothing'}", hint="gemmaspec profile list")
 
 
@@ -86,13 +86,13 @@ def _settings(made: TakenOver, name: str, service: Mapping[str, Any]) -> None:
         elif key not in _SILENT:
             made.leave(f"services.{name}.{key}", INSTEAD.get(key, "has no key in a profile"))
     _environment(made, service.get("environment"))
-    for one in _list(service.get("ports")):
-        _port(made, one)
-    for one in _list(service.get("volumes")):
-        if isinstance(one, dict):
-            mount(made, _filled(str(one.get("source", ""))), str(one.get("target", "")))
+    for entry in _list(service.get("ports")):
+        _port(made, entry)
+    for entry in _list(service.get("volumes")):
+        if isinstance(entry, dict):
+            mount(made, _filled(str(entry.get("source", ""))), str(entry.get("target", "")))
         else:
-            volume(made, _filled(re.sub(r"\$\{?PWD\}?", ".", str(one))))
+            volume(made, _filled(re.sub(r"\$\{?PWD\}?", ".", str(entry))))
     _gpus(made, service)
 
 
@@ -106,10 +106,10 @@ def _port(made: TakenOver, given: Any) -> None:
 
 
 def _environment(made: TakenOver, given: Any) -> None:
-    pairs = given.items() if isinstance(given, dict) else (str(one).partition("=")[::2] for one in _list(given))
+    pairs = given.items() if isinstance(given, dict) else (str(pair).partition("=")[::2] for pair in _list(given))
     for name, value in pairs:
-        found = _HELD.fullmatch(str(value))
-        held = value in (None, "") or (found is not None and found[0] != "$$" and found[2] is None)
+        held_value = _HELD.fullmatch(str(value))
+        held = value in (None, "") or (held_value is not None and held_value[0] != "$$" and held_value[2] is None)
         variable(made, str(name), None if held else _filled(_text(value)))
 
 
@@ -119,13 +119,13 @@ def _text(value: Any) -> str:
 
 def _gpus(made: TakenOver, service: Mapping[str, Any]) -> None:
     """Take over `deploy.resources.reservations.devices`, and name the rest of `deploy`."""
-    found: Any = service
+    section: Any = service
     for key in ("deploy", "resources", "reservations", "devices"):
-        for other in found if isinstance(found, dict) and found is not service else ():
+        for other in section if isinstance(section, dict) and section is not service else ():
             if other not in ("resources", "reservations", "devices"):
                 made.leave(f"deploy: {other}", "has no key in a profile")
-        found = found.get(key) if isinstance(found, dict) else None
-    for device in _list(found):
+        section = section.get(key) if isinstance(section, dict) else None
+    for device in _list(section):
         if isinstance(device, dict) and isinstance(device.get("device_ids"), list):
             gpus(made, f"device={','.join(map(str, device['device_ids']))}")
         elif isinstance(device, dict) and "count" in device:
@@ -138,7 +138,7 @@ def _words(command: Any) -> list[str]:
             return shlex.split(command)
         except ValueError as error:
             raise UsageError(f"the command of the service: {error}: check its quotes") from None
-    return [_text(one) for one in _list(command)]
+    return [_text(word) for word in _list(command)]
 
 
 def _list(value: Any) -> list[Any]:
@@ -147,4 +147,4 @@ def _list(value: Any) -> list[Any]:
 
 def _filled(text: str) -> str:
     """Return text with the defaults of its variables; one without a default stays, and is named later."""
-    return _HELD.sub(lambda found: "$" if found[0] == "$$" else found[2] if found[2] is not None else found[0], text)
+    return _HELD.sub(lambda match: "$" if match[0] == "$$" else match[2] if match[2] is not None else match[0], text)

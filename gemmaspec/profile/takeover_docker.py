@@ -97,8 +97,8 @@ def mount(made: TakenOver, source: str, inside: str) -> None:
     elif source.startswith("$"):
         made.leave(shown, "nothing sets it: write the folder under caches, or in target.model")
     elif not source.startswith(_FOLDER):
-        own = "caches.huggingface: /FOLDER takes over a folder" if is_cache else "caches: names folders"
-        made.leave(shown, f"gemmaspec keeps all caches in one volume of its own; {own}")
+        way = "caches.huggingface: /FOLDER takes over a folder" if is_cache else "caches: names folders"
+        made.leave(shown, f"gemmaspec keeps all caches in one volume of its own; {way}")
     elif is_cache:
         made.cached[inside] = source
         made.put(
@@ -140,25 +140,25 @@ def address(made: TakenOver, bind: str) -> None:
 
 def gpus(made: TakenOver, text: str) -> None:
     """Take over the GPUs that a container sees."""
-    found = re.fullmatch(r"\"?device=([0-9]+(?:,[0-9]+)*)\"?", text)
-    if found:
-        made.content["devices"] = [int(one) for one in found[1].split(",")]
+    devices = re.fullmatch(r"\"?device=([0-9]+(?:,[0-9]+)*)\"?", text)
+    if devices:
+        made.content["devices"] = [int(device) for device in devices[1].split(",")]
     elif text not in ("all", "-1"):
         made.leave(f"gpus {text}", "devices: [0, 1] names them by the index of nvidia-smi")
 
 
 def _seconds(made: TakenOver, value: str) -> None:
-    found = re.fullmatch(r"(?:([0-9]+)m)?(?:([0-9]+)s?)?", value)
-    if found and value:
-        made.put("container", "stop_grace_seconds", int(found[1] or 0) * 60 + int(found[2] or 0))
+    match = re.fullmatch(r"(?:([0-9]+)m)?(?:([0-9]+)s?)?", value)
+    if match and value:
+        made.put("container", "stop_grace_seconds", int(match[1] or 0) * 60 + int(match[2] or 0))
     else:
         made.leave(f"stop after {value}", "container.stop_grace_seconds takes seconds")
 
 
 def _restart(made: TakenOver, value: str) -> None:
-    found = re.fullmatch(r"on-failure:([0-9]{1,2})", value)
-    if found:
-        made.put("container", "restarts", int(found[1]))
+    match = re.fullmatch(r"on-failure:([0-9]{1,2})", value)
+    if match:
+        made.put("container", "restarts", int(match[1]))
     else:
         made.leave(f"restart {value}", INSTEAD["restart"])
 

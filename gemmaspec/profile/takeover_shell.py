@@ -73,18 +73,18 @@ def from_command(text: str) -> TakenOver:
             hint=hint,
         )
     ending = f": {_LEFT_TO_UP}"
-    if around := [one.removesuffix(ending) for one in made.left if one.endswith(ending)]:
-        made.left = [one for one in made.left if not one.endswith(ending)]
+    if around := [line.removesuffix(ending) for line in made.left if line.endswith(ending)]:
+        made.left = [line for line in made.left if not line.endswith(ending)]
         made.leave(", ".join(dict.fromkeys(around)), _LEFT_TO_UP)
     return made
 
 
 def _json_words(text: str) -> list[str]:
     try:
-        found = json.loads(text)
+        items = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return [str(one) for one in found] if all(isinstance(one, str | int | float) for one in found) else []
+    return [str(item) for item in items] if all(isinstance(item, str | int | float) for item in items) else []
 
 
 def shell(made: TakenOver, text: str, *, set_: dict[str, str] | None = None, depth: int = 0) -> bool:
@@ -111,8 +111,8 @@ def serve(made: TakenOver, words: Sequence[str], variables: dict[str, str] | Non
         if name in ("kubectl", "oc") and "run" in after[:3] and "--" in after:
             _before(made, words[: index + 1 + after.index("--")])
             return arguments(made, after[after.index("--") + 1 :], variables, depth)
-        if name == "gcloud" and (given := next((one for one in after if one.startswith("--args=")), None)):
-            _before(made, [one for one in after if one.startswith("--image=")])
+        if name == "gcloud" and (given := next((word for word in after if word.startswith("--args=")), None)):
+            _before(made, [word for word in after if word.startswith("--image=")])
             return arguments(made, given.removeprefix("--args=").split(","), variables, depth)
         if name in _SHELLS and (inner := _script(after)) is not None:
             _before(made, words[:index])
@@ -163,8 +163,8 @@ def _script(words: Sequence[str]) -> str | None:
 def _command(made: TakenOver, words: list[str], variables: dict[str, str], *, served: bool, depth: int) -> bool:
     """Take over one simple command of a text."""
     names = []
-    while words and (found := _ASSIGNED.fullmatch(words[0])):
-        names.append((found[1], found[2]))
+    while words and (assigned := _ASSIGNED.fullmatch(words[0])):
+        names.append((assigned[1], assigned[2]))
         words = words[1:]
     variables |= dict(names)
     if not words:
@@ -214,16 +214,16 @@ def _installed(made: TakenOver, words: Sequence[str]) -> None:
     rest = list(words[words.index("install") + 1 :])
     while rest:
         word = rest.pop(0)
-        found = _PACKAGE.fullmatch(word)
+        package = _PACKAGE.fullmatch(word)
         if release := _RELEASE.fullmatch(word):
             made.release = release[1]
         elif _OF_PIP.fullmatch(word):
             made.leave(f"pip install {word} {_no_secret(rest.pop(0)) if rest else ''}".rstrip(), _IN_IMAGE)
         elif word.startswith("-") or word in ("pip", "wheel", "setuptools", "uv"):
             continue  # how pip installs
-        elif found and _BOUNDED.fullmatch(found[2] or ""):
-            made.content.setdefault("runtime", {}).setdefault("packages", {})[found[1]] = found[2]
-        elif found and found[1] == "vllm":
+        elif package and _BOUNDED.fullmatch(package[2] or ""):
+            made.content.setdefault("runtime", {}).setdefault("packages", {})[package[1]] = package[2]
+        elif package and package[1] == "vllm":
             made.leave(f"pip install {_no_secret(word)}", "image names the release of vLLM that runs")
         else:
             made.leave(f"pip install {_no_secret(word)}", _IN_IMAGE)
@@ -243,8 +243,8 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
                     variable(made, key, None if text.startswith("$") else text)
         elif release := _RELEASE.fullmatch(value if name in ("--with", "--from") else word):
             made.release = release[1]
-        elif found := _ASSIGNED.fullmatch(word):
-            variable(made, found[1], found[2])
+        elif assigned := _ASSIGNED.fullmatch(word):
+            variable(made, assigned[1], assigned[2])
         elif name in ("--container-image", "--image") or (name == "-t" and "launch" in launcher) or "docker://" in word:
             image = word if "docker://" in word and not equals else value if equals else rest.pop(0) if rest else ""
             made.content["image"], made.contained = image_name(image), True
@@ -260,7 +260,7 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
 def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
     """Yield the words of each simple command. Raises UsageError for quotes that do not close."""
     text = _expanded(text)
-    kept = _REDIRECTED.sub(lambda found: found[1] or " ", text)
+    kept = _REDIRECTED.sub(lambda match: match[1] or " ", text)
     if kept != text:
         made.leave("redirections", "`gemmaspec logs` reads the log")
     lexer = shlex.shlex(kept, posix=True, punctuation_chars="();<>|&\n")
@@ -282,13 +282,13 @@ def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
 
 def _expanded(text: str) -> str:
     """Return a text with lines joined and arrays filled in, without comments; what a command prints gets a name."""
-    text = _PYTHON.sub(lambda found: found["rest"] if "python" in _line_before(text, found.start()) else found[0], text)
+    text = _PYTHON.sub(lambda match: match["rest"] if "python" in _line_before(text, match.start()) else match[0], text)
     text = re.sub(r"^\s*\$\s+", "", _PIECE.sub(_piece, text), flags=re.MULTILINE)
     arrays: dict[str, str] = {}
-    for found in _ARRAY.finditer(text):
-        arrays[found[1]] = f"{arrays.get(found[1], '') if found[2] else ''} {' '.join(found[3].split(chr(10)))}"
+    for array in _ARRAY.finditer(text):
+        arrays[array[1]] = f"{arrays.get(array[1], '') if array[2] else ''} {' '.join(array[3].split(chr(10)))}"
     text = _ARRAY.sub("", text)
-    text = re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', lambda found: arrays.get(found[1], found[0]), text)
+    text = re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', lambda match: arrays.get(match[1], match[0]), text)
     text, more = _HERE.sub(".", text), True
     while more:
         before = text
@@ -301,19 +301,19 @@ def _line_before(text: str, place: int) -> str:
     return text[text.rfind("\n", 0, place) + 1 : place]
 
 
-def _piece(found: re.Match[str]) -> str:
-    if found["quoted"]:
-        return found[0]
-    if found["double"]:
-        return re.sub(r"\\\r?\n", " ", found[0])
-    return "export " if found["set"] else " " if found["joined"] else ""
+def _piece(match: re.Match[str]) -> str:
+    if match["quoted"]:
+        return match[0]
+    if match["double"]:
+        return re.sub(r"\\\r?\n", " ", match[0])
+    return "export " if match["set"] else " " if match["joined"] else ""
 
 
-def _built(found: re.Match[str]) -> str:
+def _built(match: re.Match[str]) -> str:
     """Return a name for what a command prints, which nobody knows here."""
-    if found[1]:
-        return found[1]
-    words = (found[2] or found[3] or "").split()
+    if match[1]:
+        return match[1]
+    words = (match[2] or match[3] or "").split()
     if len(words) == 1 and re.fullmatch(r"[A-Z][A-Z0-9_]*", words[0]):
         return f"${{{words[0]}}}"  # a variable in a manifest of Kubernetes
     return f"${OUTPUT}{re.sub(r'[^A-Za-z0-9]', '_', words[0].rpartition('/')[2])}" if words else ""
@@ -333,11 +333,11 @@ def _filled_words(word: str, variables: dict[str, str]) -> list[str]:
 def _filled(word: str, variables: dict[str, str]) -> str:
     """Return a word with the variables that the text sets, and the defaults of others."""
 
-    def of(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        if name == "HOME" and not found.start():
+    def of(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name == "HOME" and not match.start():
             return "~"
-        return variables.get(name, found[0] if found[3] is None else found[3])
+        return variables.get(name, match[0] if match[3] is None else match[3])
 
     return _VARIABLE.sub(of, word)
 
@@ -351,4 +351,4 @@ def _short(words: Sequence[str]) -> str:
 def _no_secret(text: str) -> str:
     """Return a text without what may be a secret: values of such names, and passwords in addresses."""
     text = re.sub(r"(?:hf_|sk-|ghp_)[A-Za-z0-9_-]+", "…", re.sub(r"//[^/@\s]+@", "//…@", text))
-    return re.sub(r"([\w-]+)[= ](\S+)", lambda found: f"{found[1]}=…" if secret_name(found[1]) else found[0], text)
+    return re.sub(r"([\w-]+)[= ](\S+)", lambda match: f"{match[1]}=…" if secret_name(match[1]) else match[0], text)
