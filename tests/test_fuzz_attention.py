@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from tests.real import STATE
 pytestmark = pytest.mark.network
 SECONDS: Final = 30
 """For each tree: some 60 batches, others on each release. A longer search: pass more seconds to the script by hand."""
+CASES: Final = 200
 FUZZER: Final = Path(__file__).with_name("fuzz_attention.py")
 KERNELS: Final = "vllm/v1/attention/ops/triton_unified_attention.py"
 MASK: Final = b"        and use_causal\n        and not use_per_seq_causal\n        and num_queries_per_kv <= 16\n"
@@ -86,15 +88,43 @@ def test_no_patched_kernel_is_wrong_where_the_released_one_is_right(run: Run, re
     assert wrong(run, release, seed=seed, seconds=SECONDS) == []
 
 
-def test_a_block_of_a_prompt_that_ignores_the_mask_is_found(run: Run) -> None:
-    """A launch of several tokens in a block where a request's mask is not causal and its window is short."""
+def ignoring(text: bytes) -> bytes:
+    """Return the kernels with a launch of several tokens in a block, whatever the mask."""
+    assert MASK in text
+    return text.replace(MASK, MASK.splitlines(keepends=True)[-1])
 
-    def ignoring(text: bytes) -> bytes:
-        assert MASK in text
-        return text.replace(MASK, MASK.splitlines(keepends=True)[-1])
 
-    shape = {"new": [40], "cached": [5], "heads": [16, 1], "window": 17, "causal": False}
-    plain = {"images": [], "lookback": -1, "prefix": [0, 0], "padding": [0, 0], "sinks": False}
-    job = {"seed": 4, "seconds": 0, "only": [*range(1, 9)], "like": shape | plain}
-    assert wrong(run, "0.32.0", ignoring, **job)
-    assert wrong(run, "0.32.0", **job) == []
+def test_a_random_search_finds_a_block_of_a_prompt_that_ignores_the_mask(run: Run) -> None:
+    """Nothing tells the search which masks, windows and heads are wrong; of ten batches about one is."""
+    seed = random.SystemRandom().randrange(10**6)
+    for first in range(1, CASES, 12):
+        job = {"seed": seed, "seconds": 0}
+        if found := wrong(run, "0.32.0", ignoring, **job, only=[*range(first, first + 12)]):
+            assert wrong(run, "0.32.0", **job, only=[number for number, *_ in found]) == []
+            return
+    pytest.fail(f"{CASES} batches of seed {seed} do not show it")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"scales": "int4", "dtype": "float32", "head": 256},
+        {"scales": "tensor", "dtype": "float8_e4m3fn"},
+        {"dtype": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_int4_fp8_and_bf16_are_computed_as_they_are_defined(run: Run, kind: dict[str, Any]) -> None:
+    """Otherwise the search would compare noise: each stays below a bound far from what a wrong mask gives."""
+    plain = {
+        "scales": "",
+        "output_scale": 0,
+        "lookback": -1,
+        "prefix": [0, 0],
+        "clamped": False,
+        "scores": 0,
+        "images": [],
+    }
+    like = {**plain, "causal": True, "window": 0, **kind}
+    found = run(source_of("0.33.0"), seed=5, seconds=0, only=[*range(1, 5)], like=like)
+    assert [case for case in found if not case[1] <= min(case[2], 0.13)] == []

@@ -223,7 +223,7 @@ def _uniform(layers: Sequence[Owned], joins_windows: bool) -> bool:
         return all(layer.cache == layers[0].cache for layer in layers)
     if any(layer.cache.sliding for layer in layers):
         return False
-    if len(_windows(layers)) > 1:
+    if len({layer.cache.window for layer in layers} - {None}) > 1:
         if not joins_windows:
             raise Unplannable(TWO_WINDOWS)
         return False
@@ -237,10 +237,6 @@ def _same_type(layers: Sequence[Owned]) -> bool:
     if layers[0].cache.sliding:
         return all(layer.cache.sliding and layer.cache.window == layers[0].cache.window for layer in layers)
     return not any(layer.cache.sliding for layer in layers)
-
-
-def _windows(layers: Sequence[Owned]) -> set[int]:
-    return {layer.cache.window for layer in layers if layer.cache.window is not None}
 
 
 def _promoted(layers: Sequence[Owned], rules: KvRules, joins_windows: bool) -> Sequence[Owned]:

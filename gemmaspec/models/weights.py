@@ -56,7 +56,10 @@ def read_tensors(files: CheckpointFiles, names: tuple[str, ...]) -> tuple[Tensor
 
     with ThreadPoolExecutor(max_workers=8) as pool:
         pieces = list(pool.map(lambda name: files.read(name, 0, min(files.sizes[name], FIRST_PIECE)), names))
-        lengths = [_length(files, name, piece) for name, piece in zip(names, pieces, strict=True)]
+        lengths = [
+            header_length(piece, file_size=files.sizes[name], where=name)
+            for name, piece in zip(names, pieces, strict=True)
+        ]
         if sum(lengths) > MOST_HEADERS:
             raise CheckpointError(
                 f"{sum(lengths)} bytes of headers in {len(names)} files, more than the limit of {MOST_HEADERS}"
@@ -66,10 +69,6 @@ def read_tensors(files: CheckpointFiles, names: tuple[str, ...]) -> tuple[Tensor
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise CheckpointError("a tensor is stored in two weight files")
     return tensors
-
-
-def _length(files: CheckpointFiles, name: str, piece: bytes) -> int:
-    return header_length(piece, file_size=files.sizes[name], where=name)
 
 
 def _tensors(files: CheckpointFiles, name: str, piece: bytes, length: int) -> tuple[Tensor, ...]:

@@ -18,6 +18,7 @@ BLOCK = 16  # tokens in a block of the cache
 SEGMENTS = 4  # pieces of a cache; vLLM takes 16, which only costs time here
 ROWS = 128  # of the scratch
 _LARGEST_FP8 = 448.0  # E4M3
+_QUERY_SCALE = 0.75  # of FP8 queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Batch:
     scores: float = 0.0
     """What is added to every score before the softmax; the result does not depend on it."""
     dtype: torch.dtype = torch.float32
-    """float16 stands for bfloat16, which the interpreter of Triton 3.7 gets wrong."""
+    """Of queries; FP8 needs `scales="tensor"`. float16 stands for bfloat16, which Triton's interpreter gets wrong."""
     alibi: Literal["", "linear", "sqrt"] = ""
     threshold: int = 128
     causal: bool | tuple[bool, ...] = True
@@ -51,8 +52,8 @@ class Batch:
     """Blocks before its own that a token sees, where `window` is the length of all; -1 without blocks."""
     prefix: tuple[int, int] = (0, 0)
     """R-SWA: tokens at the begin that everybody sees, and the window of the others; (0, 0) without."""
-    scales: Literal["", "tensor", "int8", "fp8"] = ""
-    """A quantized cache: FP8 with one scale, or INT8 or FP8 with one for each token and head."""
+    scales: Literal["", "tensor", "int8", "fp8", "int4"] = ""
+    """A quantized cache: FP8 with one scale, or INT8, FP8 or INT4 with one for each token and head."""
     output_scale: float = 0.0
     """Of an FP8 output; 0 for another."""
 
@@ -93,7 +94,7 @@ def attend(module: Any, batch: Batch, *, seed: int = 0) -> torch.Tensor:
         q=given.q, k=given.k, v=given.v, out=out, cu_seqlens_q=starts, max_seqlen_q=max(batch.new),
         seqused_k=torch.tensor(lengths, dtype=torch.int32), max_seqlen_k=max(lengths),
         softmax_scale=batch.head**-0.5, causal=causal, window_size=_sides(batch), block_table=given.table,
-        softcap=batch.softcap, q_descale=None, k_descale=given.k_scale, v_descale=given.v_scale,
+        softcap=batch.softcap, q_descale=torch.tensor([_QUERY_SCALE]), k_descale=given.k_scale, v_descale=given.v_scale,
         seq_threshold_3D=batch.threshold, num_par_softmax_segments=SEGMENTS,
         softmax_segm_output=torch.full((*rows, batch.head), float("nan")),
         softmax_segm_max=torch.full(rows, float("nan")), softmax_segm_expsum=torch.full(rows, float("nan")),
@@ -115,9 +116,9 @@ def _sides(batch: Batch) -> tuple[int, int]:
 
 def _quantized(module: Any, batch: Batch, given: _Inputs) -> dict[str, Any]:
     """Return what tells a kernel how the cache is quantized."""
-    mode = {"tensor": "FP8_PER_TENSOR", "int8": "INT8_PER_TOKEN_HEAD", "fp8": "FP8_PER_TOKEN_HEAD"}.get(batch.scales)
+    mode = "FP8_PER_TENSOR" if batch.scales == "tensor" else f"{batch.scales.upper()}_PER_TOKEN_HEAD"
     each = {"k_scale_cache": given.k_scale, "v_scale_cache": given.v_scale} if mode != "FP8_PER_TENSOR" else {}
-    return {"kv_quant_mode": module.KVQuantMode[mode], **each} if mode else {}
+    return {"kv_quant_mode": module.KVQuantMode[mode], **each} if batch.scales else {}
 
 
 def exact(batch: Batch, *, seed: int = 0) -> torch.Tensor:
@@ -128,7 +129,7 @@ def exact(batch: Batch, *, seed: int = 0) -> torch.Tensor:
         blocks, length = given.table[row].long(), new + cached
         keys, values = (_read(side, scale, blocks)[:length] for side, scale in given.sides())
         keys, values = (side.repeat_interleave(groups, dim=1) for side in (keys, values))
-        query = given.q[start : start + new].double()
+        query = given.q[start : start + new].double() * (_QUERY_SCALE if batch.dtype == torch.float8_e4m3fn else 1)
         scores = torch.einsum("qhd,khd->hqk", query, keys) * batch.head**-0.5
         if batch.softcap:
             scores = batch.softcap * torch.tanh(scores / batch.softcap)
@@ -143,8 +144,20 @@ def exact(batch: Batch, *, seed: int = 0) -> torch.Tensor:
 
 def _read(side: torch.Tensor, scale: torch.Tensor | None, blocks: torch.Tensor) -> torch.Tensor:
     """Return the keys or the values of a request, by token and head."""
+    if side.dtype == torch.uint8 and scale is not None:
+        return _turned_back(side, scale)[blocks].flatten(0, 1)
     pages = side.double() if scale is None else side.double() * (scale[..., None] if scale.ndim > 1 else scale).double()
     return pages[blocks].flatten(0, 1)
+
+
+def _turned_back(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return what INT4 keeps: two values a byte, the zero point in a scale's last 4 bits, all of a head rotated."""
+    from vllm.v1.attention.ops import int4_per_token_head as int4
+
+    bits = scale.view(torch.int32)[..., None]
+    kept = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2).double() - (bits & 15)
+    rotated = kept * (bits & -16).view(torch.float32).double()
+    return int4.single_rht(rotated, inverse=True) / rotated.shape[-1]
 
 
 def _positions(batch: Batch, new: int, cached: int) -> torch.Tensor:
@@ -222,9 +235,10 @@ def _inputs(batch: Batch, seed: int) -> _Inputs:
     for row, length in enumerate(lengths):
         unwritten[table[row].long()] = (torch.arange(blocks * BLOCK) >= length).reshape(blocks, BLOCK)
     cache, scales = _stored(batch, cache, random)
-    if cache.dtype != torch.int8:
+    if cache.is_floating_point():
         cache = torch.where(unwritten[..., None, None], torch.tensor(float("nan")), cache.float()).to(cache.dtype)
-    return _Inputs(q.to(batch.dtype), cache[..., : batch.head], cache[..., batch.head :], table, *scales)
+    keys, values = cache.chunk(2, dim=-1)
+    return _Inputs(q.to(batch.dtype), keys, values, table, *scales)
 
 
 def _stored(
@@ -236,6 +250,9 @@ def _stored(
     if batch.scales == "tensor":
         return cache.to(torch.float8_e4m3fn), (torch.tensor([0.5]), torch.tensor([1.5]))
     each = torch.rand(2, *cache.shape[:3], generator=random) + 0.5
+    if batch.scales == "int4":  # of a byte, each half is a value
+        each = each * batch.head**0.5 / 4
+        return (cache[..., : batch.head] * 60 + 128).clamp(0, 255).to(torch.uint8), (each[0], each[1])
     if batch.scales == "fp8":
         return cache.to(torch.float8_e4m3fn), (each[0], each[1])
     return (cache * 30).clamp(-127, 127).to(torch.int8), (each[0] / 30, each[1] / 30)

@@ -149,7 +149,11 @@ def prove(
     """
     need_probes(patches)
     for release in releases:
-        claimed = [patch for patch in patches if _claims(patch, release)]
+        claimed = [
+            patch
+            for patch in patches
+            if any(launcher.range_contains(variant.specifier, release) for variant in patch.variants)
+        ]
         if claimed:
             progress(f"vllm {release}: {', '.join(patch.id for patch in claimed)}")
             yield from _prove_release(claimed, shelf, release, probes)
@@ -163,10 +167,6 @@ def need_probes(patches: Sequence[Patch]) -> None:
                 f"{patch.folder}: {PROBE} is missing, so nothing demonstrates the bug",
                 hint="write it: its probe() returns whether vLLM has the bug, and what it saw",
             )
-
-
-def _claims(patch: Patch, release: str) -> bool:
-    return any(launcher.range_contains(variant.specifier, release) for variant in patch.variants)
 
 
 def _prove_release(

@@ -158,7 +158,7 @@ def compose_yaml(
             **bound_environment(profile),
             **(seat.environment if seat else {}),
         },
-        pass_env=[name for name in passed if name not in _settled(profile)],
+        pass_env=[name for name in passed if name not in {"VLLM_API_KEY", *profile.env}],
         api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
         seat=seat,
         bind=f"[{profile.serve.bind}]" if ":" in profile.serve.bind else profile.serve.bind,
@@ -194,11 +194,6 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"q": compose_string, "block": compose_block, "comment": comment}
     return environment.get_template("compose.yaml.j2")
-
-
-def _settled(profile: Profile) -> set[str]:
-    """Return the variables that have their own line in the template."""
-    return {"VLLM_API_KEY", *profile.env}
 
 
 def _plan(files: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gemmaspec.cli import output
@@ -232,7 +232,7 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     yield (
         "Where it is",
         [
-            f"vllm {variant.versions}: {_places(scopes)} in {path}"
+            f"vllm {variant.versions}: {', '.join(one or 'the top level' for one in dict.fromkeys(scopes))} in {path}"
             for variant in text.variants
             for path, scopes in variant.scopes.items()
         ],
@@ -255,10 +255,6 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     seen = [f"{thread.url}: {thread.state} (seen {thread.seen})" for thread in text.upstream]
     yield "What upstream says", seen or ["no known thread"]
     yield "When to remove it", [text.drop_when]
-
-
-def _places(scopes: Sequence[str]) -> str:
-    return ", ".join(scope or "the top level" for scope in dict.fromkeys(scopes))
 
 
 def _explanation(patch: Patch) -> dict[str, Any]:

@@ -126,7 +126,9 @@ def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: Memor
         return _by_roofline(request, loaded, plan)
     rows, missing = found.spoken.rows, found.spoken.missing
     unsaid = [
-        f"no figure {_side(drafts)}: {why}" for drafts, why in missing.items() if profile.speculative or not drafts
+        f"no figure with{' a draft' if drafts else 'out speculation'}: {why}"
+        for drafts, why in missing.items()
+        if profile.speculative or not drafts
     ]
     asked = _asked(request, profile, rows, taken, with_curves=not any(row.by_lot for row in rows))
     asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in missing))
@@ -147,10 +149,6 @@ def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: Memor
 
 def _load(one: Predicted) -> tuple[int, int, int]:
     return one.k, one.concurrency, one.context
-
-
-def _side(drafts: bool) -> str:
-    return "with a draft" if drafts else "without speculation"
 
 
 def _attention(profile: Profile) -> Iterator[str]:

@@ -66,7 +66,10 @@ def new_profile(name: str, *, parent: str) -> New:
         raise UsageError(f"{parent} is in neither your own nor the shipped profiles, and `extends` searches only those")
     profile = loaded.profile
     text = _TEXT.format(
-        parent=profile.name, name=name, summary=_quoted(f"{profile.summary} (my own)"), port=profile.serve.port + 1
+        parent=profile.name,
+        name=name,
+        summary="'" + f"{profile.summary} (my own)".replace("'", "''") + "'",
+        port=profile.serve.port + 1,
     )
     return _written(file, text)
 
@@ -201,10 +204,6 @@ def _written(file: Path, text: str) -> New:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, text, mode=0o600)
     return New(file=file)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -203,7 +203,7 @@ class Servers:
             key = _key(self._server, self._url)
             self._model = served(self._server, key)
             if self._url:
-                self._server = _named(self._server, self._model.name)
+                self._server = dataclasses.replace(self._server, model=self._model.name)
             self._remember(arm, key)
         assert self._server
         return self._server, _key(self._server, self._url)
@@ -377,7 +377,3 @@ def _version(server: Server, key: str | None) -> str | None:
 
 def _key(server: Server, url: str | None) -> str | None:
     return os.environ.get("VLLM_API_KEY") or None if url else api_key_for(server)
-
-
-def _named(server: Server, model: str) -> Server:
-    return dataclasses.replace(server, model=model)

@@ -17,7 +17,6 @@ from gemmaspec.data import TEMPLATES
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.model import Profile
 
 _ANSWER: Final = 4096
 """Tokens that are kept free for an answer."""
@@ -74,12 +73,8 @@ def endpoint(name: str | None) -> Endpoint:
         model=server.model,
         needs_key=server.needs_api_key,
         context=profile.serve.max_model_len if profile else None,
-        tools=_calls_tools(profile),
+        tools=bool(profile and profile.chat.tool_call_parser),
     )
-
-
-def _calls_tools(profile: Profile | None) -> bool:
-    return bool(profile and profile.chat.tool_call_parser)
 
 
 def settings(client: str, to: Endpoint) -> str:
