@@ -193,6 +193,7 @@ SECRETS = (
         "PRIVATE_KEY_PEM",
     ),
     *("DATABASE_URL", "MY_PASS", "AWS_SESSION", "VLLM_SOMETHING_NEW", "A", "PGURL", "SENTRY_DSN"),
+    *("VLLM_FLASHINFER_KEY", "VLLM_MXFP4_PASS", "VLLM_USE_OF_DB", "VLLM_CPU_LOGIN"),
 )
 
 
@@ -217,7 +218,8 @@ def test_a_harmless_name_with_another_value_comes_over_by_name_only(value: str) 
 
 
 @pytest.mark.parametrize(
-    "name", ["LD_PRELOAD", "PYTHONSTARTUP", "PYTHONPATH", "VLLM_PLUGINS", "BASH_ENV", "HTTPS_PROXY", "HF_ENDPOINT"]
+    "name",
+    ["LD_PRELOAD", "PYTHONSTARTUP", "VLLM_PLUGINS", "VLLM_USE_MODELSCOPE", "BASH_ENV", "HTTPS_PROXY", "HF_ENDPOINT"],
 )
 def test_a_variable_that_runs_code_is_named_and_left(name: str) -> None:
     made = composed({"environment": {name: "evil"}})
@@ -232,6 +234,9 @@ def test_a_variable_that_runs_code_is_named_and_left(name: str) -> None:
         *("--trust-remote-code", "--middleware os.system", "--middleware=os.system", "--tool-parser-plugin /x.py"),
         *("--logits-processors a.b:C", "--worker-cls a.B", "--scheduler-cls a.B", "--hf-overrides {}"),
         *("--some-new-flag=evil.Executor", "--kv-transfer-config {}", "--allowed-local-media-path /"),
+        """--structured-outputs-config '{"reasoning_parser_plugin": "/x.py"}'""",
+        *("--structured-outputs-config.reasoning_parser_plugin /x.py", "--new-config.deep.worker_cls=A"),
+        *("""--some-config '{"a": [{"b": "evil.Class"}]}'""", "--attention-config.backend evil.Class"),
     ],
 )
 def test_a_flag_that_runs_code_is_named_and_left(flag: str) -> None:
@@ -245,6 +250,8 @@ def test_flags_without_code_still_come_over() -> None:
         "vllm serve a/b --max-logprobs 5 --served-model-name x --otlp-traces-endpoint http://u:s3cret@h"
     )
     assert made.content["serve"] == {"extra_args": ["--max-logprobs", "5"], "served_model_name": "x"}
+    known = composed({"environment": {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "TRITON_ATTN"}})
+    assert known.content["env"] == {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "TRITON_ATTN"}
     assert "s3cret" not in f"{made.content}{made.left}"
 
 

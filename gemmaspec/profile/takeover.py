@@ -16,13 +16,13 @@ from gemmaspec.profile.rules import OF_EACH_RANK
 from gemmaspec.profile.takeover_trust import (
     CODE,
     compiles_plainly,
-    flag_names_code,
     has_credentials,
     is_harmless,
     is_module,
+    names_code,
     runs_code,
 )
-from gemmaspec.releases.facts import facts_for, nearest, newest
+from gemmaspec.releases.facts import facts_for, known_variables, nearest, newest
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG: Final = re.compile(r":v([0-9]+(?:\.[0-9]+)+)")
@@ -131,7 +131,7 @@ def _parted(made: TakenOver, word: str) -> list[str]:
 def variable(made: TakenOver, name: str, value: str | None) -> None:
     """Take over an environment variable; only a value that is known to be no secret is written."""
     if not _NAME.fullmatch(name):
-        made.leave(f"variable {name[:80]}", "it is not the name of a variable")
+        made.leave(f"variable {name[:80]!r}", "it is not the name of a variable")
     elif name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") and value:
         if value.rstrip("/").endswith("/hub") and not made.contained and not _OPEN.search(value):
             made.put("caches", "huggingface", value.rstrip("/").removesuffix("/hub"))
@@ -143,7 +143,7 @@ def variable(made: TakenOver, name: str, value: str | None) -> None:
         made.put("caches", "huggingface", value)
     elif runs_code(name):
         made.leave(name, CODE.format(f"env.{name}"))
-    elif value is None or secret_name(name) or not is_harmless(name, value):
+    elif value is None or secret_name(name) or not is_harmless(name, value, known_variables()):
         if value is not None:
             made.leave(
                 f"the value of {name}", "it is written nowhere, as it may be a secret; export it, pass_env names it"
@@ -167,7 +167,9 @@ def _take(made: TakenOver, arg: Argument) -> None:
         return
     if key == "trust_remote_code":
         made.leave(arg.flag, "Gemma 4 runs no code of its checkpoint; serve.trust_remote_code: true if yours does")
-    elif flag_names_code(arg.flag) and not compiles_plainly(arg.flag, arg.keys, _read(arg.value or "")):
+    elif names_code(arg.flag, arg.keys, value := _read(arg.value or " ".join(arg.words))) and not compiles_plainly(
+        arg.flag, arg.keys, value
+    ):
         name = arg.written.partition("=")[0]
         made.leave(f"{name} {arg.value or ''}".rstrip(), CODE.format("serve.extra_args"))
     elif any(has_credentials(word) for word in (arg.value, *arg.words)):

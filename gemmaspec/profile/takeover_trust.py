@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 _HARMLESS: Final = re.compile(
@@ -12,12 +12,14 @@ _HARMLESS: Final = re.compile(
     r"|NCCL_(?:DEBUG|P2P_DISABLE|P2P_LEVEL|IB_DISABLE|IB_HCA|SHM_DISABLE|SOCKET_IFNAME|ALGO|PROTO|NVLS_ENABLE|CUMEM_ENABLE"
     r"|MIN_NCHANNELS|MAX_NCHANNELS|IGNORE_DISABLED_P2P)|(?:GLOO|TP)_SOCKET_IFNAME|HF_HUB_(?:OFFLINE|ENABLE_HF_TRANSFER|DISABLE_XET)"
     r"|HF_XET_HIGH_PERFORMANCE|TRANSFORMERS_OFFLINE|TOKENIZERS_PARALLELISM|TORCH_CUDA_ARCH_LIST|SAFETENSORS_FAST_GPU"
-    r"|VLLM_(?:USE_\w+|ENABLE_\w+|DISABLE_\w+|ATTENTION_BACKEND|LOGGING_LEVEL|LOG_STATS_INTERVAL|CPU_\w+|FLASH_ATTN_VERSION"
-    r"|FLASHINFER_\w+|TARGET_DEVICE|WORKER_MULTIPROC_METHOD|NO_USAGE_STATS|DO_NOT_TRACK|ENGINE_ITERATION_TIMEOUT_S"
+    r"|VLLM_(?:USE_V1|ATTENTION_BACKEND|LOGGING_LEVEL|LOG_STATS_INTERVAL|FLASH_ATTN_VERSION|TARGET_DEVICE"
+    r"|WORKER_MULTIPROC_METHOD|NO_USAGE_STATS|DO_NOT_TRACK|ENGINE_ITERATION_TIMEOUT_S"
     r"|ENGINE_READY_TIMEOUT_S|RPC_TIMEOUT|SLEEP_WHEN_IDLE|MARLIN_USE_ATOMIC_ADD|ALLREDUCE_USE_SYMM_MEM"
-    r"|ALLOW_LONG_MAX_MODEL_LEN|FUSED_MOE_CHUNK_SIZE|SKIP_P2P_CHECK|NVFP4_GEMM_BACKEND|MXFP4_\w+)"
+    r"|ALLOW_LONG_MAX_MODEL_LEN|FUSED_MOE_CHUNK_SIZE|SKIP_P2P_CHECK|NVFP4_GEMM_BACKEND)"
 )
 """Variables that are neither secrets nor ways to run code: devices, threads, links, log levels, kernels of vLLM."""
+_KINDS: Final = re.compile(r"VLLM_(?:USE|ENABLE|DISABLE|CPU|FLASHINFER|MXFP4)_\w+")
+"""Kinds of them that vLLM has many of, and names by their begin."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.,:%+ -]{0,64}")
 """A value without a path, an address or a line."""
 _RUNS: Final = re.compile(
@@ -47,9 +49,10 @@ CODE: Final = "it decides which code or file the server uses; read what it names
 """Why something that may run code is left out."""
 
 
-def is_harmless(name: str, value: str) -> bool:
-    """Return whether a variable is known to hold no secret and to run nothing, and has a plain value."""
-    return _HARMLESS.fullmatch(name) is not None and _PLAIN.fullmatch(value) is not None
+def is_harmless(name: str, value: str, of_vllm: Container[str]) -> bool:
+    """Return whether a variable is known, itself or as one of vLLM, to hold no secret and run nothing, and is plain."""
+    known = _HARMLESS.fullmatch(name) or (name in of_vllm and _KINDS.fullmatch(name))
+    return bool(known) and _PLAIN.fullmatch(value) is not None
 
 
 def runs_code(name: str) -> bool:
@@ -57,9 +60,16 @@ def runs_code(name: str) -> bool:
     return _HARMLESS.fullmatch(name) is None and _RUNS.fullmatch(name) is not None
 
 
-def flag_names_code(flag: str) -> bool:
-    """Return whether a flag makes the server run code, or read a file, that somebody else has named."""
-    return _CODE.fullmatch(flag) is not None
+def names_code(flag: str, keys: Sequence[str], value: Any) -> bool:
+    """Return whether a flag, or a key of its value, makes the server run code or read a file that another one named."""
+    inside = [f"--{key.replace('_', '-')}" for key in keys]
+    if any(map(_CODE.fullmatch, (flag, *inside))):
+        return True
+    if isinstance(value, dict):
+        return any(names_code(flag, (*keys, str(key)), one) for key, one in value.items())
+    if isinstance(value, list):
+        return any(names_code(flag, keys, one) for one in value)
+    return bool(keys) and isinstance(value, str) and is_module(value)
 
 
 def compiles_plainly(flag: str, keys: Sequence[str], value: Any) -> bool:

@@ -95,6 +95,12 @@ def newest() -> str:
     return _releases()[-1]
 
 
+@functools.cache
+def known_variables() -> frozenset[str]:
+    """Return the variables that any release of the table reads."""
+    return frozenset(name for kind, name, *_ in whole_table() if kind == "environment")
+
+
 def asked_release(text: str) -> str:
     """Return a known release in its canonical form (v0.33.0, 0.33 and 0.33.0+cu130 are 0.33.0), or another version.
 
