@@ -155,7 +155,9 @@ class FleetEngine:
 
     def states(self, server: Server) -> dict[str, State | GemmaspecError]:
         """Return the state of each rank by host, or why it is unknown."""
-        return together({one.host: _state_of(one) for one in self.members(server)}, seconds=LOOK_S)
+        return together(
+            {one.host: functools.partial(one.engine.state, one.server) for one in self.members(server)}, seconds=LOOK_S
+        )
 
     def ensure_answers(self, server: Server) -> None:
         """Raise StartFailed unless every rank runs, PatchConflict unless all launchers report the same."""
@@ -222,10 +224,6 @@ def _failures(done: Mapping[str, object]) -> dict[str, GemmaspecError]:
 def _stopped(members: Sequence[Member]) -> dict[str, bool | GemmaspecError]:
     """Stop every rank at the same time, whatever runs; return by host whether it ran, or why it was not stopped."""
     return together({one.host: functools.partial(one.engine.stop, one.server) for one in members}, seconds=None)
-
-
-def _state_of(one: Member) -> Callable[[], State]:
-    return functools.partial(one.engine.state, one.server)
 
 
 def _of_host(host: str, error: GemmaspecError) -> GemmaspecError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -294,10 +294,6 @@ def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
                 "token_bytes": sum(cache.token_bytes for cache in caches),
                 "block_size": caches[0].block_size if caches else None,
                 "page_bytes": caches[0].page_bytes if caches else None,
-                "padding_bytes": _padding(caches),
+                "padding_bytes": caches[0].page_bytes - caches[0].block_size * caches[0].token_bytes if caches else 0,
                 "keeps_window_alone": bool(caches) and caches[0].sliding,
             }
-
-
-def _padding(own: Sequence[Any]) -> int:
-    return own[0].page_bytes - own[0].block_size * own[0].token_bytes if own else 0

@@ -220,7 +220,10 @@ def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
         why = wrong_host(host)
         _need(not why, why or "")
     _need(len(hosts) == profile.nodes, f"{profile.name} has nodes: {profile.nodes}, and {len(hosts)} hosts are given")
-    for what, values in (("host", [node.name for node in hosts]), ("address", [_same(node.address) for node in hosts])):
+    for what, values in (
+        ("host", [node.name for node in hosts]),
+        ("address", [str(ip_address(node.address)) for node in hosts]),
+    ):
         twice = sorted({value for value in values if values.count(value) > 1})
         _need(not twice, f"the {what} {', '.join(twice)} is given twice")
     _need(
@@ -314,10 +317,6 @@ def _health(profile: Profile) -> list[str]:
 
 def _unless_given(profile: Profile, flag: str, value: str) -> tuple[str, ...]:
     return () if extra_of(profile).given(flag) else (flag, value)
-
-
-def _same(address: str) -> str:
-    return str(ip_address(address))
 
 
 def _need(condition: object, message: str) -> None:

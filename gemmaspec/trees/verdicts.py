@@ -43,7 +43,10 @@ class Judge:
 
     def _key(self, tree: Tree) -> str:
         """Return a key of everything that affects the verdict."""
-        files = {path: _digest(tree.read(path)) for path in sorted(self.needed_paths(tree.vllm))}
+        files = {
+            path: launcher.sha256(data) if (data := tree.read(path)) is not None else None
+            for path in sorted(self.needed_paths(tree.vllm))
+        }
         return launcher.sha256(json.dumps([_engine(), self.digest, self.id, tree.vllm, files]).encode())
 
 
@@ -59,7 +62,3 @@ def _engine() -> str:
     """Return a key of the launcher's code and the Python version, because both affect the verdict."""
     sources = (file.read_bytes() for file in (data.LAUNCHER, Path(deciding.__file__)))
     return launcher.sha256(b"".join([*sources, sys.version.encode()]))
-
-
-def _digest(data: bytes | None) -> str | None:
-    return None if data is None else launcher.sha256(data)

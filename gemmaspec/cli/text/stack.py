@@ -227,7 +227,9 @@ def _of_report(report: dict[str, Any]) -> Iterator[str]:
     for need in report["requires"]:
         yield f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})"
     for index, patch in enumerate(report["patches"]):
-        where = ", ".join(_file_place(file) for file in patch["files"])
+        where = ", ".join(
+            (f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])) for file in patch["files"]
+        )
         why = f"for speed: {patch['detail']}" if patch["state"] == "left-out" else where
         yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {why}"
     yield from _attested(report)
@@ -248,10 +250,6 @@ def _attested(report: dict[str, Any]) -> Iterator[str]:
     for plugin in (report.get("attestation") or {}).get("plugins", ()):
         loaded = "" if plugin["loaded"] else ", kept out by VLLM_PLUGINS"
         yield f"  plugin    {plugin['name']} ({plugin['value']}) of {plugin['distribution']}{loaded}"
-
-
-def _file_place(file: dict[str, Any]) -> str:
-    return f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])
 
 
 def _clipped(text: str) -> str:

@@ -178,7 +178,9 @@ def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image
         image=image,
         target=models[0],
         draft=models[1] if len(models) > 1 else None,
-        versions=_image_versions(profile, image) if image else runtime_versions(loaded),
+        versions=Versions(**image_versions(image.id, python=profile.container.python))
+        if image
+        else runtime_versions(loaded),
     )
 
 
@@ -225,10 +227,6 @@ def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
             f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"
         )
     return LockedImage(name=name, digest=found.digest, id=found.id)
-
-
-def _image_versions(profile: Profile, image: LockedImage) -> Versions:
-    return Versions(**image_versions(image.id, python=profile.container.python))
 
 
 def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:

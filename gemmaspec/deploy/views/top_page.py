@@ -133,11 +133,11 @@ def _patches(report: dict[str, Any] | None) -> tuple[str, ...]:
     """Return the patches that the launcher applied or found applied."""
     found = report.get("patches") if report else None
     rows = found if isinstance(found, list) else []
-    return tuple(str(row["patch"])[:80] for row in rows if _is_in(row))
-
-
-def _is_in(row: object) -> bool:
-    return isinstance(row, dict) and "patch" in row and row.get("state") in ("applies", "drifted", "applied")
+    return tuple(
+        str(row["patch"])[:80]
+        for row in rows
+        if isinstance(row, dict) and "patch" in row and row.get("state") in ("applies", "drifted", "applied")
+    )
 
 
 _HOST: Final = "127.0.0.1"
