@@ -180,14 +180,19 @@ def reference_step(asking: Asking) -> float:
 
     A step is the time from the first token to the last over the steps between them, on the server's own clock where it
     reports that: chunks arrive in bursts, or all at once, where the server computes faster than it writes or something
-    on the way buffers them.
+    on the way buffers them. Raise Broken if no repetition can be timed.
     """
     steps_s: list[float] = []
     lasted = 0.0
-    while lasted < REFERENCE_S and len(steps_s) < REFERENCE_RUNS:
+    for _ in range(REFERENCE_RUNS):
         seconds, steps = _reference(asking)
-        steps_s.append(seconds / steps)
-        lasted += seconds
+        if seconds > 0 and steps > 0 and seconds >= _LEAST_STEP_S * steps:
+            steps_s.append(seconds / steps)
+            lasted += seconds
+        if lasted >= REFERENCE_S:
+            break
+    if not steps_s:
+        raise Broken("cannot time the steps of the reference request, because its answer came in one piece")
     return statistics.median(steps_s)
 
 
@@ -201,10 +206,7 @@ def _reference(asking: Asking) -> tuple[float, int]:
     )
     steps = added.drafts or answer.completion_tokens - 1
     alone = added.generated == answer.completion_tokens
-    seconds = added.decode_seconds if alone and added.decode_seconds > 0 else answer.last - answer.first
-    if steps < 1 or seconds <= 0 or seconds < _LEAST_STEP_S * steps:
-        raise Broken("cannot time the steps of the reference request, because its answer came in one piece")
-    return seconds, steps
+    return added.decode_seconds if alone and added.decode_seconds > 0 else answer.last - answer.first, steps
 
 
 def _question(text: str) -> dict[str, Any]:
