@@ -40,13 +40,13 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
         cells = [(*cell[:2], said(row), *cell[2:]) for cell, row in zip(cells, rows, strict=True)]
     yield from table.lines(columns, cells, width=width, indent="  ")
     for method, _, _, speeds in _speeds(document):
-        for load, k in best_k(speeds).items() if any(len(own) > 1 for own in speeds.values()) else ():
+        for load, k in best_k(speeds).items() if any(len(speed) > 1 for speed in speeds.values()) else ():
             fastest = (
                 f"  fastest at {load}: {f'{method} k={k}' if k else 'no speculation'}, {speeds[load][k]:,.1f} tok/s"
             )
             yield f"{fastest}{_doubt([row for row in rows if row['concurrency'] == load and row['k'] in speeds[load]])}"
-        yield from (f"  {one}" for one in table_line(speeds))
-    yield from (f"  {one}" for one in remarks(document))
+        yield from (f"  {line}" for line in table_line(speeds))
+    yield from (f"  {remark}" for remark in remarks(document))
 
 
 def envelope(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -68,9 +68,9 @@ def _speeds(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str] | 
     groups: dict[Any, list[Row]] = {}
     for row in fixed:
         groups.setdefault((row["method"], patch_set(row), row["context"] if contexts else None), []).append(row)
-    for (method, patches, context), own in groups.items():
-        bases = [base for row in own if (base := alone(row, rows))]
-        cells = ((row["concurrency"], row["k"], row["tokens_per_second"]) for row in [*bases, *own])
+    for (method, patches, context), group in groups.items():
+        bases = [base for row in group if (base := alone(row, rows))]
+        cells = ((row["concurrency"], row["k"], row["tokens_per_second"]) for row in [*bases, *group])
         yield method, patches, context, speeds_of(cells)
 
 
@@ -84,9 +84,9 @@ def _doubt(rows: Sequence[Row]) -> str:
 
 
 def _where(document: Mapping[str, Any]) -> Iterator[str]:
-    found = document["provenance"]
-    yield ", ".join(found["gpu"]) if found.get("gpu") else str(found.get("machine") or "machine not known")
-    versions = {one.get("vllm") for one in found.get("arms", {}).values() if one.get("vllm")}
+    facts = document["provenance"]
+    yield ", ".join(facts["gpu"]) if facts.get("gpu") else str(facts.get("machine") or "machine not known")
+    versions = {arm.get("vllm") for arm in facts.get("arms", {}).values() if arm.get("vllm")}
     yield from (f"vLLM {version}" for version in sorted(versions))
     yield f"{document['settings']['rounds']} rounds"
 

@@ -24,9 +24,9 @@ def lines(fit: Fit) -> Iterator[str]:
     verdict = "would NOT start" if fit.refused else "fits" if fit.fits else "does NOT fit"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
     if fit.speed and fit.speed["rows"]:
-        one, alone = fit.speed["rows"][-1], fit.speed["rows"][0]
-        without = f"; {alone['tokens_per_second']:,.0f} without a draft" if one is not alone else ""
-        yield f"  speed     {_predicted(one).partition('), ')[0].rstrip(')')}){without}: predicted, see below"
+        fastest, alone = fit.speed["rows"][-1], fit.speed["rows"][0]
+        without = f"; {alone['tokens_per_second']:,.0f} without a draft" if fastest is not alone else ""
+        yield f"  speed     {_predicted(fastest).partition('), ')[0].rstrip(')')}){without}: predicted, see below"
     yield f"  flags     {flags_text(plan.flags)}"
     if chosen := words(fit.attention):
         yield f"  attention {chosen}"
@@ -41,10 +41,10 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from cache_lines(plan)
     if fit.advice:
         yield from ("", "changes that free memory, each on its own")
-        yield from (advice_line(one) for one in fit.advice)
+        yield from (advice_line(advice) for advice in fit.advice)
     yield from ("", "speed")
     yield from speed_lines(fit.roofline, fit.speed)
-    yield from (measured_line(one, fit) for one in fit.measured)
+    yield from (measured_line(cell, fit) for cell in fit.measured)
     if fit.link:
         yield from ("", f"{fit.link.nodes} machines")
         yield from link_lines(fit.link, plan)
@@ -100,18 +100,18 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     )
     if plan.held is not None:
         yield _row("while loading", plan.held, f"estimate: the weights + up to {size(HELD)}, which torch releases")
-    for one in plan.overheads:
-        yield _row(one.name, one.nbytes, f"estimate: {one.formula}")
+    for overhead in plan.overheads:
+        yield _row(overhead.name, overhead.nbytes, f"estimate: {overhead.formula}")
     how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "the remaining memory"
     yield _row("KV cache", plan.available, how)
 
 
 def bar_lines(plan: MemoryPlan) -> Iterator[str]:
     """Yield one bar of the memory and its key; each part has at least one letter."""
-    found = [("." if name == "free" else name[0].upper(), name, nbytes) for name, nbytes in parts(plan)]
-    whole = sum(nbytes for _, _, nbytes in found)
-    yield f"  [{''.join(letter * max(1, round(_BAR * nbytes / whole)) for letter, _, nbytes in found)}]"
-    yield f"  {', '.join(f'{letter} {name}' for letter, name, _ in found)}"
+    pieces = [("." if name == "free" else name[0].upper(), name, nbytes) for name, nbytes in parts(plan)]
+    whole = sum(nbytes for _, _, nbytes in pieces)
+    yield f"  [{''.join(letter * max(1, round(_BAR * nbytes / whole)) for letter, _, nbytes in pieces)}]"
+    yield f"  {', '.join(f'{letter} {name}' for letter, name, _ in pieces)}"
 
 
 def cache_lines(plan: MemoryPlan) -> Iterator[str]:
@@ -152,12 +152,12 @@ def layer_line(row: Mapping[str, Any], dtype: str) -> str:
     )
 
 
-def advice_line(one: Advice) -> str:
+def advice_line(advice: Advice) -> str:
     """Return one change and its effect."""
-    outcome = f"then 1 x {one.longest:,}"
-    if one.sequences > 1:
-        outcome += f" or {one.sequences} x {one.longest_for_all:,}"
-    return f"  {one.change}\n    {one.effect}; {outcome}{'' if one.starts else '; not enough on its own'}"
+    outcome = f"then 1 x {advice.longest:,}"
+    if advice.sequences > 1:
+        outcome += f" or {advice.sequences} x {advice.longest_for_all:,}"
+    return f"  {advice.change}\n    {advice.effect}; {outcome}{'' if advice.starts else '; not enough on its own'}"
 
 
 def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | None) -> Iterator[str]:
@@ -178,32 +178,32 @@ def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | Non
     if speed:
         yield f"  predicted from {speed['why']}"
         yield from (f"  {'':<9} {note}" for note in speed["notes"])
-        yield from (f"  {'':<9} {_predicted(one)}" for one in speed["rows"])
+        yield from (f"  {'':<9} {_predicted(row)}" for row in speed["rows"])
 
 
-def _predicted(one: Mapping[str, Any]) -> str:
+def _predicted(row: Mapping[str, Any]) -> str:
     """Return one predicted row, with the interval that `predict` gives."""
-    low, high = one["interval"]
-    drafted = f"{one['method']} k={one['k']}" if one["k"] else "no speculation"
-    times = f", {one['speedup']:.2f} times" if one["k"] and one["speedup"] else ""
-    return f"{drafted}: {one['tokens_per_second']:,.1f} tokens/s ({low:,.1f} to {high:,.1f}){times}"
+    low, high = row["interval"]
+    drafted = f"{row['method']} k={row['k']}" if row["k"] else "no speculation"
+    times = f", {row['speedup']:.2f} times" if row["k"] and row["speedup"] else ""
+    return f"{drafted}: {row['tokens_per_second']:,.1f} tokens/s ({low:,.1f} to {high:,.1f}){times}"
 
 
-def measured_line(one: Measured, fit: Fit) -> str:
+def measured_line(cell: Measured, fit: Fit) -> str:
     """Return one published figure, and which share of the roofline it reaches without speculation."""
-    figure = f"{one.tokens_per_second:g} tokens/s" if one.tokens_per_second else None
-    length = f"acceptance length {one.acceptance_length:g}" if one.acceptance_length else None
-    speedup = f"{one.speedup} times" if one.speedup else None
-    said = ", ".join(text for text in (figure, speedup, length) if text)
-    baseline = f", {one.baseline:g} without" if one.baseline else ""
-    alone = one.baseline if fit.plan.models.draft else one.tokens_per_second
-    share, found = "", fit.roofline
-    same = one.machine == fit.plan.device.name and found and one.concurrency == found.concurrency and not fit.link
-    if alone and found and same and not one.target:
-        share = f" ({alone / found.alone:.0%} of the roofline)"
-    other = " and ".join(text for text in (one.target, one.draft) if text)
+    figure = f"{cell.tokens_per_second:g} tokens/s" if cell.tokens_per_second else None
+    length = f"acceptance length {cell.acceptance_length:g}" if cell.acceptance_length else None
+    speedup = f"{cell.speedup} times" if cell.speedup else None
+    figures = ", ".join(text for text in (figure, speedup, length) if text)
+    baseline = f", {cell.baseline:g} without" if cell.baseline else ""
+    alone = cell.baseline if fit.plan.models.draft else cell.tokens_per_second
+    share, roof = "", fit.roofline
+    same = cell.machine == fit.plan.device.name and roof and cell.concurrency == roof.concurrency and not fit.link
+    if alone and roof and same and not cell.target:
+        share = f" ({alone / roof.alone:.0%} of the roofline)"
+    other = " and ".join(text for text in (cell.target, cell.draft) if text)
     pair = f", with {other}" if other else ""
-    return f"  measured  {said}{baseline}{share}, {one.concurrency} concurrent{pair}, {one.machine}, {one.source}"
+    return f"  measured  {figures}{baseline}{share}, {cell.concurrency} concurrent{pair}, {cell.machine}, {cell.source}"
 
 
 def _row(name: str, nbytes: int, how: str) -> str:

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 _VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "note"}
 
 
-def inspection(found: Inspection, *, as_json: bool) -> None:
+def inspection(inspection: Inspection, *, as_json: bool) -> None:
     """Print what `inspect` found."""
     if as_json:
-        output.json_data(_json(found))
+        output.json_data(_json(inspection))
         return
-    _look(found.target)
-    if found.draft and found.pairing:
+    _look(inspection.target)
+    if inspection.draft and inspection.pairing:
         output.told("")
-        _look(found.draft)
+        _look(inspection.draft)
         output.told("")
-        _pairing(found.pairing)
-    if chosen := words(found.attention):
+        _pairing(inspection.pairing)
+    if chosen := words(inspection.attention):
         output.told(f"\nattention: {chosen}")
-    for line in found.graphs:
+    for line in inspection.graphs:
         output.told(f"WARNING: {line}")
 
 
@@ -76,7 +76,7 @@ def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         table = f"{text.vocab_size_per_layer_input} tokens x {len(text.layers)} layers"
         yield "per layer", f"{text.hidden_size_per_layer_input} wide embeddings, {table}"
     yield "context", f"{text.max_position_embeddings} tokens"
-    yield "takes", ", ".join(one for one in ("text", "image", "video", "audio") if one in checkpoint.modalities)
+    yield "takes", ", ".join(kind for kind in ("text", "image", "video", "audio") if kind in checkpoint.modalities)
     yield from _speculator(checkpoint)
     yield "chat", _chat(checkpoint)
     yield from _quantization(checkpoint)
@@ -85,7 +85,7 @@ def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 def _head_words(checkpoint: Checkpoint) -> str:
     if checkpoint.text.tied_embeddings:
         return "shared with the output head"
-    if checkpoint.speculator and not any(part_of(one.name) == "lm_head" for one in checkpoint.tensors):
+    if checkpoint.speculator and not any(part_of(tensor.name) == "lm_head" for tensor in checkpoint.tensors):
         return "without an output head of its own"
     return "with an output head of its own"
 
@@ -153,10 +153,10 @@ def _declared(declared: Quantization) -> str:
 
 
 def _part_lines(checkpoint: Checkpoint) -> Iterator[str]:
-    found = parts(checkpoint.tensors)
-    if found:
+    found_parts = parts(checkpoint.tensors)
+    if found_parts:
         yield f"{'part':<22}{'size':>10}{'parameters':>14}  types"
-    for part in found:
+    for part in found_parts:
         types = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in part.types.items())
         yield f"{part.name:<22}{_size(part.nbytes):>10}{part.parameters:>14}  {types}"
 
@@ -176,7 +176,7 @@ def _pairing(pairing: Pairing) -> None:
 
 
 def _findings(findings: Sequence[Finding]) -> None:
-    for finding in sorted(findings, key=lambda one: list(_VERDICTS).index(one.severity)):
+    for finding in sorted(findings, key=lambda finding: list(_VERDICTS).index(finding.severity)):
         fixes = [*(f"patch {patch}" for patch in finding.patches), *([finding.fix] if finding.fix else [])]
         output.told(_indented(finding.message, f"  {_VERDICTS[finding.severity]:<8} "))
         if finding.impact:
@@ -193,22 +193,22 @@ def _indented(text: str, first: str) -> str:
     return textwrap.fill(text, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
 
 
-def _json(found: Inspection) -> dict[str, Any]:
-    pairing = found.pairing
+def _json(inspection: Inspection) -> dict[str, Any]:
+    pairing = inspection.pairing
     return {
-        "ok": found.works,
-        "target": _look_json(found.target),
-        "draft": _look_json(found.draft) if found.draft else None,
+        "ok": inspection.works,
+        "target": _look_json(inspection.target),
+        "draft": _look_json(inspection.draft) if inspection.draft else None,
         "pairing": {"works": pairing.works, "patches": pairing.patches, **vars(pairing)} if pairing else None,
-        "attention": found.attention,
-        "graphs": found.graphs,
+        "attention": inspection.attention,
+        "graphs": inspection.graphs,
     }
 
 
 def _look_json(look: Inspected) -> dict[str, Any]:
     checkpoint = look.checkpoint
     kind, why = kind_of(checkpoint)
-    found = stored(checkpoint.tensors)
+    in_files = stored(checkpoint.tensors)
     return {
         **vars(checkpoint),
         "nbytes": checkpoint.nbytes,
@@ -216,6 +216,6 @@ def _look_json(look: Inspected) -> dict[str, Any]:
         "kind": kind,
         "kind_told_by": why,
         "parts": list(parts(checkpoint.tensors)),
-        "stored": {**vars(found), "formats": {kind: len(names) for kind, names in found.formats.items()}},
+        "stored": {**vars(in_files), "formats": {kind: len(names) for kind, names in in_files.formats.items()}},
         "findings": look.findings,
     }

@@ -76,11 +76,11 @@ def lines(cells: Sequence[PatchOnTree], *, width: int) -> Iterator[Text]:
     shared = _shared_major(cells)
     margin = max(len(patch) for patch in patches) + 2
     for block in _blocks(columns, width - margin):
-        yield Text(f"vllm {shared}".ljust(margin) + " ".join(one.top.ljust(one.width) for one in block).rstrip())
-        if any(one.bottom for one in block):
-            yield Text(" " * margin + " ".join(one.bottom.ljust(one.width) for one in block).rstrip())
+        yield Text(f"vllm {shared}".ljust(margin) + " ".join(col.top.ljust(col.width) for col in block).rstrip())
+        if any(col.bottom for col in block):
+            yield Text(" " * margin + " ".join(col.bottom.ljust(col.width) for col in block).rstrip())
         for patch in patches:
-            yield _row(patch, [states.get((patch, one.place)) for one in block], block, margin)
+            yield _row(patch, [states.get((patch, column.place)) for column in block], block, margin)
         yield Text()
     yield from _legend(cells)
     for column in columns:
@@ -115,7 +115,7 @@ def _shared_major(cells: Sequence[PatchOnTree]) -> str:
 def _blocks(columns: Sequence[MatrixColumn], width: int) -> Iterator[list[MatrixColumn]]:
     block: list[MatrixColumn] = []
     for column in columns:
-        if block and sum(one.width + 1 for one in [*block, column]) > width:
+        if block and sum(placed.width + 1 for placed in [*block, column]) > width:
             yield block
             block = []
         block.append(column)

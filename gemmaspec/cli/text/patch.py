@@ -115,7 +115,7 @@ def verified(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
     told: set[str] = set()
     for unread in outcome.unread:
         if unread.error.message not in told:
-            same = [str(one.place) for one in outcome.unread if one.error.message == unread.error.message]
+            same = [str(failed.place) for failed in outcome.unread if failed.error.message == unread.error.message]
             output.progress(f"cannot read {', '.join(same)}: {unread.error.message}")
             output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
         told.add(unread.error.message)
@@ -127,15 +127,15 @@ def _outcome_json(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
     unread: list[dict[str, Any]] = [
         {
             "patch": None,
-            "tree": {"kind": one.place.kind, "ref": one.place.ref, "vllm": None},
+            "tree": {"kind": failed.place.kind, "ref": failed.place.ref, "vllm": None},
             "state": "unread",
             "required": True,
             "variant": None,
-            "detail": one.error.message,
-            "hint": one.error.hint,
+            "detail": failed.error.message,
+            "hint": failed.error.hint,
             "files": [],
         }
-        for one in outcome.unread
+        for failed in outcome.unread
     ]
     return {"ok": ok, "results": [*map(_cell_json, outcome.cells), *unread]}
 
@@ -189,15 +189,15 @@ def _row(patch: Patch) -> tuple[str, ...]:
 
 def _takers(patch: Patch) -> str:
     """Return which servers take a patch for speed by themselves."""
-    gpus = dict.fromkeys(one for claim in patch.text.pays for one in claim.gpus)
-    methods = dict.fromkeys(one for claim in patch.text.pays for one in claim.methods)
+    gpus = dict.fromkeys(gpu for claim in patch.text.pays for gpu in claim.gpus)
+    methods = dict.fromkeys(method for claim in patch.text.pays for method in claim.methods)
     return f"speed: {', '.join(methods)} on {', '.join(gpus)}" if gpus else "speed: nothing measured yet"
 
 
 def show(patches: PatchSet, name: str, *, as_json: bool) -> None:
     """Print a patch's metadata and diffs."""
     patch = _only(patches, name)
-    diffs = {one.diff: (patch.folder / one.diff).read_text(encoding="utf-8") for one in patch.text.variants}
+    diffs = {variant.diff: (patch.folder / variant.diff).read_text(encoding="utf-8") for variant in patch.text.variants}
     if as_json:
         output.json_data({"patch": patch.text, "folder": patch.folder, "diffs": diffs})
         return
@@ -271,7 +271,7 @@ def _explanation(patch: Patch) -> dict[str, Any]:
         "upstream",
         "drop_when",
     )
-    return {"where": {one["versions"]: one["scopes"] for one in text["variants"]}, **{key: text[key] for key in keys}}
+    return {"where": {row["versions"]: row["scopes"] for row in text["variants"]}, **{key: text[key] for key in keys}}
 
 
 def _summary(patch: Patch) -> dict[str, Any]:
@@ -298,8 +298,8 @@ def _range(patch: Patch) -> str:
 def _users(name: str) -> str:
     from gemmaspec.carry.shipped import uses
 
-    found = uses(name)
-    parts = [f"{how} by {', '.join(names)}" for how, names in vars(found).items() if names]
+    users = uses(name)
+    parts = [f"{how} by {', '.join(names)}" for how, names in vars(users).items() if names]
     return "; ".join(parts) or "no shipped profile"
 
 
@@ -312,12 +312,12 @@ def _only(patches: PatchSet, name: str) -> Patch:
 def applied(built: Applied, *, as_json: bool) -> None:
     """Print what `apply` did."""
     if as_json:
-        rows = [{"patch": one.patch.id, "state": one.state, "variant": one.variant} for one in built.results]
+        rows = [{"patch": row.patch.id, "state": row.state, "variant": row.variant} for row in built.results]
         out = str(built.out) if built.changed else None
         output.json_data({"ok": True, "out": out, "vllm": built.vllm, "patches": rows, "changed": list(built.changed)})
         return
-    for one in built.results:
-        output.data(f"{one.patch.id}: {one.state}{f' ({one.variant})' if one.variant else ''}")
+    for result in built.results:
+        output.data(f"{result.patch.id}: {result.state}{f' ({result.variant})' if result.variant else ''}")
     if not built.changed:
         output.progress(f"vllm {built.vllm} needs no patched file, so no overlay was written")
     for path in built.changed:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def rolled(result: Rolled, *, as_json: bool) -> None:
     """Print the result of `up`, `restart` and `rollback` of replicas."""
     router, end = result.group.router, result.end
-    models = [one.started.server.model for one in result.running.values()]
+    models = [replica.started.server.model for replica in result.running.values()]
     if as_json:
         output.json_data(
             {
@@ -56,48 +56,50 @@ def planned(plan: Planned, *, as_json: bool) -> None:
         return
     router = plan.group.router
     output.told(f"router: haproxy ({router.policy}) at {router.base_url}/v1, now {plan.roll.router}")
-    for name, found in plan.roll.replicas:
-        output.told(f"{name}: {found}")
+    for name, state in plan.roll.replicas:
+        output.told(f"{name}: {state}")
     for index, step in enumerate(plan.steps, start=1):
         output.told(f"{index:3}  {step}")
 
 
-def router_lines(one: RouterStatus) -> None:
+def router_lines(status: RouterStatus) -> None:
     """Print the router below its replicas."""
-    router = one.group.router
-    why = f": {one.why}" if one.why else ""
-    output.told(f"router of {router.name} is {one.word}{why}  (haproxy, {router.policy}; {one.state.detail})")
+    router = status.group.router
+    why = f": {status.why}" if status.why else ""
+    output.told(f"router of {router.name} is {status.word}{why}  (haproxy, {router.policy}; {status.state.detail})")
     output.told(f"  address   {router.base_url}/v1   metrics http://127.0.0.1:{router.metrics_port}/metrics")
-    for name, said in one.routed.items():
-        output.told(f"  {name:<9} {said}")
-    if one.busy:
-        output.told(f"  locked    by {one.busy}")
-    output.told(f"  audit     {one.group.audit}")
-    for line in one.audit:
+    for name, word in status.routed.items():
+        output.told(f"  {name:<9} {word}")
+    if status.busy:
+        output.told(f"  locked    by {status.busy}")
+    output.told(f"  audit     {status.group.audit}")
+    for line in status.audit:
         output.told(f"            {line}")
 
 
-def router_row(one: RouterStatus) -> tuple[str, ...]:
+def router_row(seen: RouterStatus) -> tuple[str, ...]:
     """Return the router's row in the table of `status`."""
-    router = one.group.router
-    serving = f"{one.serving} of {len(one.group.replicas)} replicas get requests" if one.word == "ready" else one.why
-    return (router.name, f"{router.name} (router)", "haproxy", str(router.port), one.word, "", "", serving)
+    router = seen.group.router
+    serving = (
+        f"{seen.serving} of {len(seen.group.replicas)} replicas get requests" if seen.word == "ready" else seen.why
+    )
+    return (router.name, f"{router.name} (router)", "haproxy", str(router.port), seen.word, "", "", serving)
 
 
-def documents(found: Sequence[RouterStatus]) -> list[dict[str, Any]]:
+def documents(router: Sequence[RouterStatus]) -> list[dict[str, Any]]:
     """Return the routers as JSON."""
     return [
         {
-            "name": one.group.name,
-            "state": one.word,
-            "why": one.why or None,
-            "address": f"{one.group.router.base_url}/v1",
-            **_router(one.group.router),
-            "replicas": one.routed,
-            "locked_by": one.busy or None,
-            "audit": str(one.group.audit),
+            "name": router.group.name,
+            "state": router.word,
+            "why": router.why or None,
+            "address": f"{router.group.router.base_url}/v1",
+            **_router(router.group.router),
+            "replicas": router.routed,
+            "locked_by": router.busy or None,
+            "audit": str(router.group.audit),
         }
-        for one in found
+        for router in router
     ]
 
 
@@ -118,32 +120,32 @@ _COLUMNS = (
 _COLOURS = {"ready": 32, "starting": 33, "degraded": 31, "exited": 31, "unknown": 35, "stopped": 2}
 
 
-def show(found: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:
+def show(servers: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:
     """Print the status of all stacks and routers as a table, or of one stack, or one router with its replicas."""
     if as_json:
-        shown = {"stacks": [_document(each) for each in found]}
+        shown = {"stacks": [_document(each) for each in servers]}
         output.json_data({**shown, "routers": documents(routers)} if routers else shown)
-    elif not found and not routers:
+    elif not servers and not routers:
         output.progress("no stack was started on this machine")
     elif one:
-        for each in found:
+        for each in servers:
             _whole(each)
         for router in routers:
             router_lines(router)
     else:
-        table.show(_COLUMNS, [*map(_row, found), *map(router_row, routers)])
+        table.show(_COLUMNS, [*map(_row, servers), *map(router_row, routers)])
 
 
 def _row(status: Status) -> tuple[str, ...]:
     started = status.started
-    own = "" if started.profile == started.server.name else started.profile
+    profile = "" if started.profile == started.server.name else started.profile
     cause = status.cause.why if status.cause else ""
     reason = "; ".join(part for part in (status.why, cause) if part) or status.problem
     changed = "files have changed since the start" if status.changed else reason
     port = str(started.server.port or "-")
     return (
         started.server.name,
-        own or started.server.name,
+        profile or started.server.name,
         started.engine,
         port,
         status.word,

@@ -30,8 +30,8 @@ class Screen(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of a renderable, their text visible."""
-        for one in super().render(renderable, options):
-            yield one if one.control else Segment(visible(one.text), one.style)
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def is_terminal() -> bool:

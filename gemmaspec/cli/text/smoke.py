@@ -37,55 +37,55 @@ _COLUMNS = (
 )
 
 
-def lines(found: Comparison, a: str, b: str, *, width: int | None) -> Iterator[str]:
+def lines(comparison: Comparison, a: str, b: str, *, width: int | None) -> Iterator[str]:
     """Yield what differs, a row for each cell, and the verdict, for `width` characters; None for no limit."""
     yield f"A  {a}"
     yield f"B  {b}"
     yield ""
     yield "what differs"
-    for one in found.differences:
-        yield f"  {one.what:<30}  {_short(one.a)} → {_short(one.b)}"
-    if not found.differences:
+    for difference in comparison.differences:
+        yield f"  {difference.what:<30}  {_short(difference.a)} → {_short(difference.b)}"
+    if not comparison.differences:
         yield "  nothing: the same profile, stack and settings"
     yield ""
-    patched = any(change.patches != "none" for change in found.changes)
+    patched = any(change.patches != "none" for change in comparison.changes)
     columns = (*_COLUMNS[:2], table.Column("patches", rank=1), *_COLUMNS[2:]) if patched else _COLUMNS
-    cells = [_cells(change) for change in found.changes]
+    cells = [_cells(change) for change in comparison.changes]
     if patched:
-        cells = [(*row[:2], change.patches, *row[2:]) for row, change in zip(cells, found.changes, strict=True)]
+        cells = [(*row[:2], change.patches, *row[2:]) for row, change in zip(cells, comparison.changes, strict=True)]
     yield from table.lines(columns, cells, width=width, indent="  ")
-    for name, side in ((found.only_a, "A"), (found.only_b, "B")):
-        yield from (f"  only in {side}: {one}" for one in name)
-    if not all(one.steady for one in found.changes):
+    for name, side in ((comparison.only_a, "A"), (comparison.only_b, "B")):
+        yield from (f"  only in {side}: {check}" for check in name)
+    if not all(change.steady for change in comparison.changes):
         yield "  ! the machine became slower or faster during this cell; measure it again before you rely on it"
-    if any(one.assumed for one in found.changes):
+    if any(change.assumed for change in comparison.changes):
         yield "  noise in parentheses is assumed, because only one round counts; bench --rounds 2 measures it"
     yield ""
-    yield _verdict(found)
-    if found.lost:
+    yield _verdict(comparison)
+    if comparison.lost:
         yield "B is incomplete: its run ended before it had measured all of A's cells"
 
 
-def _cells(one: CellChange) -> tuple[str, ...]:
+def _cells(cell: CellChange) -> tuple[str, ...]:
     return (
-        one.method,
-        str(one.k),
-        str(one.concurrency),
-        f"{one.context:,}",
-        f"{one.a['tokens_per_second']:,.1f}",
-        f"{one.b['tokens_per_second']:,.1f}",
-        f"{one.change:+.1%}",
-        f"({one.noise:.1%})" if one.assumed else f"{one.noise:.1%}",
-        f"{one.a['acceptance_length']:.2f} → {one.b['acceptance_length']:.2f}",
-        f"{one.a['step_ms']:.2f} → {one.b['step_ms']:.2f}",
-        ("slower" if one.slower else "faster" if one.faster else "") + ("" if one.steady else " !"),
+        cell.method,
+        str(cell.k),
+        str(cell.concurrency),
+        f"{cell.context:,}",
+        f"{cell.a['tokens_per_second']:,.1f}",
+        f"{cell.b['tokens_per_second']:,.1f}",
+        f"{cell.change:+.1%}",
+        f"({cell.noise:.1%})" if cell.assumed else f"{cell.noise:.1%}",
+        f"{cell.a['acceptance_length']:.2f} → {cell.b['acceptance_length']:.2f}",
+        f"{cell.a['step_ms']:.2f} → {cell.b['step_ms']:.2f}",
+        ("slower" if cell.slower else "faster" if cell.faster else "") + ("" if cell.steady else " !"),
     )
 
 
-def _verdict(found: Comparison) -> str:
-    slower = sum(one.slower for one in found.changes)
-    faster = sum(one.faster for one in found.changes)
-    cells = len(found.changes)
+def _verdict(comparison: Comparison) -> str:
+    slower = sum(change.slower for change in comparison.changes)
+    faster = sum(change.faster for change in comparison.changes)
+    cells = len(comparison.changes)
     return (
         f"of {cells} cells, B is faster in {faster}, slower in {slower} and within noise in {cells - slower - faster}"
     )
@@ -152,23 +152,23 @@ def _row(row: SmokeRow, *, vllm: str | None) -> None:
         return
     if row.curl:
         output.data(f"         shows it  {row.curl}")
-    for one in row.known:
-        output.told(f"         known     {one.line(vllm)}")
+    for issue in row.known:
+        output.told(f"         known     {issue.line(vllm)}")
     if row.fix:
         output.told(f"         fix       {row.fix}")
 
 
-def checks(found: Sequence[Check], *, as_json: bool) -> None:
+def checks(checks: Sequence[Check], *, as_json: bool) -> None:
     """Print the checks themselves."""
     if as_json:
         rows = [
             {
-                "id": one.id,
-                "name": one.name,
-                "counts": one.counts,
-                "needs": sorted(need.name.lower() for need in one.needs),
+                "id": check.id,
+                "name": check.name,
+                "counts": check.counts,
+                "needs": sorted(need.name.lower() for need in check.needs),
             }
-            for one in found
+            for check in checks
         ]
         output.json_data({"checks": rows})
         return
@@ -182,11 +182,11 @@ def checks(found: Sequence[Check], *, as_json: bool) -> None:
         columns,
         [
             (
-                one.id,
-                "fails" if one.counts else "warns",
-                ", ".join(sorted(need.name.lower() for need in one.needs)) or "-",
-                one.name,
+                check.id,
+                "fails" if check.counts else "warns",
+                ", ".join(sorted(need.name.lower() for need in check.needs)) or "-",
+                check.name,
             )
-            for one in found
+            for check in checks
         ],
     )

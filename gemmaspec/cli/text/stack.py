@@ -98,8 +98,8 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     if plan.stops:
         output.told(f"stop:   {plan.stops}")
     if plan.ahead:
-        for one in plan.ahead.parts:
-            output.told(f"{'fetch:' if one.verb == 'download' else f'{one.verb}:':<7} {one}")
+        for part in plan.ahead.parts:
+            output.told(f"{'fetch:' if part.verb == 'download' else f'{part.verb}:':<7} {part}")
         output.told(f"time:   {plan.ahead.time()}")
     if plan.files:
         folders = sorted({str(Path(file).parent) for file in plan.files})
@@ -110,7 +110,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     if plan.speed_patches:
         output.told(f"speed:  {', '.join(plan.speed_patches)}")
     for why in dict.fromkeys(plan.left_out.values()):
-        output.told(f"speed:  not {', '.join(name for name, one in plan.left_out.items() if one == why)}: {why}")
+        output.told(f"speed:  not {', '.join(name for name, reason in plan.left_out.items() if reason == why)}: {why}")
     for line in plan.graphs:
         output.told(f"graphs: WARNING: {line}")
     output.told(f"run:    {plan.command}")
@@ -243,7 +243,7 @@ def _attested(report: dict[str, Any]) -> Iterator[str]:
     attested = report.get("attested")
     if attested:
         marked = "attested " if attested["state"] == "attested" else "WARNING  "
-        titles = ", ".join(one["title"] for one in attested["processes"])
+        titles = ", ".join(process["title"] for process in attested["processes"])
         text = attested["text"].removeprefix("attested ")
         yield f"  {marked} {text}{f': {titles}' if attested['state'] == 'attested' else ''}"
         yield from (f"            {note}" for note in attested["notes"])
@@ -268,39 +268,39 @@ _COLUMNS = (
 )
 
 
-def show(found: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
+def show(pods: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
     """Print the pods as a table; with a profile named, what the first one's launcher reports, too."""
     if as_json:
-        output.json_data({"pods": [_document(each) for each in found]})
+        output.json_data({"pods": [_document(each) for each in pods]})
         return
-    if not found:
+    if not pods:
         output.progress(
             "no gemmaspec pods in this namespace; for another one: gemmaspec status --kubernetes --namespace NAME"
         )
         return
-    table.show(_COLUMNS, [_row(each) for each in found])
-    reports = [each.report for each in found if each.report]
+    table.show(_COLUMNS, [_row(each) for each in pods])
+    reports = [each.report for each in pods if each.report]
     if one and reports:
         report_lines(dict(reports[0]))
-        if len(reports) > 1 and not any(each.findings for each in found):
-            output.told(f"  same      the plan and every patched file, in {len(reports)} of {len(found)} pods")
-    for each in found:
+        if len(reports) > 1 and not any(each.findings for each in pods):
+            output.told(f"  same      the plan and every patched file, in {len(reports)} of {len(pods)} pods")
+    for each in pods:
         for finding in each.findings:
             output.told(f"  CHANGED   {each.pod.name}: {finding}")
 
 
-def _row(one: PodStatus) -> tuple[str, ...]:
-    pod = one.pod
-    why = one.findings[0] if one.findings else pod.reason or one.problem.partition("\n")[0]
-    return pod.name, pod.namespace, one.profile, pod.node or "-", one.word, str(pod.restarts), why
+def _row(status: PodStatus) -> tuple[str, ...]:
+    pod = status.pod
+    why = status.findings[0] if status.findings else pod.reason or status.problem.partition("\n")[0]
+    return pod.name, pod.namespace, status.profile, pod.node or "-", status.word, str(pod.restarts), why
 
 
-def _document(one: PodStatus) -> dict[str, Any]:
+def _document(pod: PodStatus) -> dict[str, Any]:
     return {
-        **vars(one.pod),
-        "profile": one.profile,
-        "state": one.word,
-        "problem": one.problem or None,
-        "findings": one.findings,
-        "report": one.report,
+        **vars(pod.pod),
+        "profile": pod.profile,
+        "state": pod.word,
+        "problem": pod.problem or None,
+        "findings": pod.findings,
+        "report": pod.report,
     }

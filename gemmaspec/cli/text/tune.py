@@ -17,8 +17,8 @@ def dry_run(compared: Compared, settings: Settings, *, as_json: bool) -> None:
     """Print what would be tried."""
     field = compared.field
     if as_json:
-        arms = [{"key": one.key, "profile": one.profile, "method": one.method, "k": one.k} for one in field.arms]
-        knobs = [{"profile": one.profile, "try": one.knob} for one in field.knobs]
+        arms = [{"key": arm.key, "profile": arm.profile, "method": arm.method, "k": arm.k} for arm in field.arms]
+        knobs = [{"profile": knob.profile, "try": knob.knob} for knob in field.knobs]
         output.json_data(
             {"ok": True, "arms": arms, "knobs": knobs, "left_out": dict(field.left_out), "settings": settings.as_json()}
         )
@@ -26,23 +26,23 @@ def dry_run(compared: Compared, settings: Settings, *, as_json: bool) -> None:
     loads = ", ".join(map(str, compared.loads))
     output.told(f"{compared.base.profile.name}: would try {len(field.arms)} arms with {loads} requests at once")
     columns = (table.Column("arm"), table.Column("method"), table.Column("k"), table.Column("set for it", wraps=True))
-    rows = [(one.profile, one.method, str(one.k) if one.k else "-", " ".join(one.overrides)) for one in field.arms]
+    rows = [(arm.profile, arm.method, str(arm.k) if arm.k else "-", " ".join(arm.overrides)) for arm in field.arms]
     table.show(columns, rows)
     if field.tables:
         output.told("on the fastest  k_by_requests, if the first round says that it gains")
-    for knob in dict.fromkeys(one.knob for one in field.knobs):
+    for knob in dict.fromkeys(knob.knob for knob in field.knobs):
         output.told(f"on the fastest  {knob}")
     for name, why in field.left_out.items():
         output.told(f"left out        {name}: {why}")
 
 
-def outcome(found: Outcome, *, as_json: bool) -> None:
+def outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print what was tried, what it gave, and what was chosen and why."""
     if as_json:
-        output.json_data({"ok": not found.interrupted, **found.document})
+        output.json_data({"ok": not outcome.interrupted, **outcome.document})
         return
-    loads = found.tried.loads
-    output.data(f"{found.compared.base.profile.name}: {len(found.tried.cells)} cells measured")
+    loads = outcome.tried.loads
+    output.data(f"{outcome.compared.base.profile.name}: {len(outcome.tried.cells)} cells measured")
     columns = (
         table.Column("profile"),
         table.Column("method"),
@@ -52,56 +52,56 @@ def outcome(found: Outcome, *, as_json: bool) -> None:
         table.Column("round", rank=1),
         table.Column("", wraps=True),
     )
-    table.show(columns, list(_rows(found)))
-    if found.choice is None:
+    table.show(columns, list(_rows(outcome)))
+    if outcome.choice is None:
         return
-    for one in found.choice.loads:
-        k = f"k={one.k}" if one.k else "no speculation"
-        fastest = one.fastest.at(one.concurrency)
-        other = f"; {one.fastest}: {one.fastest_times:.2f}" if fastest != one.k else ""
+    for load in outcome.choice.loads:
+        k = f"k={load.k}" if load.k else "no speculation"
+        fastest = load.fastest.at(load.concurrency)
+        other = f"; {load.fastest}: {load.fastest_times:.2f}" if fastest != load.k else ""
         output.told(
-            f"best at {one.concurrency:<5}{k}, {one.tokens_per_second:,.1f} tok/s, {one.times:.2f} times{other}"
+            f"best at {load.concurrency:<5}{k}, {load.tokens_per_second:,.1f} tok/s, {load.times:.2f} times{other}"
         )
-    output.told(f"chosen       {found.choice.arm}")
-    output.told(f"why          {found.choice.why}")
-    output.told(f"ended        {found.ended}")
-    if found.file:
-        output.told(f"written to   {found.file}")
-        output.told(f"next         gemmaspec up {found.file.stem if found.in_profiles else found.file}")
+    output.told(f"chosen       {outcome.choice.arm}")
+    output.told(f"why          {outcome.choice.why}")
+    output.told(f"ended        {outcome.ended}")
+    if outcome.file:
+        output.told(f"written to   {outcome.file}")
+        output.told(f"next         gemmaspec up {outcome.file.stem if outcome.in_profiles else outcome.file}")
 
 
-def interrupted(found: Outcome) -> str:
+def interrupted(tuned: Outcome) -> str:
     """Return what an interruption leaves."""
-    kept = found.tried.kept
-    if found.choice is None:
+    kept = tuned.tried.kept
+    if tuned.choice is None:
         return f"interrupted before anything was compared; {kept}"
-    return f"interrupted after {minutes(found.document['spent_s'])}; {kept}, and the best of them is {found.choice.arm}"
+    return f"interrupted after {minutes(tuned.document['spent_s'])}; {kept}, and the best of them is {tuned.choice.arm}"
 
 
-def _rows(found: Outcome) -> Iterator[tuple[str, ...]]:
-    arms = all_arms(found.tried, found.compared.field)
+def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    arms = all_arms(outcome.tried, outcome.compared.field)
     for arm in arms:
-        yield _row(found, found.tried, arm, arms[0])
+        yield _row(outcome, outcome.tried, arm, arms[0])
 
 
-def _row(found: Outcome, tried: Tried, arm: Arm, alone: Arm) -> tuple[str, ...]:
-    own = worth(tried, arm, alone)
-    rung = own.rung if own else 0
+def _row(outcome: Outcome, tried: Tried, arm: Arm, alone: Arm) -> tuple[str, ...]:
+    rated = worth(tried, arm, alone)
+    rung = rated.rung if rated else 0
     rates = [tried.rate(arm, rung, load) for load in tried.loads]
     remarks = [
         *([arm.knob] if arm.knob else []),
-        *(["chosen"] if found.choice and found.choice.arm == arm else []),
+        *(["chosen"] if outcome.choice and outcome.choice.arm == arm else []),
         *([tried.failed[arm.key]] if arm.key in tried.failed else []),
         *(["not tried: " + tried.ruled_out[arm.key]] if arm.key in tried.ruled_out else []),
     ]
-    if own is None and not remarks and not any(rates):
-        remarks = ["not tried: the budget ended" if not found.interrupted else "not tried"]
+    if rated is None and not remarks and not any(rates):
+        remarks = ["not tried: the budget ended" if not outcome.interrupted else "not tried"]
     return (
         arm.profile,
         arm.method,
         str(arm.k) if arm.k else "-",
         *(f"{rate:,.1f}" if rate else "-" for rate in rates),
-        f"{own.score:.2f}" if own else "-",
-        str(rung + 1) if own else "-",
+        f"{rated.score:.2f}" if rated else "-",
+        str(rung + 1) if rated else "-",
         "; ".join(remarks),
     )

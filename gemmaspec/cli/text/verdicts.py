@@ -34,12 +34,12 @@ def lines(last: Last | None) -> Iterator[str]:
         yield f"  watch     in its container: does not run, or has written nothing; next: {' '.join(last.beside_log)}"
 
 
-def _watching(found: Watching) -> str:
-    faults = ", ".join(f"{kind} since {ago(began)}" for kind, began in found.active.items()) or "no fault"
-    runs = f"looked {ago(found.at)}" if found.looks else f"ended; it looked last {ago(found.at)}"
-    done = f"; {found.last}" if found.last else ""
-    missing = f"; not judged: {', '.join(found.unknown)}" if found.unknown else ""
-    attested = f", {found.attested}" if found.attested else ""
+def _watching(watching: Watching) -> str:
+    faults = ", ".join(f"{kind} since {ago(began)}" for kind, began in watching.active.items()) or "no fault"
+    runs = f"looked {ago(watching.at)}" if watching.looks else f"ended; it looked last {ago(watching.at)}"
+    done = f"; {watching.last}" if watching.last else ""
+    missing = f"; not judged: {', '.join(watching.unknown)}" if watching.unknown else ""
+    attested = f", {watching.attested}" if watching.attested else ""
     return f"{faults}, {runs}{attested}{done}{missing}"
 
 

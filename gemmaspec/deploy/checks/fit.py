@@ -68,7 +68,7 @@ def fit(request: FitRequest) -> Fit:
     fp8 = plan.flags.cache_dtype.startswith("fp8")
     attention = expected(profile, models.target, vllm=plan.flags.vllm, capability=capability, fp8=fp8)
     graphs = graphs_expected(profile, vllm, capability=capability, target=models.target)
-    said = (*_notes(plan, attention), *graphs)
+    of_plan = (*_notes(plan, attention), *graphs)
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
     return Fit(
@@ -82,7 +82,7 @@ def fit(request: FitRequest) -> Fit:
         measured=measured,
         attention=attention,
         link=link_of(plan),
-        notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *said, *unknown),
+        notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *of_plan, *unknown),
     )
 
 
@@ -114,9 +114,9 @@ def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:
     """Yield what bench measured of this profile and kept (--save-measured), for each load."""
     rows = of_plan(saved, taken_by(loaded.profile, shelf)) if (saved := own_rows(loaded)) else ()
     spec = loaded.profile.speculative
-    own = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.k_at(row.concurrency))]
+    measured = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.k_at(row.concurrency))]
     alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
-    for row in own or alone.values():
+    for row in measured or alone.values():
         base = alone.get((row.concurrency, row.context, row.setting)) if row.k else None
         drafted = f" with {row.method} k={row.k}" if row.k else " without speculation"
         without = f", {base.tokens_per_second:,.1f} without" if base else ""
@@ -130,7 +130,7 @@ def _refused(loaded: Loaded, vllm: str, models: Models, shelf: Shelf) -> Iterato
     """Yield what prevents the start, however much memory there is."""
     from gemmaspec.lint.check import check
 
-    found = check(
+    findings = check(
         loaded,
         patches=shelf,
         asked=vllm,
@@ -138,9 +138,9 @@ def _refused(loaded: Loaded, vllm: str, models: Models, shelf: Shelf) -> Iterato
         draft=models.draft,
         notes=False,
     )
-    for one in found:
-        if one.severity == "error":
-            yield f"{one.code}: {f'{one.key} ' if one.key else ''}{one.message}; {one.fix}"
+    for finding in findings:
+        if finding.severity == "error":
+            yield f"{finding.code}: {f'{finding.key} ' if finding.key else ''}{finding.message}; {finding.fix}"
 
 
 def _from_shapes(models: Models) -> Iterator[str]:
@@ -168,17 +168,17 @@ def _shared_memory(plan: MemoryPlan) -> Iterator[str]:
 
 def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
     """Return notes on how to read the numbers."""
-    found: list[str] = []
+    notes: list[str] = []
     if plan.device.unified:
-        found += _shared_memory(plan)
+        notes += _shared_memory(plan)
     flash = any(name and "FLASH" in name for name in attention.values())
     if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
-        found.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
+        notes.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
     if plan.flags.tensor_parallel > 1:
-        found.append("assuming that the weights divide evenly over the GPUs, each with the memory named here")
+        notes.append("assuming that the weights divide evenly over the GPUs, each with the memory named here")
     if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):
-        found.append("some weight files are missing, so the weights are larger than shown here")
-    return found
+        notes.append("some weight files are missing, so the weights are larger than shown here")
+    return notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,9 +237,9 @@ def inspect(request: InspectRequest) -> Inspection:
 
     Raises EnvironmentMissing, CheckpointError, and UsageError for a name that is neither a model nor a profile.
     """
-    for one in filter(None, (request.target, request.draft)):
-        if name := hub_id(one):
-            raise UsageError(f"{one} is an address, and models are named owner/name", hint=f"gemmaspec inspect {name}")
+    for ref in filter(None, (request.target, request.draft)):
+        if name := hub_id(ref):
+            raise UsageError(f"{ref} is an address, and models are named owner/name", hint=f"gemmaspec inspect {name}")
     wanted = _wanted(request)
     target = _opened(wanted.target, wanted, request)
     seen = _look(target, profile=wanted.profile)
@@ -273,15 +273,15 @@ def known_pairs() -> tuple[KnownPair, ...]:
 
 
 def _known(profile: Profile) -> KnownPair | None:
-    own = next((one for one in profile.measured if not one.target and not one.draft), None)
-    if profile.draft is None or profile.speculative is None or own is None:
+    known = next((cell for cell in profile.measured if not cell.target and not cell.draft), None)
+    if profile.draft is None or profile.speculative is None or known is None:
         return None
     return KnownPair(
         target=profile.target.model,
         draft=profile.draft.model,
         method=profile.speculative.method,
         profile=profile.name,
-        source=own.source,
+        source=known.source,
     )
 
 
@@ -292,11 +292,11 @@ def _wanted(request: InspectRequest) -> _Wanted:
     if request.revision:
         raise UsageError(f"{request.target} is a profile, which has its own revisions")
     profile = load_profile(request.target).profile
-    own = (profile.draft.model, profile.draft.revision) if profile.draft else None
+    of_profile = (profile.draft.model, profile.draft.revision) if profile.draft else None
     method = profile.speculative.method if profile.speculative and draft is None else None
     return _Wanted(
         target=(profile.target.model, profile.target.revision),
-        draft=draft or own,
+        draft=draft or of_profile,
         method=method,
         cache_dir=hub_cache(profile),
         profile=profile if draft is None else None,

@@ -63,7 +63,7 @@ class Linted:
     def count(self, severity: Severity) -> int:
         """Return how many findings there are; each line that makes a profile invalid is an error."""
         invalid = len(self.invalid.splitlines()) if self.invalid and severity == "error" else 0
-        return invalid + sum(1 for one in self.findings if one.severity == severity)
+        return invalid + sum(1 for finding in self.findings if finding.severity == severity)
 
 
 def lint(request: LintRequest) -> tuple[Linted, ...]:
@@ -91,9 +91,9 @@ def stop_on_errors(loaded: Loaded, tell: Callable[[str], None], *, to_measure: b
         notes=False,
         longest=_longest(loaded.profile),
     )
-    for one in _of(_written_by_user(findings), "warning"):
-        tell(as_text(one))
-    errors = [as_text(one) for one in _of(findings, "error") if not (to_measure and one.code in SLOW)]
+    for finding in _of(_written_by_user(findings), "warning"):
+        tell(as_text(finding))
+    errors = [as_text(finding) for finding in _of(findings, "error") if not (to_measure and finding.code in SLOW)]
     if errors:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
 
@@ -134,8 +134,8 @@ def _shipped(model: Checkpoint) -> PublishedCheckpoint | None:
 
 def _files(*, every: bool) -> list[Path]:
     files = list(profile_names(profile_folders()).values())
-    own = [file for file in files if not _is_shipped(file)]
-    return own if own and not every else files
+    users = [file for file in files if not _is_shipped(file)]
+    return users if users and not every else files
 
 
 def _is_shipped(file: Path) -> bool:
@@ -144,22 +144,22 @@ def _is_shipped(file: Path) -> bool:
 
 def _written_by_user(findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield errors, and findings in the user's own files or from the command line."""
-    for one in findings:
-        if one.severity == "error" or not (one.place and one.place.line and _is_shipped(Path(one.place.file))):
-            yield one
+    for issue in findings:
+        if issue.severity == "error" or not (issue.place and issue.place.line and _is_shipped(Path(issue.place.file))):
+            yield issue
 
 
 def _here(loaded: Loaded) -> dict[str, str]:
     """Return the state of the models' folders and the chat template on this machine, for the rules GS902-GS904."""
     profile = loaded.profile
-    found = {one.role: _kind(one.folder) for one in models_of(profile) if one.local and not one.is_tiny}
+    kinds = {model.role: _kind(model.folder) for model in models_of(profile) if model.local and not model.is_tiny}
     if template_in_image(profile):
         pass  # nobody knows here what lies in the image
     elif template_outside(loaded):
-        found["template"] = "outside"
+        kinds["template"] = "outside"
     elif profile.chat.template and not template_file(profile).is_file():
-        found["template"] = "missing"
-    return found
+        kinds["template"] = "missing"
+    return kinds
 
 
 def _longest(profile: Profile) -> dict[Role, int]:
@@ -169,10 +169,10 @@ def _longest(profile: Profile) -> dict[Role, int]:
 
     cache = hub_cache(profile)
     named: dict[Role, Target | Draft | None] = {"target": profile.target, "draft": profile.draft}
-    found = {
-        role: longest_context(one.model, revision=one.revision, cache_dir=cache) for role, one in named.items() if one
+    lengths = {
+        role: longest_context(ref.model, revision=ref.revision, cache_dir=cache) for role, ref in named.items() if ref
     }
-    return {role: tokens for role, tokens in found.items() if tokens}
+    return {role: tokens for role, tokens in lengths.items() if tokens}
 
 
 def _kind(folder: Path) -> str:
@@ -194,4 +194,4 @@ def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:
 
 
 def _of(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
-    return [one for one in findings if one.severity == severity]
+    return [finding for finding in findings if finding.severity == severity]

@@ -44,15 +44,15 @@ def offer() -> Offer:
     if not gpus:
         return _toy("no NVIDIA GPU was found (nvidia-smi lists none)")
     machine = machine_of(gpus[0].name)
-    found = _said(gpus, machine)
+    machine_line = _said(gpus, machine)
     refused = []
     for name in _ON.get(machine, _ON[None]):
         why = _why_not(name, machine)
         if why is None:
-            lines = (found, f"{name}: {load_profile(name).profile.summary}", *_expected(name, machine))
+            lines = (machine_line, f"{name}: {load_profile(name).profile.summary}", *_expected(name, machine))
             return Offer(profile=name, lines=lines)
         refused.append(f"{name} does not fit: {why}")
-    return _toy(found, *refused)
+    return _toy(machine_line, *refused)
 
 
 def today(name: str, draft: str | None) -> Iterator[str]:
@@ -60,19 +60,19 @@ def today(name: str, draft: str | None) -> Iterator[str]:
     profile = load_profile(name).profile
     machine = profile.machine if MACHINES[profile.machine].memory_gb else None
     if machine:
-        yield from (f"today, {one}" for one in _expected(name, machine))
+        yield from (f"today, {line}" for line in _expected(name, machine))
     if draft:
         given = (f"draft.model={draft}", "speculative.method=mtp", f"speculative.num_speculative_tokens={TOKENS}")
         yield f"this target has a draft: {draft}; --with-draft adds it (remove {name} first)"
         if machine:
-            yield from (f"with it, {one}" for one in _expected(name, machine, given))
+            yield from (f"with it, {line}" for line in _expected(name, machine, given))
     if not machine:
         yield f"expected: gemmaspec fit {name} --machine h100    # your GPU's name: memory, context and tokens/s"
 
 
-def _toy(*found: str) -> Offer:
+def _toy(*lines: str) -> Offer:
     toy = f"{_TOY}: a tiny pair that ships with it and runs on any CPU; it shows how gemmaspec works, not how fast"
-    return Offer(profile=_TOY, lines=(*found, toy))
+    return Offer(profile=_TOY, lines=(*lines, toy))
 
 
 def _said(gpus: tuple[Gpu, ...], machine: str | None) -> str:
@@ -98,16 +98,16 @@ def _expected(name: str, machine: str | None, overrides: tuple[str, ...] = ()) -
 
     spec = load_profile(name, overrides=overrides).profile.speculative
     with contextlib.suppress(GemmaspecError):
-        found = predict_profile(PredictRequest(profile=name, overrides=overrides, machine=machine, concurrencies=(1,)))
+        guess = predict_profile(PredictRequest(profile=name, overrides=overrides, machine=machine, concurrencies=(1,)))
         k = spec.k_at(1) if spec else 0
-        own = next((row for row in found.rows if row.k == k and row.concurrency == 1), None)
-        alone = next((row for row in found.rows if row.k == 0 and row.concurrency == 1), None)
-        if own:
-            low, high = own.interval
+        drafted = next((row for row in guess.rows if row.k == k and row.concurrency == 1), None)
+        alone = next((row for row in guess.rows if row.k == 0 and row.concurrency == 1), None)
+        if drafted:
+            low, high = drafted.interval
             without = f"; {alone.tokens_per_second:.0f} without a draft" if alone and k else ""
             yield (
-                f"expected: {own.tokens_per_second:.0f} tokens/s for one request, 90 % between {low:.0f} and "
-                f"{high:.0f}{without}: predicted {_BASES[found.basis]}"
+                f"expected: {drafted.tokens_per_second:.0f} tokens/s for one request, 90 % between {low:.0f} and "
+                f"{high:.0f}{without}: predicted {_BASES[guess.basis]}"
             )
             return
     yield f"expected: not known for this GPU; gemmaspec bench {name} measures it"

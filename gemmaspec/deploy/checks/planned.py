@@ -96,10 +96,10 @@ def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -
     cache = hub_cache(profile)
     fetch = f"gemmaspec pull {profile.name}    # needs a network once; afterwards fit does not"
     try:
-        found = _nearest(model, cache, shapes=shapes)
-        if not found.tensors:
+        checkpoint = _nearest(model, cache, shapes=shapes)
+        if not checkpoint.tensors:
             raise EnvironmentMissing(f"cannot compute the size of {model.model}: its weight files are missing")
-        return found
+        return checkpoint
     except EnvironmentMissing as error:
         if is_local(model.model):  # nothing fetches a folder
             makes = model.model.startswith(TINY)
@@ -172,12 +172,12 @@ def shipped_for(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) ->
     kind = kind_of(loaded, taken, plan)
     spoken = speaking(rows, kind)
     cells = {(row.method, row.k, row.concurrency, row.context) for row in spoken.rows}
-    own = [
+    named = [
         run.source
         for run in runs
         if any((row.method, row.k, row.concurrency, row.context) in cells for row in speaking(run.rows, kind).rows)
     ]
-    return Shipped(kind=kind, spoken=spoken, sources=tuple(dict.fromkeys(own or (run.source for run in runs))))
+    return Shipped(kind=kind, spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
 
 
 def _once(rows: Iterable[Row]) -> tuple[Row, ...]:

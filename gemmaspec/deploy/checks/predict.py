@@ -68,7 +68,7 @@ class Prediction:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as `predict --json` and `fit --json` have it."""
-        rows = [predicted_json(one, baseline=baseline_of(one, self.rows)) for one in self.rows]
+        rows = [predicted_json(row, baseline=baseline_of(row, self.rows)) for row in self.rows]
         return {"basis": self.basis, "why": self.why, "notes": list(self.notes), "rows": rows}
 
 
@@ -94,10 +94,10 @@ def predicted(
     profile = loaded.profile
     _need_limits(profile, request)
     taken = measurements.taken_by(profile, shelf)
-    found = _source(loaded, request)
-    if found is None:
+    source = _source(loaded, request)
+    if source is None:
         return _by_store(loaded, request, taken, plan)
-    basis, why, rows = found
+    basis, why, rows = source
     asked = _asked(request, profile, rows, taken, with_curves=True)
     return Prediction(
         profile=profile.name,
@@ -117,14 +117,14 @@ def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: Memor
     from gemmaspec.deploy.checks.planned import kind_of, shipped_for
 
     profile = loaded.profile
-    found = shipped_for(loaded, taken, plan)
-    if found is None and profile.speculative and "full" not in kind_of(loaded, taken, plan).drafting:
+    shipped = shipped_for(loaded, taken, plan)
+    if shipped is None and profile.speculative and "full" not in kind_of(loaded, taken, plan).drafting:
         return _bound(
             loaded, request, plan, ["it drafts without full CUDA graphs, and no server that does was measured"]
         )
-    if found is None:
+    if shipped is None:
         return _by_roofline(request, loaded, plan)
-    rows, missing = found.spoken.rows, found.spoken.missing
+    rows, missing = shipped.spoken.rows, shipped.spoken.missing
     unsaid = [
         f"no figure with{' a draft' if drafts else 'out speculation'}: {why}"
         for drafts, why in missing.items()
@@ -133,22 +133,22 @@ def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: Memor
     asked = _asked(request, profile, rows, taken, with_curves=not any(row.by_lot for row in rows))
     asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in missing))
     found_all = predict(rows, asked) if rows and asked.ks else ()
-    said = [one for one in found_all if one.step.deviation <= SURE or _load(one) in found.spoken.own]
-    if not said:
+    sure = [row for row in found_all if row.step.deviation <= SURE or _load(row) in shipped.spoken.own]
+    if not sure:
         return _bound(loaded, request, plan, unsaid or ["no cell near enough was measured"])
-    silent = sorted({(one.k, one.concurrency, one.context) for one in found_all} - {_load(one) for one in said})
+    silent = sorted({(row.k, row.concurrency, row.context) for row in found_all} - {_load(row) for row in sure})
     unsaid += [f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent]
     return Prediction(
         profile=profile.name,
         basis="shipped",
-        why=f"{_cells(rows)} of such a server: {'; '.join(found.sources)}",
-        notes=(*_attention(profile), *unsaid, *found.spoken.factors, *_notes(rows, asked, profile)),
-        rows=tuple(said),
+        why=f"{_cells(rows)} of such a server: {'; '.join(shipped.sources)}",
+        notes=(*_attention(profile), *unsaid, *shipped.spoken.factors, *_notes(rows, asked, profile)),
+        rows=tuple(sure),
     )
 
 
-def _load(one: Predicted) -> tuple[int, int, int]:
-    return one.k, one.concurrency, one.context
+def _load(row: Predicted) -> tuple[int, int, int]:
+    return row.k, row.concurrency, row.context
 
 
 def _attention(profile: Profile) -> Iterator[str]:
@@ -167,10 +167,10 @@ def _bound(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None, why
     plan = plan or plan_of(loaded)
     loads = limits.concurrencies(profile, request.concurrencies, usual=USUAL, why="")
     bounds = [
-        f"at most {found.bound:,.1f} tokens/s, {found.alone:,.1f} without speculation, at {load} x {context:,} tokens"
+        f"at most {bound.bound:,.1f} tokens/s, {bound.alone:,.1f} without speculation, at {load} x {context:,} tokens"
         for context in request.contexts or (1024,)
         for load in loads
-        if (found := roofline(plan, context=context, concurrency=load))
+        if (bound := roofline(plan, context=context, concurrency=load))
     ]
     measure = f"gemmaspec bench {profile.name} --dummy-weights --save-measured measures it"
     return Prediction(
@@ -223,9 +223,9 @@ def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[
             )
         other = f", which are of {strange} (--accept-other-machine)" if strange else ""
         return "measured", f"{_cells(rows)} of {named}{other}", rows
-    own = measurements.own_rows(loaded)
-    if own and not measurements.foreign(own, profile):
-        return "own", f"{_cells(own)} that bench measured, saved in {measurements.own_file(loaded)}", own
+    own_rows = measurements.own_rows(loaded)
+    if own_rows and not measurements.foreign(own_rows, profile):
+        return "own", f"{_cells(own_rows)} that bench measured, saved in {measurements.own_file(loaded)}", own_rows
     return None
 
 
@@ -242,10 +242,10 @@ def backend_on(profile: Profile) -> str | None:
 
 def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken: Taken, *, with_curves: bool) -> Asked:
     spec = profile.speculative
-    own = {*(row.k for row in rows), *_own_ks(profile)}
+    ks = {*(row.k for row in rows), *_own_ks(profile)}
     usual = sorted({row.concurrency for row in rows}) or USUAL
     return Asked(
-        ks=request.ks or tuple(sorted(own)),
+        ks=request.ks or tuple(sorted(ks)),
         concurrencies=limits.concurrencies(profile, request.concurrencies, usual=usual, why=""),
         contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows}))),
         method=spec.method if spec else None,
@@ -266,13 +266,13 @@ def _own_ks(profile: Profile) -> set[int]:
 
 def _fitting(profile: Profile, contexts: set[int]) -> set[int]:
     longest = profile.serve.max_model_len
-    return {one for one in contexts if not longest or one < longest} or contexts
+    return {context for context in contexts if not longest or context < longest} or contexts
 
 
 def _published(profile: Profile) -> float | None:
     """Return the acceptance per token that follows from the profile's published figures."""
     k = profile.speculative.num_speculative_tokens if profile.speculative else None
-    lengths = [one.acceptance_length for one in profile.measured if one.acceptance_length is not None]
+    lengths = [cell.acceptance_length for cell in profile.measured if cell.acceptance_length is not None]
     if not k or not lengths:
         return None
     from gemmaspec.fit.roofline import acceptance_of
@@ -285,17 +285,17 @@ def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]
     if not any(row.machine or row.gpu for row in rows):
         yield "the cells do not say on which machine they were measured"
     for setting in {row.setting.apart: row.setting for row in rows}.values():
-        own = [row for row in rows if row.setting.apart == setting.apart]
-        if not any(row.k == 0 for row in own):
+        rows_alike = [row for row in rows if row.setting.apart == setting.apart]
+        if not any(row.k == 0 for row in rows_alike):
             yield f"{setting}: nothing was measured without speculation, so k 0 is a guess"
-        if not any(row.k for row in own) and any(asked.ks):
+        if not any(row.k for row in rows_alike) and any(asked.ks):
             yield f"{setting}: nothing was measured with speculation, so the draft's cost is a guess"
     if any(asked.ks) and not (asked.with_curves and any(row.k for row in rows)):
         yield _assumed(asked.conditional)
     elif any(row.by_lot for row in rows):
         yield "the acceptance of these rows is synthetic, not this pair's"
     measured = {row.context for row in rows}
-    if beyond := [one for one in asked.contexts if one > 2 * max(measured)]:
+    if beyond := [context for context in asked.contexts if context > 2 * max(measured)]:
         yield f"nothing longer than {max(measured):,} tokens was measured, so what {beyond[-1]:,} cost is extrapolated"
     if not any(row.ttft_ms and row.answer_tokens for row in rows):
         yield "these cells do not say how long prompts took, so other lengths of answers cannot be told apart"
@@ -314,9 +314,9 @@ def _otherwise(rows: Sequence[Row], profile: Profile, taken: Taken) -> Iterator[
         )
         yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {profile.name} --save-measured"
     backends = {row.attention_backend for row in rows} - {None}
-    if (own := backend_on(profile)) and backends and own not in backends:
+    if (chosen := backend_on(profile)) and backends and chosen not in backends:
         yield (
-            f"the profile's server runs attention in {own}, and these cells ran in {', '.join(map(str, backends))}: "
+            f"the profile's server runs attention in {chosen}, and these cells ran in {', '.join(map(str, backends))}: "
             "with long prompts the two can differ by more than the interval"
         )
     graphs = {row.setting.graphs for row in rows}

@@ -133,8 +133,8 @@ def logged(lines: Iterable[str]) -> Logged:
             mode = lowered[1] or lowered[2]
         eager = eager or bool(_EAGER_DRAFT.search(line))
         if negative := _NEGATIVE.search(line):
-            said = f"vLLM estimated {negative[1]} GiB for CUDA graphs, so the KV cache took memory that is not there"
-            warnings[f"{said}: set serve.extra_args: [--kv-cache-memory-bytes, BYTES]"] = None
+            warning = f"vLLM estimated {negative[1]} GiB for CUDA graphs, so the KV cache took memory that is not there"
+            warnings[f"{warning}: set serve.extra_args: [--kv-cache-memory-bytes, BYTES]"] = None
     return Logged(
         backends=tuple(backends),
         mode=mode,

@@ -81,8 +81,8 @@ def read(name: str) -> Group | None:
 
 def find(name: str) -> Group:
     """Return the record of a profile's replicas. Raises UsageError if there are none."""
-    if found := read(name):
-        return found
+    if group := read(name):
+        return group
     raise UsageError(f"{name} has no replicas on this machine", hint="gemmaspec status")
 
 
@@ -128,7 +128,7 @@ def is_group(name: str) -> bool:
 
 def each_of(names: Sequence[str]) -> list[str]:
     """Return the stacks that these names mean: a profile with replicas means all of them."""
-    return [one for name in names for one in (stacks.replicas_of(name) if is_group(name) else [name])]
+    return [server for name in names for server in (stacks.replicas_of(name) if is_group(name) else [name])]
 
 
 def save(group: Group) -> None:
@@ -140,8 +140,8 @@ def lives(group: Group) -> bool:
     """Return whether the router or a replica runs, or may run."""
     from gemmaspec.engine.router import state
 
-    found = [stacks.look(one).status for name in group.members if (one := stacks.read_stack(name))]
-    return any(status not in ("absent", "exited") for status in (state(group.router).status, *found))
+    statuses = [stacks.look(stack).status for name in group.members if (stack := stacks.read_stack(name))]
+    return any(status not in ("absent", "exited") for status in (state(group.router).status, *statuses))
 
 
 def write_audit(name: str, command: str, step: str, result: str) -> None:
@@ -231,8 +231,8 @@ def _live(port: int, stack: str) -> str:
 
 def _stack_in(file: Path) -> str | None:
     try:
-        found = json.loads(read_regular(file, limit=4096) or b"{}")
-        return str(found["stack"])
+        holder = json.loads(read_regular(file, limit=4096) or b"{}")
+        return str(holder["stack"])
     except (UnreadableFile, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -32,7 +32,7 @@ def logs(name: str, *, follow: bool, tail: int | None, previous: bool) -> Iterat
     Raises UsageError if no stack of that name was started here, or there is no earlier log.
     """
     if is_group(name) and not previous:
-        each = [functools.partial(_of_replica, one, follow=follow, tail=tail) for one in stacks.replicas_of(name)]
+        each = [functools.partial(_of_replica, each, follow=follow, tail=tail) for each in stacks.replicas_of(name)]
         yield from merged(each, follow=follow)
         return
     started = stacks.find(name)
@@ -87,8 +87,8 @@ def why_ended(started: Started, state: State) -> Death:
     with contextlib.suppress(GemmaspecError):
         if started.outcome == "failed" and state.status == "absent":
             return failed(list(lines(tail_of.read(stacks.stack_folder(name) / FAILED_LOG, tail=_WHY_LINES))))
-        said = list(stacks.engine_of(started).logs(started.server, tail=_WHY_LINES))
-        return death(said, exit_code=state.exit_code)
+        last_lines = list(stacks.engine_of(started).logs(started.server, tail=_WHY_LINES))
+        return death(last_lines, exit_code=state.exit_code)
     return Death(why="")
 
 

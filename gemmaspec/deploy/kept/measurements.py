@@ -70,10 +70,10 @@ def foreign(rows: Sequence[Row], profile: Profile) -> str:
     where they do not say.
     """
     machines = {machine_of(row.gpu) or row.gpu if row.gpu else row.machine for row in rows} - {None}
-    other = sorted(str(one) for one in machines if profile.machine not in (one, ANY_GPU))
+    other = sorted(str(machine) for machine in machines if profile.machine not in (machine, ANY_GPU))
     target = profile.target.model.lower()
     models = {row.target for row in rows} - {None}
-    strange = sorted(str(one) for one in models if not fnmatch.fnmatch(target, str(one).lower()))
+    strange = sorted(str(model) for model in models if not fnmatch.fnmatch(target, str(model).lower()))
     return " and ".join([*other, *strange])
 
 
@@ -100,9 +100,9 @@ def of_plan(rows: Sequence[Row], taken: Taken) -> tuple[Row, ...]:
     """
 
     def fits(row: Row) -> bool:
-        own = row.setting.patches
+        patches = row.setting.patches
         left_out = taken.idle if row.k == 0 else frozenset[str]()
-        return own is not None and frozenset(own) - left_out == frozenset(taken.patches) - left_out
+        return patches is not None and frozenset(patches) - left_out == frozenset(taken.patches) - left_out
 
     return tuple(row for row in rows if fits(row))
 
@@ -115,13 +115,13 @@ def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:
     file = own_file(loaded)
     before = _kept(file)
     for name in ("machine", "gpu"):
-        other = {one.get(name) for one in before} - {one.get(name) for one in rows}
+        other = {row.get(name) for row in before} - {row.get(name) for row in rows}
         if before and other:
             raise UsageError(
                 f"{file} contains rows of another machine ({', '.join(map(str, other))})", hint=f"mv {file} {file}.old"
             )
-    fresh = {_cell(one) for one in rows}
-    kept = [one for one in before if _cell(one) not in fresh]
+    fresh = {_cell(row) for row in rows}
+    kept = [row for row in before if _cell(row) not in fresh]
     write_whole(file, json.dumps({"schema": 1, "rows": [*kept, *rows]}, indent=1) + "\n", mode=0o600)
     return file
 
@@ -139,9 +139,9 @@ def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*(str(row.get(key)) for key in keys), str(row.get("patches", [])))
 
 
-def _fits(one: Run, profile: Profile) -> bool:
+def _fits(run: Run, profile: Profile) -> bool:
     target = profile.target.model.lower()
-    return one.machine == profile.machine and any(fnmatch.fnmatch(target, pattern) for pattern in one.targets)
+    return run.machine == profile.machine and any(fnmatch.fnmatch(target, pattern) for pattern in run.targets)
 
 
 def _read(file: Path) -> Run:
@@ -185,7 +185,7 @@ def _signed(document: Mapping[str, Any], key: str) -> str:
 
 def _key() -> str | None:
     with contextlib.suppress(UnreadableFile):
-        found = read_regular(state_dir() / _KEY, limit=_BYTES)
-        if found is not None and len(found) == _BYTES:
-            return found.decode("ascii", errors="replace")
+        key = read_regular(state_dir() / _KEY, limit=_BYTES)
+        if key is not None and len(key) == _BYTES:
+            return key.decode("ascii", errors="replace")
     return None

@@ -147,9 +147,9 @@ def check_access(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> 
 
     A Hub that does not answer is only noted, because the models may be in the cache.
     """
-    for one in models:
+    for model in models:
         try:
-            access.check_access(one.model, one.revision, role=one.role)
+            access.check_access(model.model, model.revision, role=model.role)
         except Unreachable as error:
             note(f"{error.message.partition(': ')[2]}; continuing, because the model may be in the cache")
 
@@ -157,8 +157,8 @@ def check_access(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> 
 def hub_answers(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> bool:
     """Return whether the Hub answers for these models; a refusal is an answer too."""
     try:
-        for one in models:
-            access.check_access(one.model, one.revision, role=one.role)
+        for model in models:
+            access.check_access(model.model, model.revision, role=model.role)
     except Unreachable:
         note("the Hub does not answer; the server will use the models in the cache")
         return False
@@ -193,13 +193,13 @@ def _copy(tiny: ModelRef) -> None:
         copy.rename(tiny.folder)
 
 
-def check_folder(one: ModelRef) -> None:
+def check_folder(ref: ModelRef) -> None:
     """Raise EnvironmentMissing for a model's folder that is missing or has no config."""
-    if not one.folder.is_dir():
-        places = "gemmaspec up tiny-cpu    # copies it there" if one.is_tiny else None
-        raise EnvironmentMissing(f"{one.role}.model: missing folder {one.folder}", hint=places)
-    if not (one.folder / "config.json").is_file():
-        raise EnvironmentMissing(f"{one.role}.model: {one.folder} has no config.json, so it is not a model")
+    if not ref.folder.is_dir():
+        places = "gemmaspec up tiny-cpu    # copies it there" if ref.is_tiny else None
+        raise EnvironmentMissing(f"{ref.role}.model: missing folder {ref.folder}", hint=places)
+    if not (ref.folder / "config.json").is_file():
+        raise EnvironmentMissing(f"{ref.role}.model: {ref.folder} has no config.json, so it is not a model")
 
 
 def hub_is_off(profile: Profile) -> bool:

@@ -111,7 +111,7 @@ def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_d
         "image": _image(made),
     }
     text = yaml.safe_dump({**head, **made.content}, sort_keys=False, allow_unicode=True, width=100)
-    known = ", ".join(one.name for one in MACHINES.values() if one.memory_gb)
+    known = ", ".join(machine.name for machine in MACHINES.values() if machine.memory_gb)
     text = text.replace(f"machine: {ANY_GPU}\n", f"machine: {ANY_GPU}  # name yours: {known}\n", 1)
     left, decided = tuple(dict.fromkeys(made.left)), tuple(dict.fromkeys(made.decided))
     comments = _comments("Not taken over:", left) + _comments("Decided:", decided)
@@ -128,8 +128,8 @@ def _refuse_invalid(text: str, name: str) -> None:
         try:
             load_profile(str(file))
         except ProfileError as error:
-            said = re.sub(rf"^{re.escape(str(file))}:[0-9]+: ", "", error.message, flags=re.MULTILINE)
-            why = f"nothing is written, because a profile refuses this:\n{said}"
+            problem = re.sub(rf"^{re.escape(str(file))}:[0-9]+: ", "", error.message, flags=re.MULTILINE)
+            why = f"nothing is written, because a profile refuses this:\n{problem}"
             raise ProfileError(why, hint="correct the command, and run it again") from None
 
 
@@ -182,8 +182,8 @@ def _no_draft(made: TakenOver) -> str:
 
 
 def _comments(head: str, lines: Iterable[str]) -> str:
-    shown = ("".join(char if char.isprintable() else " " for char in one) for one in lines)
-    rows = [f"#   {' '.join(one.split())}" for one in shown]
+    shown = ("".join(char if char.isprintable() else " " for char in line) for line in lines)
+    rows = [f"#   {' '.join(line.split())}" for line in shown]
     return "\n".join([f"# {head}", *rows, "", ""]) if rows else ""
 
 

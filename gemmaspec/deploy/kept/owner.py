@@ -112,8 +112,8 @@ def holder(name: str) -> Holder | None:
 
     Stale files of killed commands and damaged files do not count.
     """
-    found = records.kept(Holder, _file(name), limit=64 * 1024)
-    return found if found and found.alive else None
+    record = records.kept(Holder, _file(name), limit=64 * 1024)
+    return record if record and record.alive else None
 
 
 @contextlib.contextmanager

@@ -62,15 +62,15 @@ class Options:
             self.profile,
             *(("--engine", self.engine) if self.engine and not self.hosts else ()),
         ]
-        words += [word for one in self.overrides for word in ("--set", one)]
+        words += [word for override in self.overrides for word in ("--set", override)]
         words += [flag for flag, given in (("--no-spec", self.no_spec), ("--locked", self.locked)) if given]
         return shlex.join([*words, *(("--hosts", ",".join(self.hosts)) if self.hosts else ())])
 
     @classmethod
     def of(cls, other: Options, **more: Any) -> Self:
         """Return the options of `other`, with what else this kind of record holds."""
-        own = {field.name: getattr(other, field.name) for field in dataclasses.fields(Options)}
-        return cls(**{**own, **more})
+        copied = {field.name: getattr(other, field.name) for field in dataclasses.fields(Options)}
+        return cls(**{**copied, **more})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +191,8 @@ def orphaned() -> Mapping[str, Record]:
 
 def replicas_of(name: str) -> Sequence[str]:
     """Return the names of the replicas that were started of a profile, in their order."""
-    found = [one for one in started_stacks() if one.replica is not None and one.server.name == f"{name}-{one.replica}"]
-    return [one.server.name for one in sorted(found, key=lambda one: one.replica or 0)]
+    ours = [one for one in started_stacks() if one.replica is not None and one.server.name == f"{name}-{one.replica}"]
+    return [replica.server.name for replica in sorted(ours, key=lambda replica: replica.replica or 0)]
 
 
 def _has_process(name: str) -> bool:
@@ -201,11 +201,11 @@ def _has_process(name: str) -> bool:
 
 def started_stacks() -> Sequence[Started]:
     """Return all readable records, by name."""
-    found = []
+    stacks = []
     for name in names_of_stacks():
         if started := records.kept(Started, stack_folder(name) / RECORD):
-            found.append(started)
-    return found
+            stacks.append(started)
+    return stacks
 
 
 def engine_of(started: Started) -> Engine:
@@ -251,13 +251,13 @@ def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
         raise UnreadableFile(error.path, error.why, hint=f"rm -r {error.path}")
 
 
-def warn_of_neighbours(own: str, note: Callable[[str], None]) -> None:
+def warn_of_neighbours(name: str, note: Callable[[str], None]) -> None:
     """Say which other stacks of gemmaspec run on this machine, because they slow down what is measured.
 
     A stack whose state cannot be determined is left out: whether it costs anything is not known.
     """
-    others = [one for one in started_stacks() if one.server.name != own and not one.server.nodes]
-    running = [one.server.name for one in others if look(one).status in ("running", "restarting")]
+    others = [started for started in started_stacks() if started.server.name != name and not started.server.nodes]
+    running = [other.server.name for other in others if look(other).status in ("running", "restarting")]
     if not running:
         return
     verb = "runs" if len(running) == 1 else "run"
@@ -332,8 +332,8 @@ def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
 
 def hang_of(started: Started, last: Last) -> str:
     """Return since when this start of the server hangs, as a `watch` that still looks has found; '' if none has."""
-    found = [one.hangs_since for one in (last.watch, last.beside) if one]
-    since = min((at for at in found if at is not None and at >= (started.since or 0)), default=None)
+    hangs = [watch.hangs_since for watch in (last.watch, last.beside) if watch]
+    since = min((at for at in hangs if at is not None and at >= (started.since or 0)), default=None)
     if since is None:
         return ""
     form = "%H:%M:%S" if time.time() - since < _DAY_S else "%Y-%m-%d %H:%M:%S"
@@ -357,9 +357,9 @@ def last_smoke(name: str) -> Verdict | None:
     return records.kept(Verdict, stack_folder(name) / SMOKE)
 
 
-def keep_watch(name: str, found: Watching) -> None:
+def keep_watch(name: str, watching: Watching) -> None:
     """Keep what `watch` knows. Raises EnvironmentMissing when it cannot be written."""
-    records.write(stack_folder(name) / WATCH, found)
+    records.write(stack_folder(name) / WATCH, watching)
 
 
 def last_watch(name: str) -> Watching | None:

@@ -68,7 +68,7 @@ class TimeLeft:
         cells = len(arms) - 1
         if not cells:
             return ""
-        starts = sum(one != other for one, other in itertools.pairwise(arms)) if self._starts else 0
+        starts = sum(before != other for before, other in itertools.pairwise(arms)) if self._starts else 0
         minutes = cells * statistics.fmean(self._cells) / 60
         if starts and self._started:
             minutes += starts * statistics.fmean(self._started) / 60
@@ -146,23 +146,23 @@ def resumed(request: BenchRequest) -> BenchRequest:
     without a result of bench, and for one from elsewhere that would do more, with the command that states it.
     """
     document = result.read_result(request.out)
-    found = settings.stored(document["settings"], file=str(request.out / RESULT))
-    if not is_own(settings.as_json(found), document.get("signature")):
-        _refuse_foreign(request, found)
+    earlier = settings.stored(document["settings"], file=str(request.out / RESULT))
+    if not is_own(settings.as_json(earlier), document.get("signature")):
+        _refuse_foreign(request, earlier)
     same = {
-        field.name: getattr(found, field.name)
+        field.name: getattr(earlier, field.name)
         for field in dataclasses.fields(request)
-        if hasattr(found, field.name) and field.name not in {*request.given, "profile"}
+        if hasattr(earlier, field.name) and field.name not in {*request.given, "profile"}
     }
-    return dataclasses.replace(request, profile=request.profile or found.profile, **same)
+    return dataclasses.replace(request, profile=request.profile or earlier.profile, **same)
 
 
-def _refuse_foreign(request: BenchRequest, found: Settings) -> None:
+def _refuse_foreign(request: BenchRequest, earlier: Settings) -> None:
     """Raise UsageError if a result from elsewhere would do more than measure, and the caller has not stated that."""
-    beyond = settings.beyond_measuring(found, own_prompts=OWN)
+    beyond = settings.beyond_measuring(earlier, own_prompts=OWN)
     given = {*request.given, *(["profile"] if request.profile else [])}
     if unstated := [text for name, text in beyond.items() if name not in given]:
-        profile = request.profile or beyond.get("profile") or found.profile
+        profile = request.profile or beyond.get("profile") or earlier.profile
         options = " ".join(text for name, text in beyond.items() if name != "profile")
         raise UsageError(
             f"{request.out / RESULT} was not written by your gemmaspec, and it asks for more than a measurement: "
@@ -243,7 +243,7 @@ class _Run:
         tasks = self._tasks()
         if not self._request.url:
             warn_of_neighbours(self._loaded.profile.name, self._progress.note)
-        done = {one["key"] for one in self._cells}
+        done = {cell["key"] for cell in self._cells}
         todo = [task for task in tasks if task.key not in done]
         try:
             for place, task in enumerate(todo, 1):
@@ -286,7 +286,7 @@ class _Run:
             raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
         self._left.measured(time.monotonic() - began)
         self._write(complete=False)
-        todo = [task.arm, *(one.arm for one in rest if str(one.arm) not in self._failed)]
+        todo = [task.arm, *(task.arm for task in rest if str(task.arm) not in self._failed)]
         self._progress.note(f"{number} {_line(task, self._cells[-1])}{self._left.said(todo)}")
 
     def _started(self, arm: Arm) -> Asking | None:
@@ -294,7 +294,7 @@ class _Run:
         try:
             return self._asking(arm)
         except (StartFailed, TimedOut, PatchConflict) as error:
-            others = [one for one in self._servers.all_arms if one != arm and str(one) not in self._failed]
+            others = [other for other in self._servers.all_arms if other != arm and str(other) not in self._failed]
             if not others:
                 raise
             self._failed[str(arm)] = error.message

@@ -70,10 +70,10 @@ class Measuring:
         `limit` is the server's context in tokens. Raises Broken when the server fails, UsageError when no prompt fits.
         """
         prompts = self._for(asking, task.cell, limit)
-        repeated, found = 0, self._measured(asking, task, prompts)
-        while not found.steady and repeated < self._repeats:
-            repeated, found = repeated + 1, self._measured(asking, task, prompts)
-        return result.cell_json(task, found, repeated=repeated)
+        repeated, measured = 0, self._measured(asking, task, prompts)
+        while not measured.steady and repeated < self._repeats:
+            repeated, measured = repeated + 1, self._measured(asking, task, prompts)
+        return result.cell_json(task, measured, repeated=repeated)
 
     def _measured(self, asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
         asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
@@ -82,8 +82,8 @@ class Measuring:
     def _for(self, asking: Asking, cell: Cell, limit: int | None) -> list[Prompt]:
         """Return the prompts of a context, made once: every arm gets the same."""
         if cell.context not in self._made:
-            own = list(self._prompts)
-            made = own if cell.context is None else of_length(asking, own, cell.context, exactly=self._exactly)
+            prompts = list(self._prompts)
+            made = prompts if cell.context is None else of_length(asking, prompts, cell.context, exactly=self._exactly)
             kept, left_out = fitting(asking, made, limit=limit)
             if left_out or len(made) < len(self._prompts):
                 number = len(self._prompts) - len(kept)

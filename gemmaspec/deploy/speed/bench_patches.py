@@ -33,16 +33,16 @@ def patch_arms(arms: Sequence[Arm], sets: Sequence[str], profile: str, overrides
     if not sets:
         return tuple(arms)
     shelf = Shelf(data.patch_folders())
-    found: dict[tuple[str, int, frozenset[str], bool], Arm] = {}
+    kept: dict[tuple[str, int, frozenset[str], bool], Arm] = {}
     for arm in arms:
         for wanted in sets:
             plain = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.alone).profile
             own = replace(arm, patches=wanted, overrides=(*arm.overrides, *_override(wanted, plain, shelf, arm)))
             run = load_profile(profile, overrides=(*overrides, *own.overrides), no_spec=arm.alone).profile
-            found.setdefault((arm.method, arm.k, frozenset(speed_choice(run, shelf).taken), wanted == RELEASED), own)
-    if len(found) == len(arms) and len(sets) > 1:
+            kept.setdefault((arm.method, arm.k, frozenset(speed_choice(run, shelf).taken), wanted == RELEASED), own)
+    if len(kept) == len(arms) and len(sets) > 1:
         raise UsageError(_all_same(profile, overrides, shelf), hint=f"gemmaspec up {profile} --dry-run")
-    return tuple(found.values())
+    return tuple(kept.values())
 
 
 def _override(wanted: str, profile: Profile, shelf: Shelf, arm: Arm) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def _override(wanted: str, profile: Profile, shelf: Shelf, arm: Arm) -> tuple[st
     if left not in taken and not arm.alone:
         takes = ", ".join(taken) or "none"
         raise UsageError(f"without {left}: {profile.name} does not take it; the patches for speed here are {takes}")
-    rest = [one for one in taken if one != left and left not in shelf[one].text.needs]
+    rest = [patch for patch in taken if patch != left and left not in shelf[patch].text.needs]
     return (f"patches.speed=[{', '.join(rest)}]",) if rest else ("patches.speed=off",)
 
 

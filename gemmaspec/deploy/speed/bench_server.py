@@ -145,20 +145,20 @@ class Servers:
     @functools.cached_property
     def machine(self) -> dict[str, Any]:
         """The machine that is measured, as read: null for what could not be, as behind --url."""
-        found = () if self._url or self._loaded.profile.nodes > 1 else nvidia.gpus()
+        gpus = () if self._url or self._loaded.profile.nodes > 1 else nvidia.gpus()
         named = self._loaded.profile.machine
         without = named if not self._url and not MACHINES[named].gpus else None
         return {
-            "machine": machine_of(found[0].name) if found else without,
-            "gpu": [one.name for one in found] or None,
-            "driver": found[0].driver if found else None,
+            "machine": machine_of(gpus[0].name) if gpus else without,
+            "gpu": [gpu.name for gpu in gpus] or None,
+            "driver": gpus[0].driver if gpus else None,
         }
 
     @property
     def common(self) -> dict[str, Any]:
         """What every row says of where it was measured."""
         machine = self.machine
-        versions = [one["vllm"] for one in self.facts.values() if one.get("vllm")]
+        versions = [fact["vllm"] for fact in self.facts.values() if fact.get("vllm")]
         spec = self._loaded.profile.speculative
         by_lot = self._starts.dummy and draws_lots(self._loaded.profile)
         synthetic = bool(spec and (by_lot or spec.rejection_sample_method == "synthetic"))
@@ -223,8 +223,8 @@ class Servers:
                 what = f"the server died while the cell was measured{code}"
         cause = find_cause(lines)
         root = root_exception(lines)
-        said = cause.message if cause else root.text if root else None
-        return GemmaspecError(f"{where}: {what}{f' ({printable(said)[:300]})' if said else ''}")
+        problem = cause.message if cause else root.text if root else None
+        return GemmaspecError(f"{where}: {what}{f' ({printable(problem)[:300]})' if problem else ''}")
 
     def ran(self, arm: Arm) -> dict[str, Any]:
         """Return what a row says of its arm's server: the patches for speed, and what else is known of `OF_SERVER`."""
@@ -289,11 +289,11 @@ class Servers:
         self._progress.note(f"starting {self._loaded.profile.name}: {arm.said}")
         if self._starts.any_text:
             self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
-        own, note = self._starts.overrides, self._progress.note
-        stand_in = dummy_overrides(self._profile, own, arm, note) if self._starts.dummy else ()
+        overrides, note = self._starts.overrides, self._progress.note
+        stand_in = dummy_overrides(self._profile, overrides, arm, note) if self._starts.dummy else ()
         request = UpRequest(
             profile=self._profile,
-            overrides=(*own, *arm.overrides, *stand_in),
+            overrides=(*overrides, *arm.overrides, *stand_in),
             no_spec=arm.alone,
             engine=self._starts.engine,
             hosts=self._before.options.hosts if self._before else (),
@@ -324,29 +324,29 @@ class Servers:
             return {"vllm": version, "url": self._url, "patches": None}
         started = stacks.find(self._server.name)
         loaded = load_profile(self._profile, overrides=started.overrides, no_spec=started.no_spec)
-        own: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
-        own |= {"images": not images_off(loaded.profile, command_of(loaded.profile))}
-        own |= _kernels(started, loaded.profile)
+        facts: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
+        facts |= {"images": not images_off(loaded.profile, command_of(loaded.profile))}
+        facts |= _kernels(started, loaded.profile)
         with contextlib.suppress(GemmaspecError, OSError):
             lock = resolve(loaded, started.engine, cached(loaded.profile, started.engine))
-            own |= {"lock": dict(lock.facts())}
+            facts |= {"lock": dict(lock.facts())}
         spec = loaded.profile.speculative
         if spec and arm.method != NONE:
-            own |= {"speculative": spec.model_dump(exclude_none=True)}
-        own |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
-        return own
+            facts |= {"speculative": spec.model_dump(exclude_none=True)}
+        facts |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
+        return facts
 
 
 def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
     """Return the patches for speed that a server has, why others are left out, and what it logged of its speed."""
-    found: dict[str, Any] = {"patches": None}
+    facts: dict[str, Any] = {"patches": None}
     with contextlib.suppress(GemmaspecError):
         engine = stacks.engine_of(started)
         report = engine.report(started.server)
         if report is not None:
-            found["patches"] = list(observe.in_report(report))
+            facts["patches"] = list(observe.in_report(report))
             left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
-            found |= {"left_out": left_out} if left_out else {}
+            facts |= {"left_out": left_out} if left_out else {}
         of_log = logged(engine.logs(started.server))
         asked, spec = profile.serve.attention_backend, profile.speculative
         named = [asked.upper()] if asked else list(of_log.backends[:1])
@@ -361,16 +361,16 @@ def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
             "linear_kernel": of_log.linear_kernel,
             "sampling": of_log.sampling,
         }
-        found |= {name: value for name, value in known.items() if value is not None}
-    return found
+        facts |= {name: value for name, value in known.items() if value is not None}
+    return facts
 
 
 def _version(server: Server, key: str | None) -> str | None:
     """Return the server's vLLM version; None if it does not report one."""
     with contextlib.suppress(GemmaspecError):
         reply = exchange(server.base_url, "/version", timeout_s=30.0, api_key=key)
-        found = reply.json() if reply.status == 200 else None
-        version = found.get("version") if isinstance(found, dict) else None
+        document = reply.json() if reply.status == 200 else None
+        version = document.get("version") if isinstance(document, dict) else None
         return printable(version)[:80] if isinstance(version, str) else None
     return None
 

@@ -128,7 +128,7 @@ class _Run:
         sets = [chosen(prompts, categories=request.categories, each=each) for each in self._eaches(prompts)]
         self._measuring = [
             Measuring(
-                prompts=one,
+                prompts=prompts,
                 max_tokens=request.max_tokens,
                 ignore_eos=request.ignore_eos,
                 temperature=request.temperature,
@@ -136,7 +136,7 @@ class _Run:
                 repeats=request.repeats,
                 progress=progress,
             )
-            for one in sets
+            for prompts in sets
         ]
         self._tried = Tried(loads=self._compared.loads, prompts=tuple(map(len, sets)))
         self._servers: dict[str, Servers] = {}
@@ -167,23 +167,23 @@ class _Run:
 
     def _measure_launches(self) -> None:
         """Measure how this GPU launches Triton's attention best, once; what was found is tried on the fastest arm."""
-        base, found = self._compared.base, self._provenance.get("launches")
-        if found is None:
+        base, launches_json = self._compared.base, self._provenance.get("launches")
+        if launches_json is None:
             try:
-                own = self._request.engine, self._request.overrides, self._progress.note
-                launches = launches_of(base, *own, budget_s=self._request.budget_s)
+                asked = self._request.engine, self._request.overrides, self._progress.note
+                launches = launches_of(base, *asked, budget_s=self._request.budget_s)
             except GemmaspecError as error:
                 self._progress.note(f"launch parameters are not tried: {error.message.splitlines()[0]}")
                 return
-            found = (launches.variable if launches else None) or ""
-            self._provenance["launches"] = found
-        if OWN_LAUNCHES.fullmatch(str(found)):
+            launches_json = (launches.variable if launches else None) or ""
+            self._provenance["launches"] = launches_json
+        if OWN_LAUNCHES.fullmatch(str(launches_json)):
             taken = speed_choice(base.profile, Shelf(data.patch_folders())).taken
-            field = with_launches(self._compared.field, base.profile.name, list(taken), str(found))
+            field = with_launches(self._compared.field, base.profile.name, list(taken), str(launches_json))
             self._compared = replace(self._compared, field=field)
 
     def _eaches(self, prompts: PromptSet) -> tuple[int, ...]:
-        counts = [sum(one.category == name for one in prompts.prompts) for name in prompts.categories]
+        counts = [sum(prompt.category == name for prompt in prompts.prompts) for name in prompts.categories]
         return rungs_of(self._request.each or max(counts), self._request.rounds)
 
     def _left_s(self) -> float:
@@ -247,25 +247,25 @@ class _Run:
 
     def _refuse(self, arm: Arm, error: GemmaspecError | Broken) -> None:
         """Note an arm that did not start. Raises where nothing can be compared without it, or time alone was short."""
-        found = error if isinstance(error, GemmaspecError) else GemmaspecError(error.message)
-        late = isinstance(found, TimedOut) and self._left_s() <= 1
+        failure = error if isinstance(error, GemmaspecError) else GemmaspecError(error.message)
+        late = isinstance(failure, TimedOut) and self._left_s() <= 1
         if arm.alone and late:
             raise self._too_small(f"the target alone was not ready in {minutes(self._request.budget_s)}")
         if late:  # its own fault is not shown by that: a resumed run tries it again
             self._progress.note(f"{arm} was not ready before the budget ended")
             self._close()
             return
-        self._failed(arm, found)
+        self._failed(arm, failure)
 
     def _failed(self, arm: Arm, error: GemmaspecError) -> None:
         """Leave an arm out. Without the target alone nothing more is compared; raises where nothing was yet."""
-        said = error.message.splitlines()[0]
+        problem = error.message.splitlines()[0]
         self._close()
         if not arm.alone:
-            self._tried = replace(self._tried, failed={**self._tried.failed, arm.key: said})
-            self._progress.note(f"{arm} is left out: {said}")
+            self._tried = replace(self._tried, failed={**self._tried.failed, arm.key: problem})
+            self._progress.note(f"{arm} is left out: {problem}")
             return
-        self._stop = f"the target failed without speculation, the baseline of every comparison: {said}"
+        self._stop = f"the target failed without speculation, the baseline of every comparison: {problem}"
         if self._tried.rates(arm, 0) is None:
             raise error.amended(self._stop)
 
@@ -273,18 +273,18 @@ class _Run:
         task = Task(arm=visit.arm, cell=Place(concurrency=load), round=visit.rung + 1)
         began = time.monotonic()
         limit = self._server_of(visit.arm.profile).limit
-        found = self._measuring[visit.rung].cell(asking, task, limit=limit)
+        figures = self._measuring[visit.rung].cell(asking, task, limit=limit)
         cell = Cell(
             arm=visit.arm.key,
             rung=visit.rung,
             load=load,
-            tokens_per_second=found["tokens_per_second"],
-            acceptance=tuple(found["acceptance"]),
-            context=round(found["prompt_tokens"]),
-            step_ms=found["step_ms"],
-            requests=found["requests"],
+            tokens_per_second=figures["tokens_per_second"],
+            acceptance=tuple(figures["acceptance"]),
+            context=round(figures["prompt_tokens"]),
+            step_ms=figures["step_ms"],
+            requests=figures["requests"],
             seconds=round(time.monotonic() - began, 1),
-            steady=found["reference"]["steady"],
+            steady=figures["reference"]["steady"],
         )
         self._tried = replace(self._tried, cells=(*self._tried.cells, cell))
         self._write(complete=False)

@@ -78,10 +78,10 @@ def launches_of(
     job = {"layers": kinds, "fp8": fp8, "new": _TOKENS, "context": _CONTEXT, "seconds": seconds}
     note(f"launch parameters of {len(kinds)} kinds of attention layers, at most {seconds:.0f} s each")
     limit = int(len(kinds) * seconds) + _START_S
-    found = reading(said_on_gpu(subject, server, data.TUNE_KERNELS, json.dumps(job), limit_s=limit))
-    if isinstance(found, str):
-        raise EnvironmentMissing(f"nothing was measured: {found}", hint=f"gemmaspec doctor {profile.name}")
-    return found
+    launches = reading(said_on_gpu(subject, server, data.TUNE_KERNELS, json.dumps(job), limit_s=limit))
+    if isinstance(launches, str):
+        raise EnvironmentMissing(f"nothing was measured: {launches}", hint=f"gemmaspec doctor {profile.name}")
+    return launches
 
 
 USUAL_LOADS: Final = (1, 4, 8)
@@ -132,15 +132,15 @@ class Compared:
         need_one_machine(base.profile, "tune")
         need_one_server(profile, base, "tune")
         loads = limits.concurrencies(base.profile, asked.loads, usual=USUAL_LOADS, why=limits.QUEUED)
-        found = {base.profile.name: (profile, base)}
+        profiles = {base.profile.name: (profile, base)}
         for name in asked.arms:
             loaded = load_profile(name, overrides=asked.overrides)
-            found.setdefault(loaded.profile.name, (name, loaded))
-        named = [one.profile for _, one in list(found.values())[1:]]
+            profiles.setdefault(loaded.profile.name, (name, loaded))
+        named = [loaded.profile for _, loaded in list(profiles.values())[1:]]
         if asked.others:
             for loaded in _shipped(base, asked.overrides):
-                found.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
-        others = [one.profile for _, one in list(found.values())[1:]]
+                profiles.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
+        others = [other.profile for _, other in list(profiles.values())[1:]]
         shelf = Shelf(data.patch_folders())
         field = field_of(
             base.profile,
@@ -149,13 +149,13 @@ class Compared:
             loads=loads,
             knobs=asked.tries,
             sampled=asked.temperature != 0,
-            memory={name: _draft_bytes(one.profile) for name, (_, one) in found.items()},
-            patched={name for name, (_, one) in found.items() if speed_choice(one.profile, shelf).taken},
-            tables={name for name, (typed, one) in found.items() if _takes_table(typed, one.profile, asked.overrides)},
+            memory={name: _draft_bytes(p.profile) for name, (_, p) in profiles.items()},
+            patched={name for name, (_, p) in profiles.items() if speed_choice(p.profile, shelf).taken},
+            tables={name for name, (typed, p) in profiles.items() if _takes_table(typed, p.profile, asked.overrides)},
         )
-        if refused := next((one.name for one in named if one.name in field.left_out), None):
+        if refused := next((other.name for other in named if other.name in field.left_out), None):
             raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")
-        kept = {name: one for name, one in found.items() if name not in field.left_out}
+        kept = {name: other for name, other in profiles.items() if name not in field.left_out}
         return cls(
             base=base,
             loaded={name: loaded for name, (_, loaded) in kept.items()},
@@ -185,8 +185,8 @@ def _takes_table(typed: str, profile: Profile, overrides: Sequence[str]) -> bool
     if not spec or spec.k_by_requests or not spec.num_speculative_tokens or Version(vllm or "0") < TABLES_FROM:
         return False
     table = f"speculative.k_by_requests={{1: {spec.num_speculative_tokens}}}"
-    found = check(load_profile(typed, overrides=(*overrides, table)), patches={}, notes=False)
-    return all(one.code != "GS820" for one in found)
+    findings = check(load_profile(typed, overrides=(*overrides, table)), patches={}, notes=False)
+    return all(finding.code != "GS820" for finding in findings)
 
 
 def _draft_bytes(profile: Profile) -> int:
@@ -196,5 +196,5 @@ def _draft_bytes(profile: Profile) -> int:
             cached = None if model.local else cached_snapshot(model.model, model.revision, hub_cache(profile))
             folder = model.folder if model.local else cached
             if folder and folder.is_dir():
-                return sum(one.stat().st_size for one in folder.glob("*.safetensors"))
+                return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return 0

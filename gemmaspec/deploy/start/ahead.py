@@ -78,24 +78,24 @@ class Ahead:
     def time(self) -> str:
         """Return how long it takes, in one sentence."""
         size = sum(part.nbytes or 0 for part in self.parts)
-        said = []
+        parts = []
         if size:
             slow, fast = duration(size / _SLOW), duration(size / _FAST)
-            least = "at least " if any(one.verb == "download" and one.nbytes is None for one in self.parts) else ""
-            said.append(f"{least}{size / 1e9:.1f} GB to download: {slow} at 100 Mbit/s, {fast} at 1 Gbit/s")
+            least = "at least " if any(part.verb == "download" and part.nbytes is None for part in self.parts) else ""
+            parts.append(f"{least}{size / 1e9:.1f} GB to download: {slow} at 100 Mbit/s, {fast} at 1 Gbit/s")
         if self.start_s:
-            said.append(f"{'then ' if self.parts else ''}about {duration(self.start_s)} to start, as last time")
+            parts.append(f"{'then ' if self.parts else ''}about {duration(self.start_s)} to start, as last time")
         elif self.weights:
             read = duration(self.weights / _DISK)
-            said.append(
+            parts.append(
                 f"the first start here reads {self.weights / 1e9:.1f} GB ({read} at 1 GB/s) and compiles kernels"
             )
-        return "; ".join(said) or "the first start of this profile here"
+        return "; ".join(parts) or "the first start of this profile here"
 
 
 def ahead(start: Start) -> Ahead:
     """Return what a start has before it. Asks the Hub or the registry only for sizes of what is missing."""
-    sizes = {one: _size(one) for one in start.of_hub}
+    sizes = {model: _size(model) for model in start.of_hub}
     earlier = earlier_start(start.server.name, start.engine)
     return Ahead(
         parts=tuple(_parts(start, sizes)),
@@ -114,11 +114,11 @@ def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]
         disk = f"{needed_bytes(start.runtime) / 1e9:.0f} GB of disk"
         took = before[-1] if before else None
         yield Part(verb="build", what="runtime", name=start.runtime.key, seconds=took, note=disk)
-    for one in start.ask_access:
-        elsewhere = "" if one in start.fetch else "unless the container's volume or the other machine has it"
-        yield Part(verb="download", what=one.role, name=one.model, nbytes=sizes[one], note=elsewhere)
-    for one in start.place:
-        yield Part(verb="copy", what=one.role, name=one.model)
+    for model in start.ask_access:
+        elsewhere = "" if model in start.fetch else "unless the container's volume or the other machine has it"
+        yield Part(verb="download", what=model.role, name=model.model, nbytes=sizes[model], note=elsewhere)
+    for model in start.place:
+        yield Part(verb="copy", what=model.role, name=model.model)
 
 
 def _size(model: ModelRef) -> int | None:
@@ -147,11 +147,11 @@ def _image_bytes(image: str) -> int | None:
 @contextlib.contextmanager
 def downloads_told(start: Start, note: Callable[[str], None], *, interval_s: float = 15.0) -> Iterator[None]:
     """Say during the body how much of the models the server has downloaded, and about how long the rest takes."""
-    cache, total = start.started.hub_cache, sum(_size(one) or 0 for one in start.fetch)
+    cache, total = start.started.hub_cache, sum(_size(model) or 0 for model in start.fetch)
     if not cache or not total:
         yield
         return
-    folders = [Path(cache) / f"models--{one.model.replace('/', '--')}" / "blobs" for one in start.fetch]
+    folders = [Path(cache) / f"models--{model.model.replace('/', '--')}" / "blobs" for model in start.fetch]
     over = threading.Event()
     tell = functools.partial(_tell_downloads, folders, _bytes_in(folders), total, note, over, interval_s)
     teller = threading.Thread(target=tell, name="gemmaspec-downloads", daemon=True)
@@ -204,9 +204,9 @@ def _file(name: str, engine: str) -> Path:
 def earlier_start(name: str, engine: str) -> Earlier | None:
     """Return the last start of a profile that was remembered."""
     with contextlib.suppress(UnreadableFile, ValueError, KeyError, TypeError, AttributeError):
-        found = json.loads(read_regular(_file(name, engine)) or b"")
+        earlier = json.loads(read_regular(_file(name, engine)) or b"")
         return Earlier(
-            seconds=float(found["seconds"]), phases={str(key): float(took) for key, took in found["phases"].items()}
+            seconds=float(earlier["seconds"]), phases={str(key): float(took) for key, took in earlier["phases"].items()}
         )
     return None
 
@@ -215,7 +215,7 @@ def remember(start: Start, *, seconds: float, phases: Mapping[Phase, float]) -> 
     """Remember how long a start took, unless it downloaded models meanwhile. On a full disk it is forgotten."""
     if start.fetch or start.joins:
         return
-    text = json.dumps({"seconds": round(seconds, 1), "phases": {str(one): round(s, 1) for one, s in phases.items()}})
+    text = json.dumps({"seconds": round(seconds, 1), "phases": {str(key): round(s, 1) for key, s in phases.items()}})
     with contextlib.suppress(OSError, GemmaspecError):
         file = _file(start.server.name, start.engine)
         make_folder(file.parent)

@@ -90,7 +90,7 @@ def find(started: Started) -> KnownGood | None:
 def names() -> Sequence[str]:
     """Return the names of profiles that have a known good stack."""
     folder = state_dir() / "known-good"
-    return sorted(one.name for one in folder.iterdir() if known_goods(one.name)) if folder.is_dir() else []
+    return sorted(entry.name for entry in folder.iterdir() if known_goods(entry.name)) if folder.is_dir() else []
 
 
 def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:

@@ -100,9 +100,9 @@ def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) ->
     """Return the profile by its lock, as `by_lock` does, and note how to run that."""
     if read_lock(loaded) is None:
         return loaded
-    found = by_lock(loaded, engine, note)
+    locked = by_lock(loaded, engine, note)
     note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
-    return found
+    return locked
 
 
 def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
@@ -116,13 +116,13 @@ def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> 
     image = lock.image if lock.image and lock.image.digest and lock.image.name == loaded.profile.image else None
     models = {"target": lock.target, "draft": lock.draft}
     fits = {
-        one.role: locked
-        for one in models_of(loaded.profile)
-        if (locked := models[one.role]) and (locked.model, locked.asked) == (one.model, one.revision)
+        model.role: locked
+        for model in models_of(loaded.profile)
+        if (locked := models[model.role]) and (locked.model, locked.asked) == (model.model, model.revision)
     }
-    for one in models_of(loaded.profile):
-        if one.role not in fits:
-            note(f"{one.role}: the lock names another model than the profile; fetching the profile's")
+    for model in models_of(loaded.profile):
+        if model.role not in fits:
+            note(f"{model.role}: the lock names another model than the profile; fetching the profile's")
     return pinned(
         loaded, image=image if uses_image(engine) else None, target=fits.get("target"), draft=fits.get("draft")
     )

@@ -75,9 +75,9 @@ class Suspicion:
 def speed_files(plan: str) -> dict[str, frozenset[str]]:
     """Return the patches for speed in the text of a plan.json, each with the files that it changes."""
     try:
-        rows = [one for one in json.loads(plan)["patches"] if one.get("purpose") == "speed"]
+        rows = [load for load in json.loads(plan)["patches"] if load.get("purpose") == "speed"]
         return {
-            str(row["id"]): frozenset(str(file["path"]) for one in row["variants"] for file in one["files"])
+            str(row["id"]): frozenset(str(file["path"]) for variant in row["variants"] for file in variant["files"])
             for row in rows
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -93,11 +93,11 @@ def suspicion(files: Mapping[str, str], lines: Sequence[str], error: GemmaspecEr
     if not planned or not isinstance(error, StartFailed) or error.exit_code == ENVIRONMENT:
         return None
     messages = [message_of(line) for line in lines]
-    applied = {found["patch"] for text in messages if (found := _APPLIED.match(text))}
+    applied = {match["patch"] for text in messages if (match := _APPLIED.match(text))}
     inside = tuple(name for name in planned if name in applied or not lines)
     if not inside:
         return None
-    seen = {found["path"] for text in messages if (found := _FRAME.match(text))}
+    seen = {match["path"] for text in messages if (match := _FRAME.match(text))}
     named = tuple(name for name in inside if planned[name] & seen)
     cause = find_cause(lines)
     if not named and cause and not cause.failure.general and not _OF_KERNELS.search(cause.message):
@@ -116,8 +116,8 @@ def log_of(engine: Engine, server: Server) -> list[str]:
 def in_report(report: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the patches for speed that a running server has."""
     rows = report.get("patches") if report else None
-    found = [row for row in rows or () if isinstance(row, dict) and row.get("purpose") == "speed"]
-    return tuple(sorted(str(row.get("patch")) for row in found if row.get("state") in ("applies", "applied")))
+    speed = [row for row in rows or () if isinstance(row, dict) and row.get("purpose") == "speed"]
+    return tuple(sorted(str(row.get("patch")) for row in speed if row.get("state") in ("applies", "applied")))
 
 
 def has_replicas(request: UpRequest) -> bool:

@@ -109,8 +109,8 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
 def _for_process(loaded: Loaded) -> tuple[Server, Stack]:
     profile = loaded.profile
     paths = host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
-    own = profile.runtime.python
-    python = Path(on_host(own, state=state_dir())) if own else runtime_dir(runtime_spec(loaded)) / "bin" / "python"
+    named = profile.runtime.python
+    python = Path(on_host(named, state=state_dir())) if named else runtime_dir(runtime_spec(loaded)) / "bin" / "python"
     server = _server(
         profile,
         model=served_model(profile, paths),
@@ -205,28 +205,28 @@ def cached(profile: Profile, engine: EngineName) -> Commit:
 
 def runtime_versions(loaded: Loaded) -> Versions:
     """Return the versions in the process engine's environment. Raises EnvironmentMissing if it has not been built."""
-    own = loaded.profile.runtime.python
-    if own:
-        return Versions(**interpreter_versions(Path(on_host(own, state=state_dir())), loaded.profile.env))
-    found = describe(runtime_spec(loaded))
-    if not found.complete:
+    interpreter = loaded.profile.runtime.python
+    if interpreter:
+        return Versions(**interpreter_versions(Path(on_host(interpreter, state=state_dir())), loaded.profile.env))
+    runtime = describe(runtime_spec(loaded))
+    if not runtime.complete:
         raise EnvironmentMissing(
             f"the runtime of {loaded.profile.name} has not been built yet",
             hint=f"gemmaspec pull {loaded.typed} --engine process",
         )
-    return Versions(**{name: str(found.facts.get(name, "unknown")) for name in Versions.model_fields})
+    return Versions(**{name: str(runtime.facts.get(name, "unknown")) for name in Versions.model_fields})
 
 
 def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
     name = loaded.profile.image
     if not name:
         raise UsageError(f"{loaded.file}: image: missing, but the docker engine needs it")
-    found = image_identity(running or name, named=name)
-    if found is None:
+    identity = image_identity(running or name, named=name)
+    if identity is None:
         raise EnvironmentMissing(
             f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"
         )
-    return LockedImage(name=name, digest=found.digest, id=found.id)
+    return LockedImage(name=name, digest=identity.digest, id=identity.id)
 
 
 def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:

@@ -80,7 +80,7 @@ def pull(
     loaded = loaded if latest else lock.for_pull(loaded, chosen.name, progress.note)
     cache = Cache(hub_cache(loaded.profile))
     listings = [
-        list_files(one.model, one.revision, role=one.role) for one in _of_the_hub(loaded, chosen, progress.note)
+        list_files(ref.model, ref.revision, role=ref.role) for ref in _of_the_hub(loaded, chosen, progress.note)
     ]
     first = (_image_job if uses_image(chosen.name) else _runtime_job)(loaded, progress.note)
     parts = [_part(listing, cache) for listing in listings]
@@ -97,24 +97,24 @@ def pull(
 def _of_the_hub(loaded: Loaded, engine: Engine, note: Callable[[str], None]) -> Iterator[ModelRef]:
     """Yield the models to fetch, each once. Raises UsageError if the server would look for them elsewhere."""
     seen = set()
-    for one in models_of(loaded.profile):
-        if one.is_tiny:
-            note(f"{one.role}: {one.model} ships with gemmaspec")
-        elif one.local:
-            check_folder(one)
-            note(f"{one.role}: {one.folder} is a folder on this machine")
-        elif (one.model, one.revision) not in seen:
-            _refuse_elsewhere(loaded, engine, one)
-            seen.add((one.model, one.revision))
-            yield one
+    for ref in models_of(loaded.profile):
+        if ref.is_tiny:
+            note(f"{ref.role}: {ref.model} ships with gemmaspec")
+        elif ref.local:
+            check_folder(ref)
+            note(f"{ref.role}: {ref.folder} is a folder on this machine")
+        elif (ref.model, ref.revision) not in seen:
+            _refuse_elsewhere(loaded, engine, ref)
+            seen.add((ref.model, ref.revision))
+            yield ref
 
 
-def _refuse_elsewhere(loaded: Loaded, engine: Engine, one: ModelRef) -> None:
+def _refuse_elsewhere(loaded: Loaded, engine: Engine, ref: ModelRef) -> None:
     if engine.remote:
-        raise UsageError(f"the docker daemon runs on another machine, where the server will fetch {one.model} itself")
+        raise UsageError(f"the docker daemon runs on another machine, where the server will fetch {ref.model} itself")
     if uses_image(engine.name) and not loaded.profile.caches.huggingface:
         raise UsageError(
-            f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {one.model} in its own "
+            f"{loaded.place('caches')}: caches.huggingface is not set, so the container keeps {ref.model} in its own "
             "volume, which only the container can fill",
             hint="set `caches: {huggingface: ~/.cache/huggingface}` in the profile",
         )
@@ -152,9 +152,9 @@ def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
 
 
 def _runtime_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
-    own = loaded.profile.runtime.python
-    if own:
-        return Job(part=PullPart(role="runtime", name=own), run=lambda _: None)
+    interpreter = loaded.profile.runtime.python
+    if interpreter:
+        return Job(part=PullPart(role="runtime", name=interpreter), run=lambda _: None)
     spec = runtime_spec(loaded)
     size = 0 if describe(spec).complete else None
     return Job(part=PullPart(role="runtime", name=spec.key, to_fetch=size), run=lambda _: _build(spec, note))
@@ -185,8 +185,8 @@ def _check_disks(engine: Engine, first: PullPart, cache: Cache, models: int, not
 
 def _need(needed: dict[Path, int], folder: Path, size: int) -> None:
     """Add to the bytes needed on a folder's disk, which is identified by one of its folders."""
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    same = next((one for one in needed if one.stat().st_dev == there.stat().st_dev), there)
+    there = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
+    same = next((folder for folder in needed if folder.stat().st_dev == there.stat().st_dev), there)
     needed[same] = needed.get(same, 0) + size
 
 

@@ -97,29 +97,29 @@ def rollback(name: str, progress: StartProgress, *, timeout_s: float) -> Rolled:
     """
     with owned(name, "rollback", note=progress.note) as owner:
         before = groups.find(name)
-        goods = {one: _good(one, key) for one, key in before.before.items() if key}
+        goods = {name: _good(name, key) for name, key in before.before.items() if key}
         if not goods:
             raise UsageError(
                 f"the last change of {name} replaced nothing that was known to be good", hint=f"less {before.audit}"
             )
-        now = {one: current(one) for one in goods}
+        now = {good: current(good) for good in goods}
         options = before.options_before or before.options
         group = dataclasses.replace(
             before, before=now, options=options, options_before=before.options, complete=False, stopped=False
         )
         roll = Roll(
-            replicas=tuple((one, _found_for_rollback(one, goods)) for one in before.members),
+            replicas=tuple((member, _found_for_rollback(member, goods)) for member in before.members),
             router="same" if routers.state(before.router).status == "running" else "absent",
         )
         groups.save(group)
         told = Told(progress=progress, owner=owner)
 
-        def serve(one: str, its: StartProgress) -> Running:
-            if (one, "same") in roll.replicas:  # it serves, and nobody has drained it
-                return wait(one, its, timeout_s=timeout_s)
-            with owned(one, "rollback", note=its.note) as own:
-                good = goods.get(one) or _last_good(one)
-                return restore(good, Told(progress=its, owner=own), timeout_s=timeout_s)
+        def serve(name: str, its: StartProgress) -> Running:
+            if (name, "same") in roll.replicas:  # it serves, and nobody has drained it
+                return wait(name, its, timeout_s=timeout_s)
+            with owned(name, "rollback", note=its.note) as owner:
+                good = goods.get(name) or _last_good(name)
+                return restore(good, Told(progress=its, owner=owner), timeout_s=timeout_s)
 
         rolling = Rolling(group=group, roll=roll, before=before, command="rollback", told=told, serve=serve)
         return _completed(rolling)
@@ -135,10 +135,10 @@ def wait_for_all(name: str, progress: StartProgress, *, timeout_s: float) -> Rol
     group = groups.find(name)
     hint = group.options.command
     running = {}
-    for one in group.members:
-        if stacks.read_stack(one) is None:
-            raise StartFailed(f"{one} has not been started", hint=hint)
-        running[one] = wait(one, progress, timeout_s=max(1.0, ends - time.monotonic()))
+    for member in group.members:
+        if stacks.read_stack(member) is None:
+            raise StartFailed(f"{member} has not been started", hint=hint)
+        running[member] = wait(member, progress, timeout_s=max(1.0, ends - time.monotonic()))
     if routers.state(group.router).status != "running":
         raise StartFailed(f"the router of {name} is not running", hint=hint)
     return Rolled(group=group, running=running, end=End(untouched=group.members))
@@ -153,16 +153,16 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
         if was_running:
             groups.write_audit(name, "down", "router", "stopped")
         errors: list[GemmaspecError] = []
-        for one in dict.fromkeys((*group.members, *stacks.replicas_of(name))):
-            if not stacks.read_stack(one):
+        for replica in dict.fromkeys((*group.members, *stacks.replicas_of(name))):
+            if not stacks.read_stack(replica):
                 continue
             try:
-                if single_down.down(one, note):
+                if single_down.down(replica, note):
                     was_running = True
-                    groups.write_audit(name, "down", one, "stopped")
+                    groups.write_audit(name, "down", replica, "stopped")
             except GemmaspecError as error:
                 errors.append(error)
-                groups.write_audit(name, "down", one, error.message)
+                groups.write_audit(name, "down", replica, error.message)
         groups.settle(name, None)
         if errors:
             raise errors[0]
@@ -190,13 +190,13 @@ def _serving(request: UpRequest, loaded: Loaded) -> Callable[[str, StartProgress
     name = loaded.profile.name
     indices = {replica_name(name, index): index for index in range(1, loaded.profile.replicas + 1)}
 
-    def serve(one: str, progress: StartProgress) -> Running:
+    def serve(name: str, progress: StartProgress) -> Running:
         if _load(request).profile != loaded.profile:
             raise GemmaspecError(
                 f"{loaded.file} was changed after the first replica; all must run the same",
                 hint=f"gemmaspec up {loaded.typed}",
             )
-        return single.up(_of_replica(request, indices[one]), progress)
+        return single.up(_of_replica(request, indices[name]), progress)
 
     return serve
 
@@ -222,21 +222,21 @@ def _refuse_others(loaded: Loaded) -> None:
     if single_one:
         raise UsageError(f"{name} runs as one server", hint=f"gemmaspec down {name}    # then up again")
     for index in range(1, loaded.profile.replicas + 1):
-        found = _live(replica_name(name, index))
-        if found and found.started.replica != index:
-            one = found.started.server.name
-            raise UsageError(f"{one} is a server of its own, not a replica of {name}", hint=f"gemmaspec down {one}")
+        live = _live(replica_name(name, index))
+        if live and live.started.replica != index:
+            other = live.started.server.name
+            raise UsageError(f"{other} is a server of its own, not a replica of {name}", hint=f"gemmaspec down {other}")
 
 
 def _live(name: str) -> FoundStack | None:
-    found = observe_stack(name, lambda _: None)
-    return found if found and found.lives else None
+    observed = observe_stack(name, lambda _: None)
+    return observed if observed and observed.lives else None
 
 
 def _ensure_gpus(loaded: Loaded) -> None:
     """Raise EnvironmentMissing if this machine has not the GPUs that the replicas share out."""
     profile = loaded.profile
-    wanted = [one for index in range(1, profile.replicas + 1) for one in devices_of(profile, index) or ()]
+    wanted = [device for index in range(1, profile.replicas + 1) for device in devices_of(profile, index) or ()]
     if not wanted:
         return
     here = len(nvidia.gpus())
@@ -293,9 +293,9 @@ def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: s
 
 def _observed(request: UpRequest, before: Group | None, group: Group) -> Roll:
     """Return what runs of the replicas, and how it differs from what should."""
-    found = [(replica_name(group.name, index), _found(_of_replica(request, index))) for index in group.replicas]
+    states = [(replica_name(group.name, index), _found(_of_replica(request, index))) for index in group.replicas]
     left = [name for name in stacks.replicas_of(group.name) if name not in group.members and _live(name)]
-    return Roll(replicas=(*found, *((name, "surplus") for name in left)), router=_router_found(before, group.router))
+    return Roll(replicas=(*states, *((name, "surplus") for name in left)), router=_router_found(before, group.router))
 
 
 def _found(request: UpRequest) -> Found:
@@ -314,7 +314,7 @@ def _router_found(before: Group | None, router: Router) -> RouterFound:
 
 def _with_before(group: Group, roll: Roll, before: Group | None) -> Group:
     """Return the group with what this change replaces, if it changes anything."""
-    touched = [name for name, found in roll.replicas if found in ("changed", "absent")]
+    touched = [name for name, state in roll.replicas if state in ("changed", "absent")]
     if not touched:
         return dataclasses.replace(group, complete=False)
     was = {name: current(name) for name in touched}

@@ -66,8 +66,8 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
 
 def _prepare(start: Start, engine: Engine, progress: StartProgress) -> None:
     """Fetch and check what the start needs, while the other server still runs and may hold the port."""
-    for one in start.folders:
-        check_folder(one)
+    for folder in start.folders:
+        check_folder(folder)
     check_access(start.ask_access, note=progress.note)
     if start.runtime:
         ensure_runtime(start.runtime, progress=progress.note)
@@ -138,11 +138,11 @@ class Rolling:
         began = time.monotonic()
         outcome: Outcome = "done"
         try:
-            said = self._act(step)
+            outcome_line = self._act(step)
         except GemmaspecError as error:
             self.error = self.error or error
             outcome = "back" if step.action == "replace" and self._serves(step.replica) else "failed"
-            said = error.message.splitlines()[0]
+            outcome_line = error.message.splitlines()[0]
         except BaseException:
             self._audit(step, "interrupted")
             if step.action in ("remove", "drain"):
@@ -150,7 +150,7 @@ class Rolling:
                     self._add(step.replica)
             raise
         seconds = time.monotonic() - began
-        self._audit(step, f"{outcome} after {seconds:.1f} s{f': {said}' if said else ''}")
+        self._audit(step, f"{outcome} after {seconds:.1f} s{f': {outcome_line}' if outcome_line else ''}")
         return outcome
 
     def _audit(self, step: Step, result: str) -> None:
@@ -200,8 +200,8 @@ class Rolling:
     def _runs_again(self, old: routers.Router) -> bool:
         with contextlib.suppress(GemmaspecError):
             routers.start(old)
-            for name, found in self.roll.replicas:
-                if found != "absent":
+            for name, state in self.roll.replicas:
+                if state != "absent":
                     old.routing.add(self._place(name))
             return True
         return False
@@ -222,8 +222,8 @@ class Rolling:
     def _remove(self, name: str) -> str:
         """Take a replica out, unless nobody else would serve."""
         routing = self.group.router.routing
-        others = [routing.look(self._place(one)) for one in self._members() if one != name]
-        if not any(one.inside and one.healthy for one in others):
+        others = [routing.look(self._place(member)) for member in self._members() if member != name]
+        if not any(member.inside and member.healthy for member in others):
             raise StartFailed(f"{name} stays in the router, because no other replica serves")
         routing.remove(self._place(name))
         self.told.note(f"{name}: gets no new requests")
@@ -235,7 +235,7 @@ class Rolling:
         routing, place = self.group.router.routing, self._place(name)
         deadline = time.monotonic() + self.group.drain_s
         idle_since: float | None = None
-        said = -1.0
+        last = -1.0
         while True:
             open_ = routing.look(place).requests or 0
             try:
@@ -253,9 +253,9 @@ class Rolling:
                 text = f"{open_} requests still ran after {self.group.drain_s:.0f} s; they are cut"
                 self.told.note(f"{name}: {text}")
                 return text
-            if open_ and open_ != said:
+            if open_ and open_ != last:
                 self.told.note(f"{name}: waiting for {open_} request{'s' if open_ != 1 else ''} to end")
-                said = open_
+                last = open_
             time.sleep(_POLL_S)
 
     def _members(self) -> list[str]:
@@ -285,8 +285,8 @@ class Rolling:
 class _Named:
     """Progress of one replica, with its name."""
 
-    def __init__(self, name: str, told: Told, said: set[str]) -> None:
-        self._name, self._told, self._said = name, told, said
+    def __init__(self, name: str, told: Told, already: set[str]) -> None:
+        self._name, self._told, self._said = name, told, already
 
     def note(self, text: str) -> None:
         if text not in self._said:

@@ -170,8 +170,8 @@ def check(start: Start, engine: Engine, told: Told) -> None:
     told.doing("checking")
     if not start.remote:
         groups.claim(start.server.port, start.server.name)
-    for one in start.folders:
-        check_folder(one)
+    for folder in start.folders:
+        check_folder(folder)
     check_access(start.ask_access, note=told.note)
     if not start.runtime:
         engine.preflight(start.server, port_is_free=start.port_is_free)
@@ -362,19 +362,19 @@ def _with_outlook(
     """Roll back to what ran before, if the start includes that, and add to the error what runs now."""
     if not start.replaces:
         return error
-    name, said = start.server.name, error.message
+    name, reason = start.server.name, error.message
     before = start.replaces.started
     command = f"{before.options.command}    # as it was" if before.server.nodes else f"gemmaspec rollback {name}"
     if start.rollback:
-        told.note(f"{said.splitlines()[0]}; rolling back to {start.rollback.id}")
+        told.note(f"{reason.splitlines()[0]}; rolling back to {start.rollback.id}")
         try:
             server = go_back(start.rollback).started.server
         except GemmaspecError as again:
-            said += f"\nRolling back to {start.rollback.id} also failed: {again.message}"
+            reason += f"\nRolling back to {start.rollback.id} also failed: {again.message}"
         else:
-            return error.amended(f"{said}\n{name} runs again as before ({start.rollback.id}, port {server.port}).")
+            return error.amended(f"{reason}\n{name} runs again as before ({start.rollback.id}, port {server.port}).")
     return error.amended(
-        f"{name} is not running: its earlier server was stopped for this start.\n{said}\nTo start it again: {command}"
+        f"{name} is not running: its earlier server was stopped for this start.\n{reason}\nTo start it again: {command}"
     )
 
 

@@ -68,8 +68,8 @@ def validate(rendered: Manifests, *, namespace: str | None, note: Callable[[str]
 
     Raises GemmaspecError naming each object and field that is refused, EnvironmentMissing without a cluster to ask.
     """
-    said = kubectl.dry_run(yaml_text(list(rendered.objects.values())), namespace=namespace)
-    note("\n".join(f"the cluster accepts {line}" for line in said.splitlines() if line.strip()))
+    accepted = kubectl.dry_run(yaml_text(list(rendered.objects.values())), namespace=namespace)
+    note("\n".join(f"the cluster accepts {line}" for line in accepted.splitlines() if line.strip()))
 
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -97,7 +97,7 @@ def destination(loaded: Loaded, *, name: str | None, out: Path | None) -> Path:
     if file == loaded.file or (file.exists() and _before(file) is None):
         raise UsageError(f"{file} already exists, and tune did not write it", hint="--name OTHER")
     beside = [folder / f"{loaded.file.stem}.yaml" for folder in (file.parent, *profile_folders())]
-    if next((one for one in beside if one.is_file()), None) != loaded.file:
+    if next((file for file in beside if file.is_file()), None) != loaded.file:
         raise UsageError(
             f"a profile in {file.parent} cannot extend {loaded.file}, which is neither there nor with other profiles",
             hint=f"--out {loaded.file.parent}/{file.name}",
@@ -146,12 +146,12 @@ def _tuned(name: str, choice: Choice, measured: Profile, document: Mapping[str, 
         why=choice.why,
         k_by_load=[
             TunedLoad(
-                concurrency=one.concurrency,
-                k=one.k,
-                tokens_per_second=round(one.tokens_per_second, 3),
-                times=round(one.times, 4),
+                concurrency=load.concurrency,
+                k=load.k,
+                tokens_per_second=round(load.tokens_per_second, 3),
+                times=round(load.times, 4),
             )
-            for one in choice.loads
+            for load in choice.loads
         ],
         gpu=machine.get("gpu") or [],
         driver=machine.get("driver"),
@@ -174,11 +174,11 @@ def _check(file: Path, text: str, digest: str) -> None:
     draft = file.with_name(f".{file.name}.new") / file.name
     try:
         write_whole(draft, text, mode=0o600)
-        found = load_profile(str(draft), folders=(file.parent, *profile_folders())).profile
+        profile = load_profile(str(draft), folders=(file.parent, *profile_folders())).profile
     finally:
         draft.unlink(missing_ok=True)
         draft.parent.rmdir()
-    if settings_digest(found) != digest:
+    if settings_digest(profile) != digest:
         raise ProfileError(
             f"{file} was not written: as a profile it would not run what was measured (a relative path in --set?)"
         )
@@ -201,8 +201,8 @@ def remark(loaded: Loaded, engine: EngineName) -> str | None:
     try:
         facts = resolve(loaded, engine, cached(loaded.profile, engine)).facts()
     except (GemmaspecError, OSError) as error:
-        said = error.message if isinstance(error, GemmaspecError) else str(error.strerror)
-        return f"warning: {when}; cannot tell whether this is still what was measured: {said}"
+        problem = error.message if isinstance(error, GemmaspecError) else str(error.strerror)
+        return f"warning: {when}; cannot tell whether this is still what was measured: {problem}"
     differs = list(dict.fromkeys(_differences(tuned, loaded, facts)))
     if not differs:
         return f"{when}: machine, image, vLLM and models are those that were measured"
@@ -215,14 +215,14 @@ def remark(loaded: Loaded, engine: EngineName) -> str | None:
 
 def _differences(tuned: Tuned, loaded: Loaded, facts: Mapping[str, str]) -> Iterator[str]:
     gpus = nvidia.gpus()
-    names = [one.name for one in gpus]
+    names = [gpu.name for gpu in gpus]
     if names != tuned.gpu:
         yield _moved("the GPU", ", ".join(tuned.gpu) or "none", ", ".join(names) or "none")
     elif gpus and gpus[0].driver != tuned.driver:
         yield _moved("the driver", tuned.driver or "unknown", gpus[0].driver or "unknown")
     for name in dict.fromkeys((*tuned.ran, *facts)):
         if name not in _MOVES and tuned.ran.get(name) != facts.get(name):
-            yield _moved(_WORDS.get(name, name), *(_short(one.get(name)) for one in (tuned.ran, facts)))
+            yield _moved(_WORDS.get(name, name), *(_short(side.get(name)) for side in (tuned.ran, facts)))
     if tuned.settings != settings_digest(loaded.profile):
         yield "its settings are not those that were measured (--set, or the profile that it extends)"
 

@@ -91,12 +91,12 @@ def choose(name: str, to: str | None) -> KnownGood:
     """Return the stack to roll back to. Raises UsageError if there is none."""
     goods = knowngood.known_goods(name)
     if to:
-        found = [good for good in goods if good.id == to or good.key == to]
+        matching = [good for good in goods if good.id == to or good.key == to]
     else:
         now = current(name)
-        found = [good for good in goods if good.key != now]
-    if found:
-        return found[0]
+        matching = [good for good in goods if good.key != now]
+    if matching:
+        return matching[0]
     known = ", ".join(good.id for good in goods) or "none"
     wanted = f"with the id {to}" if to else "other than the current one"
     raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
@@ -268,8 +268,8 @@ def _without_speed(request: UpRequest, engine: Engine, told: Told, start: Start,
 
 
 def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:
-    if said := tuned.remark(loaded, start.engine):
-        told.note(said)
+    if remark := tuned.remark(loaded, start.engine):
+        told.note(remark)
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:

@@ -60,8 +60,8 @@ def endpoint(name: str | None) -> Endpoint:
     if name is None:
         names = stacks.names_of_stacks()
         if len(names) != 1:
-            said = f"several profiles were started: {', '.join(names)}" if names else "no profile was started here"
-            raise UsageError(said, hint="gemmaspec connect openai NAME" if names else "gemmaspec up")
+            problem = f"several profiles were started: {', '.join(names)}" if names else "no profile was started here"
+            raise UsageError(problem, hint="gemmaspec connect openai NAME" if names else "gemmaspec up")
         name = names[0]
     started = stacks.find(name)
     server, profile = started.server, None
@@ -101,15 +101,15 @@ def _filled(template: str, to: Endpoint) -> str:
 
 def warnings(client: str, to: Endpoint) -> list[str]:
     """Return what the client needs and the profile does not give."""
-    said = []
+    warnings = []
     if CLIENTS[client].agent and not to.tools:
-        said.append(
+        warnings.append(
             f"{CLIENTS[client].title} calls tools, and {to.name} has no tool parser: "
             "set chat: {tool_call_parser: gemma4, template: gemma4} in its profile"
         )
     if CLIENTS[client].agent and to.context and to.context < 32768:
-        said.append(f"{CLIENTS[client].title} sends long prompts, and {to.name} takes {to.context} tokens")
-    return said
+        warnings.append(f"{CLIENTS[client].title} sends long prompts, and {to.name} takes {to.context} tokens")
+    return warnings
 
 
 def _jinja() -> Environment:

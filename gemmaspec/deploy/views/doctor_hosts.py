@@ -55,8 +55,8 @@ def doctor_hosts(profile: str | None, *, overrides: Sequence[str] = ()) -> Exami
     }
     done = together(calls, seconds=_BOUND_S)
     readings = [_read(host, done[host.name]) for host in fleet.hosts]
-    hub = [one for one in models_of(loaded.profile) if not one.local] if loaded else []
-    revisions = {one.model: one.revision if is_commit(one.revision) else None for one in hub}
+    hub = [model for model in models_of(loaded.profile) if not model.local] if loaded else []
+    revisions = {model.model: model.revision if is_commit(model.revision) else None for model in hub}
     image = loaded.profile.image if loaded else None
     eager = bool(loaded and command_of(loaded.profile).switched("--enforce-eager"))
     return ExaminedHosts(
@@ -66,10 +66,10 @@ def doctor_hosts(profile: str | None, *, overrides: Sequence[str] = ()) -> Exami
     )
 
 
-def _read(host: Host, found: HostReading | GemmaspecError) -> HostReading:
-    if isinstance(found, HostReading):
-        return found
-    return HostReading(host=host, problem=failed(host.name, found.message, found.hint))
+def _read(host: Host, reading: HostReading | GemmaspecError) -> HostReading:
+    if isinstance(reading, HostReading):
+        return reading
+    return HostReading(host=host, problem=failed(host.name, reading.message, reading.hint))
 
 
 def _reading(host: Host, node: Node, loaded: Loaded | None) -> HostReading:
@@ -91,7 +91,7 @@ def _inside(engine: DockerEngine, loaded: Loaded, reading: HostReading) -> HostR
     profile = loaded.profile
     home = profile.caches.huggingface
     cache = on_host(home, state=state_dir()) if home else None
-    models = [one.model for one in models_of(profile) if not one.local]
+    models = [model.model for model in models_of(profile) if not model.local]
     why = ""
     for folder in (cache, None) if cache else (None,):
         try:

@@ -39,8 +39,8 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
     if subject.loaded is None:
         import psutil
 
-        found = psutil.virtual_memory()
-        yield memory_row(found.total, found.available)
+        memory = psutil.virtual_memory()
+        yield memory_row(memory.total, memory.available)
         return
     if subject.runs_now:
         yield skipped("memory", f"{subject.loaded.profile.name} is running and has its memory")
@@ -65,7 +65,7 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 def _fix(answer: Fit, profile: str) -> str:
     """Return the first change that makes it fit."""
-    change = next((one.change for one in answer.advice if one.starts), None)
+    change = next((advice.change for advice in answer.advice if advice.starts), None)
     return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
 
 

@@ -201,9 +201,9 @@ def image(subject: DoctorSubject) -> Iterator[CheckResult]:
         pulled = f"{profile.image} is not on this machine; `up` will pull it"
         yield failed("image", why.message, why.hint) if why else warning("image", pulled, _pull(subject))
     else:
-        found = subject.image.digest or f"{subject.image.id}, built on this machine"
+        digest = subject.image.digest or f"{subject.image.id}, built on this machine"
         versions = f", vllm {subject.versions.vllm}" if subject.versions else ""
-        yield ok("image", f"{profile.image} is {found}{versions}")
+        yield ok("image", f"{profile.image} is {digest}{versions}")
         yield from _locked_image(subject)
 
 
@@ -222,10 +222,10 @@ def runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Check the process engine's environment."""
     if subject.loaded is None or subject.uses_docker:
         return
-    found = subject.versions
-    if found:
-        yield ok("runtime", f"vllm {found.vllm}, torch {found.torch}, transformers {found.transformers}")
-        facts = {f"versions.{name}": version for name, version in found.model_dump().items()}
+    versions = subject.versions
+    if versions:
+        yield ok("runtime", f"vllm {versions.vllm}, torch {versions.torch}, transformers {versions.transformers}")
+        facts = {f"versions.{name}": version for name, version in versions.model_dump().items()}
         for change in moved(subject.lock.facts(), facts) if subject.lock else ():
             yield warning("locked runtime", str(change), f"gemmaspec lock {_profile(subject)}")
     elif subject.loaded.profile.runtime.python:
@@ -238,14 +238,14 @@ def runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
 def gpu(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Check the GPU, what it cannot do in this vLLM, and the driver."""
     wanted = MACHINES[subject.profile.machine].compute_capability if subject.profile else None
-    found = subject.gpus
-    yield gpu_row(found, wanted=subject.wants_gpu, capability=wanted)
-    if found is None or (subject.profile and not subject.wants_gpu):
+    gpus = subject.gpus
+    yield gpu_row(gpus, wanted=subject.wants_gpu, capability=wanted)
+    if gpus is None or (subject.profile and not subject.wants_gpu):
         return
     facts = facts_for(subject.vllm.partition("+")[0]) if subject.vllm else None
-    if row := capability_row(found.capabilities[0] if found.capabilities else None, facts):
+    if row := capability_row(gpus.capabilities[0] if gpus.capabilities else None, facts):
         yield row
-    yield driver_row(found, require=_required(subject), **_cuda(subject))
+    yield driver_row(gpus, require=_required(subject), **_cuda(subject))
 
 
 def _required(subject: DoctorSubject) -> str | None:

@@ -35,10 +35,10 @@ class Explained:
 
 def explain(asked: str) -> tuple[Explained, ...]:
     """Return what a code or a word means; several if it is used for several things. Raises UsageError for none."""
-    found = tuple(one for look in _LOOKS for one in look(asked.strip()))
-    if not found:
+    explained = tuple(entry for look in _LOOKS for entry in look(asked.strip()))
+    if not explained:
         raise UsageError(f"{asked!r} is not a known code or word{_near(asked)}", hint="gemmaspec explain")
-    return found
+    return explained
 
 
 def names() -> Mapping[str, tuple[str, ...]]:
@@ -51,7 +51,7 @@ def names() -> Mapping[str, tuple[str, ...]]:
         "words": tuple(WORDS),
         "patch states and findings of inspect": tuple(dict.fromkeys(word for words, _ in _rows() for word in words)),
         "failures": tuple(_failures()),
-        "smoke checks": tuple(one.id for one in CHECKS),
+        "smoke checks": tuple(check.id for check in CHECKS),
         "lint codes": tuple(sorted(CODES)),
     }
 
@@ -59,7 +59,7 @@ def names() -> Mapping[str, tuple[str, ...]]:
 def _near(asked: str) -> str:
     from gemmaspec.profile.meant import nearest
 
-    near = nearest(asked, (one for of_kind in names().values() for one in of_kind))
+    near = nearest(asked, (name for of_kind in names().values() for name in of_kind))
     return f"; did you mean {near}?" if near else ""
 
 
@@ -76,14 +76,14 @@ def _of_lint(asked: str) -> Iterator[Explained]:
 
 def _of_exit(asked: str) -> Iterator[Explained]:
     number = re.fullmatch(r"(?:exit (?:code )?)?(\d+)", asked)
-    said = [said for _, code, said in _exits() if number and code == number[1]]
-    if said:
-        yield Explained(name=f"exit code {number and number[1]}", kind="exit code", text="; ".join(said))
+    meanings = [meaning for _, code, meaning in _exits() if number and code == number[1]]
+    if meanings:
+        yield Explained(name=f"exit code {number and number[1]}", kind="exit code", text="; ".join(meanings))
 
 
 def _exits() -> list[tuple[str, str, str]]:
-    found = [(name, code, said) for name, code, said in _EXIT.findall(errors.__doc__ or "")]
-    return [("", "0", "success"), *found]
+    exits = [(name, code, meaning) for name, code, meaning in _EXIT.findall(errors.__doc__ or "")]
+    return [("", "0", "success"), *exits]
 
 
 def _of_failure(asked: str) -> Iterator[Explained]:
@@ -94,8 +94,8 @@ def _of_failure(asked: str) -> Iterator[Explained]:
 def _failures() -> Mapping[str, str]:
     from gemmaspec.ready.known_failures import KILLED, known_failures
 
-    found = [one.finding for one in (*known_failures(None), KILLED)]
-    return {one.code: f"{one.message}\n{one.fix}" for one in found}
+    findings = [failure.finding for failure in (*known_failures(None), KILLED)]
+    return {finding.code: f"{finding.message}\n{finding.fix}" for finding in findings}
 
 
 def _of_page(asked: str) -> Iterator[Explained]:
@@ -119,9 +119,9 @@ def _of_smoke(asked: str) -> Iterator[Explained]:
         return
     from gemmaspec.smoke.catalogue import CHECKS
 
-    for one in CHECKS:
-        if one.id == asked.upper():
-            yield Explained(name=one.id, kind="check of smoke", text=f"{one.name}\n{one.fix}")
+    for check in CHECKS:
+        if check.id == asked.upper():
+            yield Explained(name=check.id, kind="check of smoke", text=f"{check.name}\n{check.fix}")
 
 
 def _of_patch(asked: str) -> Iterator[Explained]:
@@ -149,5 +149,5 @@ def _page(name: str) -> str:
 
 def _section(page: str, title: str) -> str | None:
     """Return what follows `title` in a heading, and the text below it, without links."""
-    found = re.search(rf"^### {title}: ([^\n]*?)(?: \{{#\w+\}})?\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
-    return _LINK.sub(r"\1", f"{found[1]}\n{found[2].strip()}") if found else None
+    section = re.search(rf"^### {title}: ([^\n]*?)(?: \{{#\w+\}})?\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+    return _LINK.sub(r"\1", f"{section[1]}\n{section[2].strip()}") if section else None

@@ -59,15 +59,15 @@ def garbage(*, volumes: bool, note: Callable[[str], None]) -> Iterator[Garbage]:
         yield from look(before, note)
 
 
-def free(one: Garbage) -> None:
+def free(piece: Garbage) -> None:
     """Remove it. Raises EnvironmentMissing if that fails."""
-    path = Path(one.name)
+    path = Path(piece.name)
     try:
-        if one.kind == "volume":
-            _remove_volume(one)
-        elif one.kind == "runtime":
+        if piece.kind == "volume":
+            _remove_volume(piece)
+        elif piece.kind == "runtime":
             remove_folder(path)
-        elif one.kind in ("known-good", "prompts"):
+        elif piece.kind in ("known-good", "prompts"):
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
@@ -114,9 +114,9 @@ def _known_good(before: float, _note: Callable[[str], None]) -> Iterator[Garbage
 def _logs(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
     stacks_folder = state_dir() / "stacks"
     for path in sorted([*stacks_folder.glob("*/failed.log"), *stacks_folder.glob("*/run/server.log.1")]):
-        found = path.lstat()
-        if found.st_mtime < before:
-            yield Garbage(kind="log", name=str(path), bytes=found.st_size, why="the log of an earlier start")
+        stat = path.lstat()
+        if stat.st_mtime < before:
+            yield Garbage(kind="log", name=str(path), bytes=stat.st_size, why="the log of an earlier start")
 
 
 def _prompts(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
@@ -150,23 +150,23 @@ def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
 
 def _known_nodes(note: Callable[[str], None]) -> list[Node]:
     """Return the machines of fleet.yaml, and those that stacks of this state folder were started on."""
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     with contextlib.suppress(UsageError):  # there is no fleet.yaml
         try:
-            found |= {node.docker: node for node in nodes_of(load_fleet().hosts)}
+            nodes |= {node.docker: node for node in nodes_of(load_fleet().hosts)}
         except ProfileError as error:
             note(f"{error.message}; the volumes of its hosts were not checked")
     for record in _records():
         with contextlib.suppress(UnreadableFile):
             started = records.read(stacks.Started, record)
-            found = {**{node.docker: node for node in (started.server.nodes if started else ())}, **found}
-    return list(found.values())
+            nodes = {**{node.docker: node for node in (started.server.nodes if started else ())}, **nodes}
+    return list(nodes.values())
 
 
-def _remove_volume(one: Garbage) -> None:
+def _remove_volume(piece: Garbage) -> None:
     from gemmaspec.engine import image as volumes
 
-    volumes.remove(one.name, one.node)
+    volumes.remove(piece.name, piece.node)
 
 
 def _size(folder: Path) -> int:

@@ -44,7 +44,7 @@ class RouterStatus:
     @property
     def serving(self) -> int:
         """How many replicas get requests."""
-        return sum(said == GETS for said in self.routed.values())
+        return sum(state == GETS for state in self.routed.values())
 
 
 GETS = "gets requests"
@@ -84,24 +84,24 @@ def replicas_status(name: str) -> list[Status]:
 
 def routers_status() -> Sequence[RouterStatus]:
     """Return the status of every router that was started here; a record that cannot be read is left out."""
-    found = []
+    statuses = []
     for name in groups.names():
         try:
-            found.append(router_status(name))
+            statuses.append(router_status(name))
         except GemmaspecError:
             continue
-    return found
+    return statuses
 
 
 def _routed(group: Group) -> dict[str, str]:
-    said = {}
+    states = {}
     for name in group.members:
         started = stacks.read_stack(name)
         if started is None:
             continue
-        one = group.router.routing.look(groups.place_of(started.server, started.replica or 0))
-        said[name] = (GETS if one.healthy else "unhealthy") if one.inside else "taken out"
-    return said
+        server = group.router.routing.look(groups.place_of(started.server, started.replica or 0))
+        states[name] = (GETS if server.healthy else "unhealthy") if server.inside else "taken out"
+    return states
 
 
 _LAST_WORDS_S: Final = 3.0
@@ -145,7 +145,7 @@ class _Shared:
 
 
 def watch_all(
-    found: Sequence[Watched], *, interval: float, restart: Restart, tell: Callable[[WatchLine], None]
+    watches: Sequence[Watched], *, interval: float, restart: Restart, tell: Callable[[WatchLine], None]
 ) -> None:
     """Look at every server until Ctrl-C, and restart those that a look asks for, one at a time.
 
@@ -153,8 +153,8 @@ def watch_all(
     """
     shared = _Shared(interval, tell, power())
     threads = [
-        threading.Thread(target=partial(_looks, one, shared), name=one.started.server.name, daemon=True)
-        for one in found
+        threading.Thread(target=partial(_looks, watch, shared), name=watch.started.server.name, daemon=True)
+        for watch in watches
     ]
     for thread in threads:
         thread.start()
@@ -167,8 +167,8 @@ def watch_all(
         until = time.monotonic() + _LAST_WORDS_S
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        for one in found:
-            one.tellers.finish(_LAST_WORDS_S)
+        for watch in watches:
+            watch.tellers.finish(_LAST_WORDS_S)
 
 
 def _restarted(shared: _Shared, restart: Restart) -> None:
@@ -186,25 +186,25 @@ def _restarted(shared: _Shared, restart: Restart) -> None:
     asked.done.set()
 
 
-def _looks(one: Watched, shared: _Shared) -> None:
+def _looks(watch: Watched, shared: _Shared) -> None:
     try:
         while not shared.over.is_set():
             began = time.monotonic()
-            for line in look(one, power_w=shared.power_w, restart=shared.restart, interval=shared.interval):
+            for line in look(watch, power_w=shared.power_w, restart=shared.restart, interval=shared.interval):
                 shared.say(line)
             shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
     except BaseException as error:
         shared.asked.put(error)
 
 
-def test_event(found: Sequence[Watched]) -> list[tuple[str, str]]:
+def test_event(watches: Sequence[Watched]) -> list[tuple[str, str]]:
     """Tell the receivers of each stack that they are tested, and return what went wrong, by the stack's name.
 
     A stack that tells nobody is named too.
     """
     wrong = []
-    for one in found:
-        name, to = one.started.server.name, one.tellers
+    for watch in watches:
+        name, to = watch.started.server.name, watch.tellers
         event = {"stack": name, "kind": "test", "begins": True, "reason": "gemmaspec watch --test-webhook"}
         if not (to.command or to.url):
             wrong.append((name, "neither watch.hook nor watch.webhook is set, and GEMMASPEC_WEBHOOK is not exported"))

@@ -132,7 +132,7 @@ def moved_keys(now: Sequence[str], then: Sequence[str]) -> Iterator[str]:
 
 def _flags(words: Sequence[str]) -> dict[str, str]:
     """Return the flags of a command with their values; `--no-x` is `--x` set to false."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         if not word.startswith("--") or word == "--":
             continue
@@ -140,8 +140,8 @@ def _flags(words: Sequence[str]) -> dict[str, str]:
         if not equals and following and not following.startswith("--"):
             value = following
         turned_off = flag.startswith("--no-") and not value
-        found[f"--{flag.removeprefix('--no-')}" if turned_off else flag] = "false" if turned_off else value or "true"
-    return found
+        flags[f"--{flag.removeprefix('--no-')}" if turned_off else flag] = "false" if turned_off else value or "true"
+    return flags
 
 
 def _difference(now: Sequence[str], then: Sequence[str]) -> str:
@@ -152,8 +152,8 @@ def _difference(now: Sequence[str], then: Sequence[str]) -> str:
 def _image(runs: Runs, server: Server) -> Moved | None:
     if not (runs.image and server.image):
         return None
-    found = image_identity(server.image)
-    now = found.id if found else NONE
+    identity = image_identity(server.image)
+    now = identity.id if identity else NONE
     return Moved("image", runs.image, now) if now != runs.image else None
 
 
@@ -164,11 +164,11 @@ _COMMAND_S: Final = 30
 
 def address(configured: str | None) -> str | None:
     """Return where events are posted to: $GEMMASPEC_WEBHOOK, else the profile's. Raises UsageError for a wrong one."""
-    found = os.environ.get(VARIABLE)
-    if not found:
+    address = os.environ.get(VARIABLE)
+    if not address:
         return configured
     try:
-        return webhook(found)
+        return webhook(address)
     except ValueError as error:
         raise UsageError(f"{VARIABLE} {error}") from None
 
@@ -199,7 +199,7 @@ class Tellers:
 def tried(command: Sequence[str], url: str | None, event: Mapping[str, Any]) -> list[str]:
     """Hand an event on once, and return what went wrong."""
     wrong = [_run(command, json.dumps(event)) if command else None, post(url, event) if url else None]
-    return [one for one in wrong if one]
+    return [problem for problem in wrong if problem]
 
 
 def _run(command: Sequence[str], document: str) -> str | None:
@@ -208,8 +208,8 @@ def _run(command: Sequence[str], document: str) -> str | None:
             command, input=document, text=True, capture_output=True, timeout=_COMMAND_S, check=False, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = "took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error.strerror)
-        return f"{command[0]}: {said}"
+        problem = "took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error.strerror)
+        return f"{command[0]}: {problem}"
     return f"{command[0]} ended with exit code {done.returncode}" if done.returncode else None
 
 
@@ -223,8 +223,8 @@ def of(started: Started, event: Event, engine: Engine | None = None) -> tuple[st
             return observe.in_report(engine.report(started.server))
         plan = (read_regular(started.server.folder / "plan.json") or b"").decode(errors="replace")
         lines = observe.log_of(engine, started.server)
-        found = observe.suspicion({"plan.json": plan}, lines, StartFailed(event.reason)) if lines else None
-        return found.named if found else ()
+        suspicion = observe.suspicion({"plan.json": plan}, lines, StartFailed(event.reason)) if lines else None
+        return suspicion.named if suspicion else ()
     return ()
 
 

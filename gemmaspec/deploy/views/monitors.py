@@ -39,7 +39,7 @@ def available() -> int:
     """
     free = 0
     with contextlib.suppress(EnvironmentMissing):
-        free = sum(one.free or 0 for one in nvidia.gpus())
+        free = sum(gpu.free or 0 for gpu in nvidia.gpus())
     return int(psutil.virtual_memory().available) + free
 
 
@@ -92,7 +92,7 @@ def prometheus(names: Sequence[str]) -> str:
     """
     started = [stacks.find(name) for name in each_of(names)] if names else _not_stopped()
     targets = [
-        {"targets": [urlsplit(one.server.base_url).netloc], "labels": {"stack": one.server.name}} for one in started
+        {"targets": [urlsplit(run.server.base_url).netloc], "labels": {"stack": run.server.name}} for run in started
     ]
     return _yaml(
         {
@@ -116,7 +116,7 @@ def _template(name: str) -> str:
 
 def _not_stopped() -> list[Started]:
     """Return all stacks but those that gemmaspec itself stopped: an alert for one of them would tell nothing."""
-    return [one for one in stacks.started_stacks() if not one.was_undone and one.outcome != "stopped"]
+    return [stack for stack in stacks.started_stacks() if not stack.was_undone and stack.outcome != "stopped"]
 
 
 def _yaml(value: Mapping[str, object]) -> str:
@@ -129,10 +129,10 @@ def llama_swap(names: Sequence[str]) -> str:
     llama-swap expects a command that runs as long as the server does, so the log is followed after `up`.
     Raises UsageError for an unknown profile, or for none.
     """
-    profiles = [load_profile(name) for name in names or [one.profile for one in stacks.started_stacks()]]
+    profiles = [load_profile(name) for name in names or [stack.profile for stack in stacks.started_stacks()]]
     if not profiles:
         raise UsageError("no profile was named, and none was started here", hint="gemmaspec connect llama-swap NAME")
-    return _yaml({"healthCheckTimeout": _START_S, "models": {one.profile.name: _swapped(one) for one in profiles}})
+    return _yaml({"healthCheckTimeout": _START_S, "models": {each.profile.name: _swapped(each) for each in profiles}})
 
 
 def _swapped(loaded: Loaded) -> dict[str, object]:

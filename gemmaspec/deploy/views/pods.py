@@ -46,22 +46,22 @@ def pods(profile: str | None, *, namespace: str | None) -> list[PodStatus]:
     Raises what the cluster's answer raises: EnvironmentMissing without kubectl or cluster.
     """
     wanted = selector(profile) if profile else {"app.kubernetes.io/name": "gemmaspec"}
-    found = kubectl.pods(",".join(f"{key}={value}" for key, value in wanted.items()), namespace=namespace)
-    return compared([_looked_at(pod) for pod in found])
+    listed = kubectl.pods(",".join(f"{key}={value}" for key, value in wanted.items()), namespace=namespace)
+    return compared([_looked_at(pod) for pod in listed])
 
 
-def compared(found: Sequence[PodStatus]) -> list[PodStatus]:
+def compared(statuses: Sequence[PodStatus]) -> list[PodStatus]:
     """Return the same pods with what differs: each from its plan, and each from the first one with that plan."""
     first: dict[tuple[str, str], PodStatus] = {}
     result = []
-    for one in found:
-        if one.report is None:
-            result.append(one)
+    for status in statuses:
+        if status.report is None:
+            result.append(status)
             continue
-        told = one.pod.annotations.get(PLAN_ANNOTATION, "")
-        before = first.setdefault((one.profile, told), one)
-        findings = [*_against_plan(one, told), *(_against(one, before) if before is not one else [])]
-        result.append(replace(one, findings=tuple(findings)))
+        told = status.pod.annotations.get(PLAN_ANNOTATION, "")
+        before = first.setdefault((status.profile, told), status)
+        findings = [*_against_plan(status, told), *(_against(status, before) if before is not status else [])]
+        result.append(replace(status, findings=tuple(findings)))
     return result
 
 
@@ -84,32 +84,32 @@ def _word(pod: Pod) -> Word:
     return "unknown" if pod.phase == "Unknown" else "starting"
 
 
-def _against_plan(one: PodStatus, told: str) -> list[str]:
-    runs = str((one.report or {}).get("plan_sha256", ""))
+def _against_plan(status: PodStatus, told: str) -> list[str]:
+    runs = str((status.report or {}).get("plan_sha256", ""))
     return [] if runs == told else [f"it runs the plan {runs[:12] or '?'}, its annotation says {told[:12] or 'none'}"]
 
 
-def _against(one: PodStatus, other: PodStatus) -> list[str]:
+def _against(status: PodStatus, other: PodStatus) -> list[str]:
     """Return what two pods with one plan do not share: the same tag may be two images."""
-    own, others = _facts(one.report or {}), _facts(other.report or {})
+    facts, others = _facts(status.report or {}), _facts(other.report or {})
     return [
-        f"{what} is {own.get(what, 'missing')[:12]}, and {others.get(what, 'missing')[:12]} in {other.pod.name}"
-        for what in sorted({*own, *others})
-        if own.get(what) != others.get(what)
+        f"{what} is {facts.get(what, 'missing')[:12]}, and {others.get(what, 'missing')[:12]} in {other.pod.name}"
+        for what in sorted({*facts, *others})
+        if facts.get(what) != others.get(what)
     ]
 
 
 def _facts(report: Mapping[str, Any]) -> dict[str, str]:
     """Return what must be alike: the version, and the sha256 of every patched file. A report is hostile input."""
     vllm = report.get("vllm")
-    found = {"vllm": str(vllm.get("version"))} if isinstance(vllm, dict) else {}
+    facts = {"vllm": str(vllm.get("version"))} if isinstance(vllm, dict) else {}
     patches = report.get("patches")
     for patch in patches if isinstance(patches, list) else []:
         files = patch.get("files") if isinstance(patch, dict) else None
         for file in files if isinstance(files, list) else []:
             if isinstance(file, dict):
-                found[str(file.get("path"))] = str(file.get("sha256_after") or file.get("sha256_before"))
-    return found
+                facts[str(file.get("path"))] = str(file.get("sha256_after") or file.get("sha256_before"))
+    return facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def _folders() -> Iterator[tuple[str, Path, str]]:
     yield "known good", state / "known-good", "stacks to roll back to"
     yield "runtimes", state / "runtimes", "Python environments of the process engine"
     yield "own profiles", own_folder(), "your profiles and their locks"
-    for index, folder in enumerate(one for one in profile_folders() if one not in (own_folder(), data.PROFILES)):
+    for index, folder in enumerate(path for path in profile_folders() if path not in (own_folder(), data.PROFILES)):
         yield f"more profiles {index + 1}", folder, "from GEMMASPEC_PROFILES"
     yield "shipped profiles", data.PROFILES, "do not edit; extend one with: gemmaspec profile new"
     for folder in data.patch_folders()[1:]:

@@ -101,7 +101,7 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
     offer = _offer(started, loaded, key, reference=bool(reference), long="S19" in request.only)
     left_out = _left_out(request, loaded.profile)
-    asked = [one for one in checks if one.id not in left_out and not skipped(one, offer)]
+    asked = [check for check in checks if check.id not in left_out and not skipped(check, offer)]
     asks = [(check, ask) for check in asked for ask in check.asks(offer)]
     seconds = budget_s(asked, offer, tokens_per_second=_SPEED)
     progress.note(
@@ -110,11 +110,12 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     )
     began = time.monotonic()
     answers = _answers(request, server, key, [ask for _, ask in asks], together=offer.together, progress=progress)
-    by_check: dict[str, dict[str, ChatAnswer]] = {one.id: {} for one in asked}
+    by_check: dict[str, dict[str, ChatAnswer]] = {check.id: {} for check in asked}
     for (check, ask), answer in zip(asks, answers, strict=True):
         by_check[check.id][ask.key] = answer
     rows = tuple(
-        _row(one, offer, server, by_check.get(one.id), reference, left_out=left_out.get(one.id)) for one in checks
+        _row(check, offer, server, by_check.get(check.id), reference, left_out=left_out.get(check.id))
+        for check in checks
     )
     vllm = offer.versions[0] if offer.versions else None
     verdict = verdict_of(rows, at=stacks.now(), since=started.since, vllm=vllm)
@@ -128,9 +129,9 @@ def _left_out(request: SmokeRequest, profile: Profile) -> Mapping[str, str]:
     named = profile.smoke.checks
     if named is None or request.only:
         return {}
-    own = {one.id for one in chosen(only=named, skip=())}
+    checks = {check.id for check in chosen(only=named, skip=())}
     why = f"the profile leaves it out{f': {profile.smoke.why}' if profile.smoke.why else ''}"
-    return {one.id: why for one in CHECKS if one.id not in own}
+    return {check.id: why for check in CHECKS if check.id not in checks}
 
 
 def _answers(
@@ -182,7 +183,7 @@ def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool
         lacks.add(Need.REFERENCE)
     if not long:
         lacks.add(Need.LONG)
-    found = [one for one in (_version(server, key), _reported(started)) if one]
+    versions = [version for version in (_version(server, key), _reported(started)) if version]
     return Offer(
         model=server.model,
         lacks=frozenset(lacks),
@@ -190,7 +191,7 @@ def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool
         max_len=model.max_model_len or Offer.max_len,
         entry_tokens=_entry_tokens(server, key),
         stored_length=_stored_length(loaded),
-        versions=tuple(dict.fromkeys(found)),
+        versions=tuple(dict.fromkeys(versions)),
     )
 
 
@@ -199,8 +200,8 @@ def _entry_tokens(server: Server, key: str | None) -> float:
     with contextlib.suppress(GemmaspecError):
         asked = {"model": server.model, "prompt": book(_ENTRIES)}
         reply = exchange(server.base_url, "/tokenize", body=asked, timeout_s=_LOOK_S, api_key=key)
-        found = reply.json() if reply.status == 200 else None
-        count = found.get("count") if isinstance(found, dict) else None
+        document = reply.json() if reply.status == 200 else None
+        count = document.get("count") if isinstance(document, dict) else None
         if isinstance(count, int) and count > _ENTRIES:
             return count / _ENTRIES
     return Offer.entry_tokens
@@ -229,12 +230,12 @@ def _stored_length(loaded: Loaded) -> float | None:
     with contextlib.suppress(GemmaspecError):  # a damaged file is as good as none here; `predict` names it
         rows = measurements.of_plan(measurements.own_rows(loaded), measurements.taken_by(loaded.profile))
     k = spec.k_at(1)  # smoke asks one at a time what it counts
-    own = [one.tokens_per_step for one in rows if one.method == spec.method and one.k == k and not one.by_lot]
-    if own:
-        return statistics.median(own)
+    lengths = [row.tokens_per_step for row in rows if row.method == spec.method and row.k == k and not row.by_lot]
+    if lengths:
+        return statistics.median(lengths)
     named = profile.measured if k == (spec.num_speculative_tokens or 0) else ()
-    published = (one for one in named if one.acceptance_length and not (one.target or one.draft))
-    return next((one.acceptance_length for one in published), None)
+    published = (cell for cell in named if cell.acceptance_length and not (cell.target or cell.draft))
+    return next((cell.acceptance_length for cell in published), None)
 
 
 def _version(server: Server, key: str | None) -> str | None:
@@ -253,8 +254,8 @@ def _reported(started: Started) -> str | None:
     return None
 
 
-def _release(found: Any) -> str | None:
-    version = found.get("version") if isinstance(found, dict) else None
+def _release(document: Any) -> str | None:
+    version = document.get("version") if isinstance(document, dict) else None
     return printable(version)[:80].partition("+")[0] if isinstance(version, str) and version else None
 
 
@@ -279,7 +280,7 @@ def _reference(request: SmokeRequest) -> Reference:
             server=there, api_key=key, together=TOGETHER, request_s=request.request_s, run_s=request.run_s
         )
         answers = ask_all(asking, asks, on_answer=lambda _: None)
-        return {one.key: answer for one, answer in zip(asks, answers, strict=True)}
+        return {ask.key: answer for ask, answer in zip(asks, answers, strict=True)}
 
     return ask
 
@@ -298,16 +299,16 @@ def _row(
         return SmokeRow(id=check.id, name=check.name, word="skipped", counts=check.counts, seen=why)
     asks = check.asks(offer)
     other = reference(asks) if reference and Need.REFERENCE in check.needs else {}
-    found = judged(check, Received(offer=offer, asks=asks, answers=answers, reference=other))
-    ask = next((one for one in asks if one.key == found.key), None)
+    verdict = judged(check, Received(offer=offer, asks=asks, answers=answers, reference=other))
+    ask = next((ask for ask in asks if ask.key == verdict.key), None)
     return SmokeRow(
         id=check.id,
         name=check.name,
-        word=found.word,
+        word=verdict.word,
         counts=check.counts,
-        seen=redact(printable(found.seen)),
-        curl=_curl(check, ask, server) if ask and found.word == "fail" else None,
-        fix=fix_of(check, found.word),
+        seen=redact(printable(verdict.seen)),
+        curl=_curl(check, ask, server) if ask and verdict.word == "fail" else None,
+        fix=fix_of(check, verdict.word),
     )
 
 

@@ -108,34 +108,34 @@ def status(name: str | None) -> list[Status]:
 
 def each(names: Sequence[str], *, whole: bool) -> list[Status]:
     """Return the status of each of these stacks; `whole` with what its log says."""
-    return together([partial(_seen, one, whole=whole) for one in names], at_once=AT_ONCE)
+    return together([partial(_seen, name, whole=whole) for name in names], at_once=AT_ONCE)
 
 
 def _seen(name: str, *, whole: bool) -> Status:
     return _with_log(_with_verdicts(_status(name)), alone=whole)
 
 
-def _with_log(found: Status, *, alone: bool) -> Status:
+def _with_log(status: Status, *, alone: bool) -> Status:
     """Return the status with what the log says; without `alone` it is read only for the graphs of a GPU."""
-    if not found.running:
-        return found
-    log = of_running(found.started) if alone else None
-    lost = graphs_lost(found.started, log) if found.word == "ready" else None
-    found = dataclasses.replace(found, logged=log or found.logged, graphs=lost)
+    if not status.running:
+        return status
+    log = of_running(status.started) if alone else None
+    lost = graphs_lost(status.started, log) if status.word == "ready" else None
+    status = dataclasses.replace(status, logged=log or status.logged, graphs=lost)
     if lost is None or not lost.hurts:
-        return found
+        return status
     why = f"it drafts without CUDA graphs ({lost.modes.words()})"
-    return dataclasses.replace(found, word="degraded", why=why, next=lost.next)
+    return dataclasses.replace(status, word="degraded", why=why, next=lost.next)
 
 
-def _with_verdicts(found: Status) -> Status:
-    down = found.state.status in ("absent", "unknown")
-    engine = None if down else stacks.engine_of(found.started)
-    last = last_verdicts(found.started, engine)
-    if found.running and (hang := hang_of(found.started, last)):
-        follow = f"gemmaspec restart {found.started.server.name}"
-        found = dataclasses.replace(found, word="unknown", why=hang, next=follow)
-    return dataclasses.replace(found, last=last, nodes=_nodes(found.started))
+def _with_verdicts(status: Status) -> Status:
+    down = status.state.status in ("absent", "unknown")
+    engine = None if down else stacks.engine_of(status.started)
+    last = last_verdicts(status.started, engine)
+    if status.running and (hang := hang_of(status.started, last)):
+        follow = f"gemmaspec restart {status.started.server.name}"
+        status = dataclasses.replace(status, word="unknown", why=hang, next=follow)
+    return dataclasses.replace(status, last=last, nodes=_nodes(status.started))
 
 
 def _nodes(started: Started) -> tuple[NodeStatus, ...]:
@@ -323,12 +323,12 @@ def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tu
 
 def _changes(engine: Engine, started: Started) -> tuple[ChangedFile, ...]:
     """Return the differences from each rank's report, with its host where there are several."""
-    found: list[ChangedFile] = []
+    changes: list[ChangedFile] = []
     for host, rank, server in seats(engine, started.server):
         report = rank.report(server)
-        for one in compare(server, rank, report) if report else ():
-            found.append(dataclasses.replace(one, detail=f"on {host}: {one.detail}") if host else one)
-    return tuple(found)
+        for change in compare(server, rank, report) if report else ():
+            changes.append(dataclasses.replace(change, detail=f"on {host}: {change.detail}") if host else change)
+    return tuple(changes)
 
 
 def _counters(started: Started) -> Counters | None:

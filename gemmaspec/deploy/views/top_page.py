@@ -45,15 +45,15 @@ class Top:
 
         Raises UsageError if a name was not started on this machine.
         """
-        found = [stacks.find(name) for name in each_of(names)] if names else stacks.started_stacks()
-        self._watched = [_Watched(started=one) for one in found]
+        watched = [stacks.find(name) for name in each_of(names)] if names else stacks.started_stacks()
+        self._watched = [_Watched(started=stack) for stack in watched]
         self._gpus = _gpu_names()
 
     def look(self) -> Board:
         """Read every stack once. The column of a stack that does not answer shows why."""
         return Board(
             at=time.time(),
-            views=tuple(together([partial(_view, one) for one in self._watched], at_once=AT_ONCE)),
+            views=tuple(together([partial(_view, watched) for watched in self._watched], at_once=AT_ONCE)),
             gpus=self._loads(),
             memory_available=psutil.virtual_memory().available,
         )
@@ -79,7 +79,7 @@ class Top:
 
 def _gpu_names() -> tuple[str, ...]:
     try:
-        return tuple(one.name for one in nvidia.gpus())
+        return tuple(gpu.name for gpu in nvidia.gpus())
     except EnvironmentMissing:
         return ()
 
@@ -125,14 +125,14 @@ def _report(started: Started) -> dict[str, Any] | None:
 
 
 def _version(report: dict[str, Any] | None) -> str | None:
-    found = report.get("vllm") if report else None
-    return str(found["version"])[:40] if isinstance(found, dict) and "version" in found else None
+    version = report.get("vllm") if report else None
+    return str(version["version"])[:40] if isinstance(version, dict) and "version" in version else None
 
 
 def _patches(report: dict[str, Any] | None) -> tuple[str, ...]:
     """Return the patches that the launcher applied or found applied."""
-    found = report.get("patches") if report else None
-    rows = found if isinstance(found, list) else []
+    patches = report.get("patches") if report else None
+    rows = patches if isinstance(patches, list) else []
     return tuple(
         str(row["patch"])[:80]
         for row in rows
@@ -233,12 +233,12 @@ class _Handler(BaseHTTPRequestHandler):
         hosts, origins = self.headers.get_all("Host", []), self.headers.get_all("Origin", [])
         names = self._own_names()
         site = self.headers.get("Sec-Fetch-Site", "none")
-        own = (
+        same_origin = (
             len(hosts) == 1
             and hosts[0] in names
-            and all(one in [f"http://{name}" for name in names] for one in origins)
+            and all(origin in [f"http://{name}" for name in names] for origin in origins)
         )
-        return own and (site in ("none", "same-origin") or self.headers.get("Sec-Fetch-Mode") == "navigate")
+        return same_origin and (site in ("none", "same-origin") or self.headers.get("Sec-Fetch-Mode") == "navigate")
 
     def _own_names(self) -> tuple[str, ...]:
         """Return the accepted Host headers, which exclude other names that point here (DNS rebinding)."""

@@ -111,8 +111,8 @@ def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: floa
     `window_s` and `hang_s`, in seconds, go before those of the profiles.
     Raises UsageError if a name was not started on this machine or its profile is no longer valid.
     """
-    found = [stacks.find(name) for name in each_of(names)] if names else list(stacks.started_stacks())
-    return [_watched(started, window_s, hang_s) for started in found]
+    started_all = [stacks.find(name) for name in each_of(names)] if names else list(stacks.started_stacks())
+    return [_watched(started, window_s, hang_s) for started in started_all]
 
 
 def _watched(started: Started, window_s: float | None, hang_s: float | None) -> Watched:
@@ -139,7 +139,7 @@ def _watched(started: Started, window_s: float | None, hang_s: float | None) -> 
 def _reference(loaded: Loaded) -> Reference | None:
     """Return the step times that bench has kept for this profile; None without any for k = 0 and for its own method."""
     spec = loaded.profile.speculative
-    found: dict[tuple[int, int], list[float]] = defaultdict(list)
+    times: dict[tuple[int, int], list[float]] = defaultdict(list)
     rows: Sequence[Row] = ()
     with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
         rows = measurements.own_rows(loaded)
@@ -148,11 +148,11 @@ def _reference(loaded: Loaded) -> Reference | None:
     prompts = Prompts(rows, min((row.step for row in rows), default=1.0))  # a draft shortens none of their time
     for row in rows:
         if row.method == NONE or (spec and row.method == spec.method):
-            found[row.k, row.concurrency].append(prompts.decoding(row)[0])
-    drafts = {k for k, _ in found}
+            times[row.k, row.concurrency].append(prompts.decoding(row)[0])
+    drafts = {k for k, _ in times}
     if len(drafts) < 2 or 0 not in drafts:
         return None
-    return Reference(seconds={at: statistics.median(times) for at, times in found.items()})
+    return Reference(seconds={at: statistics.median(times) for at, times in times.items()})
 
 
 def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
@@ -212,7 +212,7 @@ def _attested(stack: Watched) -> Sequence[Event]:
     if stack.attested_of == stack.faults.starts:
         return ()
     try:
-        found = [
+        rows = [
             (f"{host}: " if host else "", report["attested"])
             for host, engine, server in seats(stacks.engine_of(stack.started), stack.started.server)
             if (report := engine.report(server)) and "attested" in report
@@ -220,8 +220,8 @@ def _attested(stack: Watched) -> Sequence[Event]:
     except GemmaspecError:  # whether it runs is judged elsewhere
         return ()
     stack.attested_of = stack.faults.starts
-    stack.attested = "; ".join(f"{host}{row['text']}" for host, row in found)
-    wrong = "; ".join(f"{host}{row['text']}" for host, row in found if row["state"] != "attested")
+    stack.attested = "; ".join(f"{host}{row['text']}" for host, row in rows)
+    wrong = "; ".join(f"{host}{row['text']}" for host, row in rows if row["state"] != "attested")
     return stack.faults.judged(FaultKind.REPLACED, wrong, over="every process runs the patched functions again")
 
 
@@ -231,8 +231,8 @@ def _graphs(stack: Watched) -> Sequence[Event]:
         return ()
     stack.graphs_of = stack.faults.starts
     lost = graphs_lost(stack.started) if stack.started.server.speculates else None
-    said = f"{lost}; next: {lost.next}" if lost and lost.hurts else ""
-    return stack.faults.judged(FaultKind.GRAPHS, said, over="it has CUDA graphs")
+    sentence = f"{lost}; next: {lost.next}" if lost and lost.hurts else ""
+    return stack.faults.judged(FaultKind.GRAPHS, sentence, over="it has CUDA graphs")
 
 
 def _read(stack: Watched) -> Sample:
@@ -287,8 +287,8 @@ def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator
             stack.since.pop(event.kind, None)
         done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
         speed = hooks.of(stack.started, event, stack.engine) if event.begins else ()
-        said = [event.reason, done.note, hooks.sentence(stack.started.server.name, speed)]
-        reason = "; ".join(part for part in said if part)
+        parts = [event.reason, done.note, hooks.sentence(stack.started.server.name, speed)]
+        reason = "; ".join(part for part in parts if part)
         stack.last = f"{event.kind}: {done.note}" if done.note else stack.last
         yield _line(stack, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
         _hand_on(stack, event, reason)
