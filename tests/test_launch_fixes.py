@@ -87,9 +87,10 @@ def test_where_a_line_stands_that_the_patch_removes_nobody_is_asked(place: Place
 def test_a_probe_that_gives_no_answer_closes_nothing(
     place: Place, probe: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(launch, "PROBE_S", 5.0)
+    origins = launch.load_next_to_this(launch.ORIGINS)
+    monkeypatch.setattr(origins, "PROBE_S", 5.0)
     monkeypatch.setattr(launch.sys, "executable", str(place.python))
-    found = launch.probed(probe, place.package, {})
+    found = origins.probed(probe, place.package, tmp_path, {})
     assert (found["state"], says in found["seen"]) == ("failed", True), found
     result = launch.PatchResult(launch.build(launch.Patch, {**patch_of(), "probe": probe}, "x"), "conflict", "all", ())
     (again,) = launch.by_behaviour([result], place.package, tmp_path, {})

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.engine.kubectl import parse_attested
-from gemmaspec.launcher import launch, origins
+from gemmaspec.launcher import origins
 from tests.attesting import FOR_S, SERVE, attested, said, served, serving_place, until, write_doors, write_program
 from tests.launching import CORE, Place, patch_of, plan_of, write_package
 
@@ -282,10 +282,8 @@ def test_an_interpreter_that_says_nothing_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_program_that_cannot_be_asked_is_refused_where_the_profile_refuses_drift(tmp_path: Path) -> None:
-    target = origins.Target("vllm.a", "/vllm/a.py", "0" * 64, True, True, ())
-    attestation = launch.Attestation(origins, [target], tmp_path)
-    attestation.drift = "refuse"
-    with pytest.raises(launch.LaunchError) as error:
-        attestation._warn_unasked("/bin/vllm")
+    target = origins.Target("vllm.a", "/vllm/a.py", b"", (), True, True)
+    with pytest.raises(origins.Refused) as error:
+        origins.Attestation([target], tmp_path).refuse_unasked("/bin/vllm", "refuse", print)
     assert error.value.code == 5
     assert "required patch is in: vllm.a" in "\n".join(error.value.lines)

@@ -21,18 +21,17 @@ from __future__ import annotations
 
 import argparse
 import ast
-import bisect
 import builtins
 import contextlib
 import fcntl
 import functools
 import hashlib
 import importlib.util
+import itertools
 import json
 import operator
 import os
 import re
-import shlex
 import shutil
 import stat
 import sys
@@ -54,14 +53,8 @@ PLAN_LIMIT = 16 * 1024 * 1024  # bytes
 FILE_LIMIT = 4 * 1024 * 1024  # bytes; more than twice vLLM's largest Python file
 LEFT_OUT = "left-out"  # the state of a speed patch without which the server starts
 FITS = ("applies", "drifted", "applied", "superseded", "not-needed", LEFT_OUT)
-SIGNS = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+SIGNS = {"<": operator.lt, "<=": operator.le, "==": operator.eq}
+SIGNS |= {"!=": operator.ne, ">": operator.gt, ">=": operator.ge}
 NUMBER = r"\d{1,9}(?:\.\d{1,9})*"
 BOUND = re.compile(rf"(>=|<=|==|!=|>|<)({NUMBER})")
 UNFINISHED = re.compile(rf"{NUMBER}\.?(?:dev|rc|a|b)\d*")  # a build made before the release of the same number
@@ -82,27 +75,6 @@ RANK_FACTS = "rank_facts.py"  # beside this file: what a rank on several machine
 ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
 # Beside this file: what answers origins.py, and what runs inside vLLM.
 ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
-PROBE_S = 300.0  # a probe imports vLLM, which takes a minute from a cold disk
-PROBE_SAYS = "gemmaspec-probe:"
-PROBE_NEEDS = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
-PROBE_SETS = dict.fromkeys(("VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE", "OMP_NUM_THREADS"), "1")
-PROBE_SETS |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "VLLM_PLUGINS": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-PROBE_RUNS = """
-import json, os, sys
-package, names = sys.argv[1], {}
-try:
-    exec(compile(sys.stdin.read(), "probe.py", "exec"), names)
-    is_open, seen = names["probe"]()
-    found = {"state": "open" if is_open else "closed", "seen": str(seen)}
-    places = {os.path.realpath(one.__file__ or "") for name, one in list(sys.modules.items())
-              if name.partition(".")[0] == "vllm" and getattr(one, "__file__", None)}
-    if not places or any(not one.startswith(os.path.realpath(package) + os.sep) for one in places):
-        found = {"state": "failed", "seen": "it imported another vllm"}
-except BaseException as error:
-    found = {"state": "failed", "seen": f"{type(error).__name__}: {error}"}
-print("\\ngemmaspec-probe:" + json.dumps(found), flush=True)
-os._exit(0)
-"""
 
 
 class LaunchError(Exception):
@@ -157,7 +129,6 @@ class Hunk:
 
     @property
     def in_string(self) -> bool:
-        """Whether the first line begins inside a string."""
         return self.function != self.scope
 
     @property
@@ -170,7 +141,6 @@ class Hunk:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The new lines that are not old ones."""
         return tuple(line for line in self.new if line not in self.old)
 
 
@@ -194,7 +164,6 @@ class Surroundings:
     """Whether the hunk is the first code of its function, so that the line above is the function's own."""
 
     def __post_init__(self) -> None:
-        """Check the length of the rows, because they are split into marks by length."""
         check(MARKS.fullmatch(self.above) and MARKS.fullmatch(self.below), "above or below is not a row of marks")
         check(len(self.again) == 2, "again is not two numbers")
 
@@ -210,7 +179,6 @@ class Known:
     places: tuple[Surroundings, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check counts and digests, because they are compared with those of the installed files."""
         check(len(self.places) in (0, len(self.lines)), "there must be one known place per known line")
         digests = (self.before, self.after) if self.after else (self.before,)
         check(all(DIGEST.fullmatch(digest) for digest in digests), "before or after is not a sha256")
@@ -226,7 +194,6 @@ class FileEdit:
     known: tuple[Known, ...] = ()
 
     def __post_init__(self) -> None:
-        """Require hunks, because a file without any would count as applied."""
         check_path(self.path)
         check(self.hunks, "there are no hunks")
         counts = {len(entry.lines) for entry in self.known if entry.after}
@@ -242,7 +209,6 @@ class Variant:
     files: tuple[FileEdit, ...]
 
     def __post_init__(self) -> None:
-        """Require that each file is edited once."""
         check_specifier(self.specifier)
         check(
             self.files and len({edit.path for edit in self.files}) == len(self.files),
@@ -260,7 +226,6 @@ class Rule:
     tree: str
 
     def __post_init__(self) -> None:
-        """Require a scope and a digest."""
         check_path(self.path)
         check(self.scope, "scope is empty: a rule is about a function or class")
         check(TREE.fullmatch(self.tree) and self.release, "tree is not a digest, or has no release")
@@ -295,7 +260,6 @@ class Patch:
     """The text of its probe.py, which says whether the bug is there; "" for none."""
 
     def __post_init__(self) -> None:
-        """Require variants, because a patch without any would never be needed."""
         check(self.purpose in ("defect", "speed"), f"purpose {self.purpose!r} is not defect or speed")
         check(self.purpose == "defect" or not self.required, "a speed patch cannot be required")
         check(self.runner in ("any", "v1", "v2"), f"runner {self.runner!r} is not any, v1 or v2")
@@ -304,8 +268,6 @@ class Patch:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole plan."""
-
     schema: int
     profile: str
     gemmaspec: str
@@ -313,10 +275,8 @@ class Plan:
     patches: tuple[Patch, ...]
     sha256: str
     drift: str = "warn"
-    """sha256 of the scheduler that goes with it; "" when k stays as it was started."""
 
     def __post_init__(self) -> None:
-        """Require unique ids, because they identify the patches."""
         check(self.drift in ("warn", "refuse"), f"drift {self.drift!r} is not warn or refuse")
         check(len({patch.id for patch in self.patches}) == len(self.patches), "a patch is listed twice")
         purposes = [patch.purpose for patch in self.patches]
@@ -385,7 +345,6 @@ def type_hints(kind: Any) -> dict[str, Any]:
 
 
 def check(condition: object, message: str) -> None:
-    """Raise ValueError unless the condition holds."""
     if not condition:
         raise ValueError(message)
 
@@ -461,11 +420,9 @@ class Source:
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
         self._words: dict[int, tuple[str, ...]] = {}
         self._marks: dict[int, str] = {}
-        self._strings: dict[int, frozenset[int]] = {}
 
     @cached_property
     def lines(self) -> list[bytes]:
-        """The lines without their endings."""
         return [line.rstrip(b"\r\n") for line in self.raw]
 
     @cached_property
@@ -482,17 +439,25 @@ class Source:
 
     @cached_property
     def writes(self) -> list[Any]:
-        """What may bind a name of the file from elsewhere in it; `X.f = wrap(X.f)` may not."""
-        found = [node for node in ast.walk(self.tree) if is_write(node)]
-        kept = [
-            node for one in found if isinstance(one, ast.Assign) for node in one.targets if is_wrapped(node, one.value)
-        ]
-        return [node for node in found if not isinstance(node, ast.Assign) and node not in kept]
+        """What may bind a name of the file from elsewhere: global, X.name = …, setattr(…), globals()["name"] = ….
+
+        `X.f = wrap(X.f)` is none.
+        """
+        nodes = list(ast.walk(self.tree))
+        sets = [node for node in nodes if isinstance(node, (ast.Attribute, ast.Subscript))]
+        kept = [node for one in nodes if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute)
+                for node in one.targets if is_wrapped(node, one.value)]  # fmt: skip
+        written = [node for node in sets if not isinstance(node.ctx, ast.Load) and node not in kept]
+        return [*written, *(node for node in nodes if isinstance(node, (ast.Global, ast.Call)))]
+
+    @cached_property
+    def _inside(self) -> frozenset[int]:
+        rows = (line.decode(self.encoding) + "\n" for line in self.lines)
+        return frozenset(rows_in_strings(rows))
 
     def is_inside(self, index: int) -> bool:
         """Return whether a line begins inside a string. Raise one of UNREADABLE if the file is not valid Python."""
-        number = bisect.bisect_right(self._begins, index) - 1
-        return number >= 0 and index in self._inside(number)
+        return index in self._inside
 
     def words(self, index: int) -> tuple[str, ...]:
         """Return the words of a line; none if it begins inside a string, because then it is text."""
@@ -508,20 +473,8 @@ class Source:
                 self._marks[index] = line_mark(self.words(index))
         return [(index, self._marks[index]) for index in range(begin, end) if self._marks[index]]
 
-    @cached_property
-    def _begins(self) -> list[int]:
-        """The line indices at which top-level statements begin."""
-        nodes = self.tree.body
-        return [first_line(node) - 1 if hasattr(node, "decorator_list") else node.lineno - 1 for node in nodes]
-
-    def _inside(self, number: int) -> frozenset[int]:
-        """Return the lines that begin inside a string, from one top-level statement up to the next."""
-        if number not in self._strings:
-            end = self._begins[number + 1] if number + 1 < len(self._begins) else len(self.lines)
-            begin = self._begins[number]
-            rows = (line.decode(self.encoding) + "\n" for line in self.lines[begin:end])
-            self._strings[number] = frozenset(begin + row for row in rows_in_strings(rows))
-        return self._strings[number]
+    def text(self, begin: int, end: int) -> tuple[str, ...]:
+        return tuple(line.decode(self.encoding, "replace") for line in self.lines[begin:end])
 
     def spans(self, scope: str) -> list[tuple[int, int]]:
         """Return where the scope is defined, as half-open ranges of line indices; empty if it is not defined."""
@@ -587,8 +540,8 @@ def defined_in(node: ast.AST) -> Iterator[Any]:
 
 
 def first_line(node: Any) -> int:
-    """Return the line at which a definition begins, including its decorators."""
-    return int(min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]))
+    """Return the line at which a statement begins, including its decorators."""
+    return int(min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))]))
 
 
 def quietly(function: Callable[..., T], *arguments: object) -> T:
@@ -622,7 +575,6 @@ def stream(lines: Iterable[Sequence[str]]) -> list[str]:
 
 
 def occurrences(wanted: Sequence[str], among: Sequence[str]) -> int:
-    """Return how often these words occur in sequence."""
     return f"\0{chr(0).join(among)}\0".count(f"\0{chr(0).join(wanted)}\0") if wanted else 0
 
 
@@ -676,6 +628,9 @@ def is_text(node: Any) -> bool:
 
 # Names that are bound again
 
+INSIDE = ("__code__", "__defaults__", "__kwdefaults__")  # what a function does, bound inside it
+SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")
+
 
 def rebound(source: Source, hunk: Hunk, place: Found) -> list[tuple[str, int]]:
     """Return the patched names that the file binds again, each with a line: code that is not patched may run."""
@@ -691,15 +646,14 @@ def rebound(source: Source, hunk: Hunk, place: Found) -> list[tuple[str, int]]:
     scopes.add(hunk.function or scope_at(tree, first, last))
     found = {one for scope in scopes - {""} for one in bound_again(source, scope, last)}
     used = {word for line in hunk.added for word in words(line) if hasattr(builtins, word)}
-    found |= {one for one in source.bound if one[0] in used}
-    return sorted(found, key=lambda one: one[1])
+    return sorted(found | {one for one in source.bound if one[0] in used}, key=lambda one: one[1])
 
 
 def scope_at(tree: ast.AST, first: int, last: int) -> str:
     """Return the qualified name of the innermost function or class that holds some lines; "" for none."""
     for node in defined_in(tree):
         if first_line(node) <= first and last <= node.end_lineno:
-            return f"{node.name}.{inner}" if (inner := scope_at(node, first, last)) else str(node.name)
+            return ".".join(filter(None, (node.name, scope_at(node, first, last))))
     return ""
 
 
@@ -723,9 +677,7 @@ def bound_again(source: Source, scope: str, last: int) -> Iterator[tuple[str, in
             break
         yield from ((path, line) for line in remade(source, node, parts[number + 1 :]))
         holder = node  # type: ignore[assignment]
-    for write in source.writes:
-        if (isinstance(write, ast.Global) and parts[0] in write.names) or sets_name(write, parts):
-            yield scope, write.lineno
+    yield from ((scope, write.lineno) for write in source.writes if may_bind(write, parts))
 
 
 def remade(source: Source, holder: ast.ClassDef, inside: Sequence[str]) -> Iterator[int]:
@@ -734,19 +686,11 @@ def remade(source: Source, holder: ast.ClassDef, inside: Sequence[str]) -> Itera
     for maker in makers if inside else ():
         named = next((one.id for one in ast.walk(maker) if isinstance(one, ast.Name)), "")
         for node in definitions(source.tree, f"{named}.__init_subclass__" if maker in holder.bases else named):
-            if any(speaks_of(one, inside[0]) for one in ast.walk(node)):
-                yield maker.lineno
-
-
-def speaks_of(node: ast.AST, name: str) -> bool:
-    """Return whether a node defines a name, sets it, or has it as a keyword or text."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return node.name == name
-    if isinstance(node, ast.Attribute):
-        return node.attr == name and not isinstance(node.ctx, ast.Load)
-    if isinstance(node, ast.keyword):
-        return node.arg == name
-    return isinstance(node, ast.Constant) and node.value == name
+            for one in ast.walk(node):
+                loads = isinstance(getattr(one, "ctx", None), ast.Load)
+                said = [getattr(one, field, None) for field in ("name", "arg", "value", "attr")]
+                if inside[0] in said and not (loads and isinstance(one, ast.Attribute)):
+                    yield maker.lineno
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -754,18 +698,19 @@ def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
 
     Definitions do not count.
     """
+    name: str | None = None
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         return
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        yield node.id, node.lineno
+        name = node.id
     elif isinstance(node, ast.alias):
-        yield (node.asname or node.name).partition(".")[0], getattr(node, "lineno", 0)
-    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
-        yield node.name, node.lineno
-    elif isinstance(node, ast.MatchMapping) and node.rest:
-        yield node.rest, node.lineno
+        name = (node.asname or node.name).partition(".")[0]
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
+        name = node.rest if isinstance(node, ast.MatchMapping) else node.name
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "exec":
-        yield "*", node.lineno
+        name = "*"
+    if name:
+        yield name, getattr(node, "lineno", 0)
     for child in ast.iter_child_nodes(node):
         if not (isinstance(node, ast.Assign) and child in node.targets and is_wrapped(child, node.value)):
             yield from bindings(child)
@@ -779,43 +724,26 @@ def is_wrapped(target: ast.AST, value: ast.AST) -> bool:
     return ast.unparse(argument) == ast.unparse(target) or is_wrapped(target, argument)
 
 
-INSIDE = ("__code__", "__defaults__", "__kwdefaults__")  # what a function does, bound inside it
-SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")
-
-
-def is_write(node: ast.AST) -> bool:
-    """Return whether a node may bind a name from elsewhere: global, X.name = …, setattr(…), globals()["name"] = …."""
-    if isinstance(node, ast.Attribute):
-        return not isinstance(node.ctx, ast.Load)
-    if isinstance(node, ast.Subscript):
-        return not isinstance(node.ctx, ast.Load) and is_namespace(node.value)
-    if isinstance(node, ast.Call):
-        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        spaces = called in ("update", "pop", "__setitem__") and is_namespace(getattr(node.func, "value", None))
-        return called in SETTERS or spaces
-    return isinstance(node, ast.Global) or (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute))
-
-
-def sets_name(node: Any, parts: Sequence[str]) -> bool:
+def may_bind(node: Any, parts: Sequence[str]) -> bool:
     """Return whether one of a file's `writes` may set or delete the name that ends in these parts."""
     name = parts[-1]
+    if isinstance(node, ast.Global):
+        return parts[0] in node.names
     if isinstance(node, ast.Attribute):
         held = node.value
         own = isinstance(held, ast.Name) and held.id in ("cls", "self") and len(parts) == 1
         inside = node.attr in INSIDE and name in (getattr(held, "id", ""), getattr(held, "attr", ""))
         return inside or (node.attr == name and not own)
     if isinstance(node, ast.Subscript):
-        return not isinstance(node.slice, ast.Constant) or node.slice.value == name
-    if not isinstance(node, ast.Call):
-        return False
-    if is_namespace(getattr(node.func, "value", None)):
-        return True
+        return is_namespace(node.value) and (not isinstance(node.slice, ast.Constant) or node.slice.value == name)
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if called not in SETTERS:
+        return called in ("update", "pop", "__setitem__") and is_namespace(getattr(node.func, "value", None))
     values = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
     if name not in values:  # a name that is not written out may be any one of the object
         owner = node.args[0] if node.args else None
         return not values and isinstance(owner, ast.Name) and owner.id in parts[:-1]
-    wrapped = len(node.args) == 3 and is_wrapped(ast.Attribute(node.args[0], name, ast.Load()), node.args[2])
-    return not wrapped
+    return not (len(node.args) == 3 and is_wrapped(ast.Attribute(node.args[0], name, ast.Load()), node.args[2]))
 
 
 def is_namespace(node: ast.AST | None) -> bool:
@@ -834,6 +762,7 @@ class Found:
 
     `index` is a line index. `lines` are the changed lines of the function, counted from 1. `stands`: the file has old
     lines that the hunk removes. `trace`: the file has the new lines, but at a place that no known release has.
+    `decorated`: decorators that no known release has stand between the place and its definition's first line.
     """
 
     state: str
@@ -846,7 +775,6 @@ class Found:
     since: str = ""
     lines: tuple[int, ...] | None = None
     decorated: bool = False
-    """Whether decorators that no known release has stand between the place and its definition's first line."""
 
 
 def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: int = 0) -> Found:
@@ -855,90 +783,182 @@ def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: i
     `known` has the places of the number-th hunk. Without known places the lines alone decide. `applies`: the old lines
     occur once. `applied`: the new lines occur once and the old lines nowhere else.
     """
-    spans = source.spans(hunk.function)
-    if not spans:
-        detail = f"the file does not define {hunk.function}"
-        return Found("conflict", None, detail, expected=hunk.old)
-    olds, news = (code_places(source, block, spans, hunk) for block in (hunk.old, hunk.new))
-    slack = len(hunk.new) - len(hunk.old)
-    done = len(news) == 1 and all(news[0] <= old <= news[0] + slack for old in olds)
-    stands = bool(olds) and hunk.takes_away and not done
-    rows = [(entry.vllm[-1], entry.places[number]) for entry in reversed(known) if entry.places]
-    if done:
-        return seen_in(hunk, source, spans, rows, news[0])
-    if len(olds) == 1:
-        return replace(seen_out(hunk, source, spans, rows, olds[0]), stands=stands)
-    scope = hunk.function or "the file"
-    if olds:
-        detail = f"the old lines occur {len(olds)} times in {scope}: lines {', '.join(str(old + 1) for old in olds)}"
-        return Found("ambiguous", olds[0], detail, expected=hunk.old, stands=stands)
-    if otherwise_in(hunk, source, spans, rows):
-        return Found("applied", spans[0][0], f"{scope} already has the patch, formatted differently")
-    return nowhere(hunk, source, spans)
+    return Search(hunk, source, known, number).found()
 
 
-def code_places(source: Source, block: Sequence[str], spans: Sequence[tuple[int, int]], hunk: Hunk) -> list[int]:
-    """Return where a block begins in code, or inside a string for a hunk that was made inside one."""
-    return [index for index in source.places(block, spans) if source.is_inside(index) == hunk.in_string]
+class Search:
+    """One hunk in one file: `spans` is where its scope is, `rows` its places in known releases, the newest first."""
 
+    def __init__(self, hunk: Hunk, source: Source, known: Sequence[Known], number: int) -> None:
+        self.hunk, self.source = hunk, source
+        self.scope = hunk.function or "the file"
+        self.spans = source.spans(hunk.function)
+        self.rows = [(entry.vllm[-1], entry.places[number]) for entry in reversed(known) if entry.places]
 
-def seen_in(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
-) -> Found:
-    """Decide on new lines that occur once.
+    @cached_property
+    def digest(self) -> str:
+        return function_digest(self.source, self.hunk)
 
-    They count as applied at the place of a known release or in a function that is known to be patched.
-    """
-    if not rows or otherwise_in(hunk, source, spans, rows):
-        return Found("applied", index)
-    size = len(hunk.new)
-    if len(spans) == 1 and any(is_place(source, spans, index, size, place) for _, place in rows):
-        return Found("applied", index)
-    return replace(misplaced(hunk, source, spans, index, "the new lines"), trace=True)
+    @property
+    def is_patched(self) -> bool:
+        """Whether the function has the syntax tree of a patched release, whatever its blanks and comments."""
+        one = self.hunk.function and len(self.spans) == 1
+        return bool(one) and any(place.patched and place.patched == self.digest for _, place in self.rows)
 
+    def places(self, block: Sequence[str]) -> list[int]:
+        """Return where a block begins in code, or inside a string for a hunk that was made inside one."""
+        inside = self.hunk.in_string
+        return [index for index in self.source.places(block, self.spans) if self.source.is_inside(index) == inside]
 
-def seen_out(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
-) -> Found:
-    """Decide on old lines that occur once: they apply at the place of a known release, the newest first."""
-    if not rows:
-        return Found("applies", index)
-    if not hunk.in_string and otherwise_in(hunk, source, spans, rows):
-        return Found("applied", index, f"{hunk.function} already has the patch, formatted differently")
-    if not hunk.in_string and is_added(hunk, source, spans):
-        scope = hunk.function or "the file"
-        detail = f"{scope} already has the lines to add, formatted differently or at another place"
-        return Found("conflict", index, detail, expected=hunk.new)
-    size, digest = len(hunk.old), function_digest(source, hunk)
-    drifted: Found | None = None
-    for vllm, place in sorted(rows, key=lambda row: row[1].function != digest):  # the same function first
-        if len(spans) == 1 and is_place(source, spans, index, size, place):
-            if is_unchanged(source, spans, index, size, place, digest):
+    def found(self) -> Found:
+        hunk = self.hunk
+        if not self.spans:
+            return Found("conflict", None, f"the file does not define {hunk.function}", expected=hunk.old)
+        olds, news = self.places(hunk.old), self.places(hunk.new)
+        slack = len(hunk.new) - len(hunk.old)
+        if len(news) == 1 and all(news[0] <= old <= news[0] + slack for old in olds):
+            return self.seen_in(news[0])
+        stands = bool(olds) and hunk.takes_away
+        if len(olds) == 1:
+            return replace(self.seen_out(olds[0]), stands=stands)
+        if olds:
+            lines = ", ".join(str(old + 1) for old in olds)
+            detail = f"the old lines occur {len(olds)} times in {self.scope}: lines {lines}"
+            return Found("ambiguous", olds[0], detail, expected=hunk.old, stands=stands)
+        if self.is_patched:
+            return Found("applied", self.spans[0][0], f"{self.scope} already has the patch, formatted differently")
+        return self.nowhere()
+
+    def seen_in(self, index: int) -> Found:
+        """Decide on new lines that occur once.
+
+        They count as applied at the place of a known release or in a function that is known to be patched.
+        """
+        size = len(self.hunk.new)
+        if not self.rows or self.is_patched or any(self.is_place(index, size, place) for _, place in self.rows):
+            return Found("applied", index)
+        return replace(self.misplaced(index, "the new lines"), trace=True)
+
+    def seen_out(self, index: int) -> Found:
+        """Decide on old lines that occur once: they apply at the place of a known release, the newest first."""
+        if not self.rows:
+            return Found("applies", index)
+        if not self.hunk.in_string and self.is_patched:
+            return Found("applied", index, f"{self.scope} already has the patch, formatted differently")
+        if not self.hunk.in_string and self.is_added():
+            detail = f"{self.scope} already has the lines to add, formatted differently or at another place"
+            return Found("conflict", index, detail, expected=self.hunk.new)
+        fits = [row for row in self.rows if self.is_place(index, len(self.hunk.old), row[1])]
+        for vllm, place in fits:
+            if self.is_unchanged(index, place):
                 return Found("applies", index, since=vllm)
-            drifted = drifted or Found(
-                "applies", index, since=vllm, lines=changed_lines(source, spans, index, size, place)
-            )
-    found = drifted or by_name(hunk, source, spans, rows, index)
-    return found or misplaced(hunk, source, spans, index, "the old lines")
+        for vllm, place in fits:
+            return Found("applies", index, since=vllm, lines=self.changed_lines(index, place))
+        return self.by_name(index) or self.misplaced(index, "the old lines")
 
+    def by_name(self, index: int) -> Found | None:
+        """Return the place of a hunk that begins with a statement whose name only this statement binds, as drifted.
 
-def by_name(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]], index: int
-) -> Found | None:
-    """Return the place of a hunk that begins with a statement whose name only this statement binds, as drifted.
-
-    The name says which place is meant, so a copy of the code near it does not hide it, nor do new decorators.
-    """
-    top = named_statement(hunk, source, index) if len(spans) == 1 else None
-    if top is None:
+        The name says which place is meant, so a copy of the code near it does not hide it, nor do new decorators.
+        """
+        top = named_statement(self.hunk, self.source, index) if len(self.spans) == 1 else None
+        if top is None:
+            return None
+        begin = first_line(top) - 1
+        for vllm, place in self.rows:
+            sides = (begin, -1, place.above), (index + len(self.hunk.old), 1, place.below)
+            if any(likeness(self.source, self.spans, edge, step, cut(row))[0] for edge, step, row in sides):
+                lines = self.changed_lines(index, place)
+                return Found("applies", index, since=vllm, lines=lines, decorated=begin < index)
         return None
-    size, begin = len(hunk.old), first_line(top) - 1 if hasattr(top, "decorator_list") else index
-    for vllm, place in rows:
-        sides = (begin, -1, place.above), (index + size, 1, place.below)
-        if any(likeness(source, spans, edge, step, cut(known))[0] for edge, step, known in sides):
-            lines = changed_lines(source, spans, index, size, place)
-            return Found("applies", index, since=vllm, lines=lines, decorated=begin < index)
-    return None
+
+    def misplaced(self, index: int, what: str) -> Found:
+        """Return the result for lines that occur once, but possibly at the wrong place."""
+        state, detail = "conflict", f"the file has {what}, but in a context that no known release has"
+        if len(self.spans) > 1:
+            lines = ", ".join(str(begin + 1) for begin, _ in self.spans)
+            state, detail = "ambiguous", f"{self.scope} is defined {len(self.spans)} times: lines {lines}"
+        return Found(state, index, detail, self.hunk.old, self.source.text(max(0, index - 2), index + 3))
+
+    def is_added(self) -> bool:
+        """Return whether somebody already added the words: the scope has them more often than the old lines do."""
+        added = stream(map(words, self.hunk.added))
+        there = stream(self.source.words(index) for begin, end in self.spans for index in range(begin, end))
+        return occurrences(added, there) > occurrences(added, stream(map(words, self.hunk.old)))
+
+    def is_place(self, index: int, size: int, place: Surroundings) -> bool:
+        """Return whether some lines have the context that the hunk had in a release.
+
+        The next line of code above and below must be the same. No longer run of either side may occur elsewhere in the
+        scope than it did in that release, because then somebody copied code. One side must match better here than
+        anywhere else.
+        """
+        if len(self.spans) > 1 or (place.inside and place.inside != enclosing(self.source, self.spans, index)):
+            return False  # lines that were left over in another branch
+        sides = [(index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1])]
+        if place.head:
+            marks = dict(self.source.marks(*self.spans[0]))
+            if list(marks.values()).count(marks.get(index, "")) > 1:
+                return False  # a line and its copy, whatever their comments: one of them may be a left-over
+            del sides[0]
+        unique = False
+        for edge, step, known, again in sides:
+            here, elsewhere = likeness(self.source, self.spans, edge, step, cut(known))
+            if not here or elsewhere > max(again, 1):
+                return False
+            unique = unique or here > elsewhere
+        return unique
+
+    def is_unchanged(self, index: int, place: Surroundings) -> bool:
+        """Return whether the function, or the context in a whole file, is unchanged since a release."""
+        if self.digest:
+            return self.digest == place.function
+        sides = (index, -1, cut(place.above)), (index + len(self.hunk.old), 1, cut(place.below))
+        return all(likeness(self.source, self.spans, *side)[0] == len(side[2]) for side in sides)
+
+    def changed_lines(self, index: int, place: Surroundings) -> tuple[int, ...]:
+        """Return the lines of a function, or of the known context in a file, that changed since a release; from 1."""
+        import difflib
+
+        end = index + len(self.hunk.old)
+        above, below = ([one for one in cut(row) if one != EDGE] for row in (place.above, place.below))
+        before, block, after = (self.source.marks(*span) for span in self._around(index, end))
+        if not place.function:
+            before, after = before[-len(above) :], after[: len(below)]
+        rows = [*before, *block, *after]
+        known = [*above[::-1], *(mark for _, mark in block), *below]
+        changed: list[int] = []
+        for tag, _, _, first, last in difflib.SequenceMatcher(
+            None, known, [mark for _, mark in rows], False
+        ).get_opcodes():
+            if tag != "equal":
+                changed += [at + 1 for at, _ in rows[first:last] or rows[first - 1 : first]]
+        return tuple(changed)
+
+    def _around(self, index: int, end: int) -> tuple[tuple[int, int], ...]:
+        return (self.spans[0][0], index), (index, end), (end, self.spans[0][1])
+
+    def nowhere(self) -> Found:
+        """Return the conflict for a file with neither the old nor the new lines; it shows the most similar lines."""
+        index = self.nearest()
+        detail = f"the old lines are not in {self.scope}"
+        if elsewhere := self.source.places(self.hunk.old, self.spans):
+            detail += (
+                f"; line {elsewhere[0] + 1} has them {'in its code' if self.hunk.in_string else 'inside a string'}"
+            )
+        return Found("conflict", index, detail, self.hunk.old, self.source.text(index, index + len(self.hunk.old)))
+
+    def nearest(self) -> int:
+        """Return the line index in the spans that is most similar to the old lines, or closest to their line."""
+        wanted = [set(words(line)) for line in self.hunk.old]
+        there = [set(words(line)) for line in self.source.text(0, len(self.source.lines))]
+
+        def alike(index: int) -> tuple[float, int]:
+            pairs = zip(wanted, there[index : index + len(wanted)], strict=False)
+            alike = sum(2 * len(old & new) / (len(old) + len(new) or 1) for old, new in pairs)
+            return alike, -abs(index + 1 - self.hunk.line)
+
+        return max((index for begin, end in self.spans for index in range(begin, end)), key=alike, default=0)
 
 
 def named_statement(hunk: Hunk, source: Source, index: int) -> Any:
@@ -946,10 +966,8 @@ def named_statement(hunk: Hunk, source: Source, index: int) -> Any:
 
     It is the definition of the hunk's own function or class, or a statement of the module.
     """
-    if hunk.in_string:
-        return None
     own = definitions(source.tree, hunk.function) if hunk.function else source.tree.body
-    top = next((node for node in own if node.lineno == index + 1), None)
+    top = next((node for node in own if node.lineno == index + 1 and not hunk.in_string), None)
     if top is None or hunk.function:
         return top
     names = [name for name, _ in bindings(top)] or [getattr(top, "name", "")]
@@ -964,68 +982,13 @@ def above_decorators(source: Source, hunk: Hunk, place: Found) -> tuple[int, Hun
     if top is None or not added or (*added, *hunk.old) != hunk.new:
         return index, hunk
     begin = first_line(top) - 1
-    between = tuple(line.decode(source.encoding) for line in source.lines[begin:index])
+    between = source.text(begin, index)
     return begin, replace(hunk, old=(*between, *hunk.old), new=(*added, *between, *hunk.old))
-
-
-def misplaced(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], index: int, what: str) -> Found:
-    """Return the result for lines that occur once, but possibly at the wrong place."""
-    there = tuple(line.decode(source.encoding, "replace") for line in source.lines[max(0, index - 2) : index + 3])
-    if len(spans) > 1:
-        detail = f"{hunk.function} is defined {len(spans)} times: lines {', '.join(str(a + 1) for a, _ in spans)}"
-        return Found("ambiguous", index, detail, expected=hunk.old, found=there)
-    detail = f"the file has {what}, but in a context that no known release has"
-    return Found("conflict", index, detail, expected=hunk.old, found=there)
-
-
-def otherwise_in(
-    hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]], rows: Sequence[tuple[str, Surroundings]]
-) -> bool:
-    """Return whether the function has the syntax tree of a patched release, whatever its blanks and comments."""
-    if not hunk.function or len(spans) > 1 or not any(place.patched for _, place in rows):
-        return False
-    return function_digest(source, hunk) in {place.patched for _, place in rows}
-
-
-def is_added(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> bool:
-    """Return whether somebody already added the words: the scope has them more often than the old lines do."""
-    added = stream(map(words, hunk.added))
-    there = stream(source.words(index) for begin, end in spans for index in range(begin, end))
-    return occurrences(added, there) > occurrences(added, stream(map(words, hunk.old)))
 
 
 def function_digest(source: Source, hunk: Hunk) -> str:
     """Return the digest of a hunk's function; "" for the whole file."""
     return tree_digest(definitions(source.tree, hunk.function)) if hunk.function else ""
-
-
-def is_place(source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings) -> bool:
-    """Return whether some lines have the context that the hunk had in a release.
-
-    The next line of code above and below must be the same. No longer run of either side may occur elsewhere in the
-    scope than it did in that release, because then somebody copied code. One side must match better here than
-    anywhere else.
-    """
-    if place.inside and place.inside != enclosing(source, spans, index):
-        return False  # lines that were left over in another branch
-    sides = [(index, -1, place.above, place.again[0]), (index + size, 1, place.below, place.again[1])]
-    if place.head:
-        if is_repeated(source, spans, index):
-            return False
-        del sides[0]
-    unique = False
-    for edge, step, known, again in sides:
-        here, elsewhere = likeness(source, spans, edge, step, cut(known))
-        if not here or elsewhere > max(again, 1):
-            return False
-        unique = unique or here > elsewhere
-    return unique
-
-
-def is_repeated(source: Source, spans: Sequence[tuple[int, int]], index: int) -> bool:
-    """Return whether the scope has the code of a line twice, whatever its comments: one of them may be a left-over."""
-    rows = [row for begin, end in spans for row in source.marks(begin, end)]
-    return [mark for _, mark in rows].count(dict(rows).get(index, "")) > 1
 
 
 def enclosing(source: Source, spans: Sequence[tuple[int, int]], index: int) -> str:
@@ -1051,11 +1014,11 @@ def likeness(
     here = elsewhere = 0
     for begin, end in spans:
         rows = source.marks(begin, end)
-        order = rows[::-1] if step < 0 else rows
-        row = [*(found for _, found in order), EDGE]
+        row = [*(mark for _, mark in (rows[::-1] if step < 0 else rows)), EDGE]
         own = sum(at >= edge if step < 0 else at < edge for at, _ in rows) if begin <= edge <= end else -1
         for start in range(len(row)):
-            alike = same_from(row, start, known) if row[start] == known[0] else 0
+            pairs = zip(row[start : start + len(known)], known, strict=False) if row[start] == known[0] else ()
+            alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
             if start == own:
                 here = alike
             else:
@@ -1063,78 +1026,8 @@ def likeness(
     return here, elsewhere
 
 
-def same_from(row: Sequence[str], start: int, known: Sequence[str]) -> int:
-    """Return how many marks, beginning at `start`, match the known ones."""
-    count = 0
-    while count < len(known) and start + count < len(row) and row[start + count] == known[count]:
-        count += 1
-    return count
-
-
 def cut(text: str) -> list[str]:
-    """Return the marks of a row."""
     return [text[at : at + 8] for at in range(0, len(text), 8)]
-
-
-def is_unchanged(
-    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings, digest: str
-) -> bool:
-    """Return whether the function, or the context in a whole file, is unchanged since a release."""
-    if digest:
-        return digest == place.function
-    above, below = cut(place.above), cut(place.below)
-    full = likeness(source, spans, index, -1, above)[0], likeness(source, spans, index + size, 1, below)[0]
-    return full == (len(above), len(below))
-
-
-def changed_lines(
-    source: Source, spans: Sequence[tuple[int, int]], index: int, size: int, place: Surroundings
-) -> tuple[int, ...]:
-    """Return the lines of a function, or of the known context in a file, that changed since a release; from 1."""
-    import difflib
-
-    above, below = ([one for one in cut(row) if one != EDGE] for row in (place.above, place.below))
-    rows = [row for begin, end in spans for row in source.marks(begin, end)]
-    if not place.function:
-        before = [row for row in rows if row[0] < index][-len(above) :]
-        after = [row for row in rows if row[0] >= index + size][: len(below)]
-        rows = [*before, *(row for row in rows if index <= row[0] < index + size), *after]
-    block = [found for at, found in rows if index <= at < index + size]
-    matcher = difflib.SequenceMatcher(None, [*above[::-1], *block, *below], [found for _, found in rows], False)
-    changed: list[int] = []
-    for tag, _, _, begin, end in matcher.get_opcodes():
-        if tag != "equal":
-            changed += [at + 1 for at, _ in rows[begin:end] or rows[begin - 1 : begin]]
-    return tuple(changed)
-
-
-def nowhere(hunk: Hunk, source: Source, spans: Sequence[tuple[int, int]]) -> Found:
-    """Return the conflict for a file with neither the old nor the new lines; it shows the most similar lines."""
-    scope = hunk.function or "the file"
-    index = nearest(source, hunk, spans)
-    found = tuple(line.decode(source.encoding, "replace") for line in source.lines[index : index + len(hunk.old)])
-    detail = f"the old lines are not in {scope}"
-    elsewhere = source.places(hunk.old, spans)
-    if elsewhere:
-        kind = "in its code" if hunk.in_string else "inside a string"
-        detail += f"; line {elsewhere[0] + 1} has them {kind}"
-    return Found("conflict", index, detail, expected=hunk.old, found=found)
-
-
-def nearest(source: Source, hunk: Hunk, spans: Sequence[tuple[int, int]]) -> int:
-    """Return the line index in the spans that is most similar to the old lines, or closest to their line."""
-    wanted = [set(words(line)) for line in hunk.old]
-
-    @functools.cache
-    def there(index: int) -> set[str]:
-        return set(words(source.lines[index].decode(source.encoding, "replace")))
-
-    def likeness(index: int) -> tuple[float, int]:
-        pairs = zip(wanted, map(there, range(index, len(source.lines))), strict=False)
-        alike = sum(2 * len(old & new) / (len(old) + len(new) or 1) for old, new in pairs)
-        return alike, -abs(index + 1 - hunk.line)
-
-    return max((index for begin, end in spans for index in range(begin, end)), key=likeness, default=0)
 
 
 # Deciding
@@ -1263,13 +1156,12 @@ def compute_capabilities() -> frozenset[str]:
 
 def refused(result: PatchResult) -> PatchResult:
     """Return a conflict for a patch that applies to drifted code, because the profile refuses drift."""
-    files = tuple(
-        replace(file, state="conflict", detail=f"{file.detail}; the profile sets patches.drift: refuse", after=None)
-        if file.drifted
-        else file
-        for file in result.files
-    )
-    return replace(result, state="conflict", files=files)
+
+    def whole(file: FileResult) -> FileResult:
+        detail = f"{file.detail}; the profile sets patches.drift: refuse"
+        return replace(file, state="conflict", detail=detail, after=None) if file.drifted else file
+
+    return replace(result, state="conflict", files=tuple(map(whole, result.files)))
 
 
 def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, bytes] | None = None) -> PatchResult:
@@ -1281,40 +1173,38 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
     known = [one for one in patch.variants if all(known_as(edit, read(edit.path)) for edit in one.files)]
     # the files say which release this is, whatever its version says
     variants = named if not known or set(known) & set(named) else (known[-1],)
-    result = decide_variants(patch, variants, version, read, changed or {})
-    return result if named or result.state == "applies" else PatchResult(patch, "not-needed", None, ())
+    result = decide_variants(patch, variants, version, read, changed or {}) if variants else None
+    if result is None or not (named or result.state == "applies"):
+        return PatchResult(patch, "not-needed", None, ())
+    return result
 
 
 def decide_variants(
     patch: Patch, variants: Sequence[Variant], version: str, read: Read, changed: Mapping[str, bytes]
 ) -> PatchResult:
     """Decide one patch by some of its variants, as decide_patch() does."""
-    if not variants:
-        return PatchResult(patch, "not-needed", None, ())
     results = [decide_variant(patch, variant, version, read, changed) for variant in variants]
     newest_first = [result for result in reversed(results) if result.state != "missing"]
-    applied = [result for result in results if result.state == "applied"]
     applies = [result for result in results if result.state in ("applies", "drifted")]
     beyond = "" if RELEASE.fullmatch(version) else out_of_range(patch, version)
+    prove = f"run gemmaspec patch prove {patch.id} --tree DIR"
+    for result in results:
+        if result.state == "applied":
+            return result
     # Beyond the range, vLLM's own fix may contain some of the patch's lines; then the lines that the patch removes
     # are gone. A variant that is half applied because of vLLM's own lines does not count if another one applies fully.
-    half = [one for one in reversed(results) if one.half and (one.stands or not beyond) and not applies]
-    if applied:
-        return applied[0]
-    if half:
-        advice = f"part of it is in: install vllm again, or run gemmaspec patch prove {patch.id} --tree DIR"
-        return replace(half[0], detail=advice)
-    if not any(result.stands for result in results):
-        closed = closed_rules(patch, variants, read, changed)
-        if closed:
-            return PatchResult(patch, "superseded", None, closed)
+    for result in results[::-1]:
+        if result.half and (result.stands or not beyond) and not applies:
+            return replace(result, detail=f"part of it is in: install vllm again, or {prove}")
+    stands = any(result.stands for result in results)
+    if closed := () if stands else closed_rules(patch, variants, read, changed):
+        return PatchResult(patch, "superseded", None, closed)
     if beyond and not [result for result in applies if result.state == "applies" or result.stands]:
         return PatchResult(patch, "not-needed", None, (), f"{beyond}, and this build lacks the lines that it changes")
     result = (applies or newest_first or results[::-1])[0]
     if result.state in FITS or any(file.drifted for file in result.files):
         return result
-    advice = f"vLLM may have fixed it itself: run gemmaspec patch prove {patch.id} --tree DIR, where DIR contains vllm/"
-    return replace(result, detail=advice)
+    return replace(result, detail=f"vLLM may have fixed it itself: {prove}, where DIR contains vllm/")
 
 
 def closed_rules(
@@ -1341,39 +1231,31 @@ def decide_variant(
     patch: Patch, variant: Variant, version: str, read: Read, changed: Mapping[str, bytes]
 ) -> PatchResult:
     """Decide a variant: all its files apply or none, so one conflict decides for all."""
-    decided = (decide_file(edit, changed.get(edit.path, read(edit.path)), read(edit.path)) for edit in variant.files)
-    files = tuple(
-        said_whose(patch, version, unless_placed(patch, edit, file), read)
-        for edit, file in zip(variant.files, decided, strict=True)
-    )
+    files = []
+    for edit in variant.files:
+        file = decide_file(edit, changed.get(edit.path, read(edit.path)), read(edit.path))
+        placed = known_as(edit, file.before) or any(entry.places for entry in edit.known)
+        if file.state == "applies" and not placed:
+            said = f"no place is recorded for its lines, so they alone decide: run gemmaspec patch known {patch.id}"
+            file = replace(file, detail=joined_by(file.detail, said), drifted=True)
+        whose = releases_with(patch, file.path, read(file.path))
+        if whose and not (RELEASE.fullmatch(version) and version.partition("+")[0] in whose):
+            file = replace(file, detail=joined_by(file.detail, f"this is {whose[-1]}'s file in a {version} tree"))
+        files.append(file)
     states = [file.state for file in files]
     unfit = [state for state in states if state not in ("applies", "applied")]
-    if not unfit and "applies" in states and "applied" in states:
+    if not unfit and {"applies", "applied"} <= set(states):
         detail = "this file already has the patch, but another file of the patch does not"
-        files = tuple(
-            replace(file, state="conflict", detail=detail, half=True) if file.state == "applied" else file
-            for file in files
-        )
+        half = {"state": "conflict", "detail": detail, "half": True}
+        files = [replace(file, **half) if file.state == "applied" else file for file in files]  # type: ignore[arg-type]
         unfit = ["conflict"]
     drifted = ["drifted"] if any(file.drifted for file in files) else []
-    return PatchResult(patch, (unfit or drifted or states)[0], variant.name, files)
+    return PatchResult(patch, (unfit or drifted or states)[0], variant.name, tuple(files))
 
 
-def unless_placed(patch: Patch, edit: FileEdit, file: FileResult) -> FileResult:
-    """Return the result; drifted if nothing but its lines says that a place is the right one."""
-    if file.state != "applies" or known_as(edit, file.before) or any(entry.places for entry in edit.known):
-        return file
-    said = f"no place is recorded for its lines, so they alone decide: run gemmaspec patch known {patch.id}"
-    return replace(file, detail="; ".join(part for part in (file.detail, said) if part), drifted=True)
-
-
-def said_whose(patch: Patch, version: str, file: FileResult, read: Read) -> FileResult:
-    """Return the result; name the release that the file comes from if it is not the installed one."""
-    whose = releases_with(patch, file.path, read(file.path))
-    if not whose or (RELEASE.fullmatch(version) and version.partition("+")[0] in whose):
-        return file
-    said = f"this is {whose[-1]}'s file in a {version} tree"
-    return replace(file, detail="; ".join(part for part in (file.detail, said) if part))
+def joined_by(*said: str) -> str:
+    """Return what there is to say, each once, as one line."""
+    return "; ".join(dict.fromkeys(filter(None, said)))
 
 
 def releases_with(patch: Patch, path: str, data: bytes | None) -> tuple[str, ...]:
@@ -1451,30 +1333,28 @@ def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> Fi
         if place.state in ("applies", "applied")
         for name, line in rebound(source, hunk, place)[:1]
     ]
-    told = "; ".join(part for part in (places[0].detail, *dict.fromkeys(again)) if part)
-    result = FileResult(edit.path, "applied", (places[0].index or 0) + 1, told, drifted=bool(again))
     half = any(place.trace or place.state == "applied" for place in places)
-    result = replace(result, half=half, stands=any(place.stands for place in places))
+    result = FileResult(edit.path, "conflict", half=half, stands=any(place.stands for place in places))
     for place in places:
         if place.state not in ("applies", "applied"):
-            line = None if place.index is None else place.index + 1
-            more = {"detail": place.detail, "expected": place.expected, "found": place.found, "drifted": False}
-            return replace(result, state=place.state, line=line, **more)  # type: ignore[arg-type]
+            result = replace(result, state=place.state, line=None if place.index is None else place.index + 1)
+            return replace(result, detail=place.detail, expected=place.expected, found=place.found)
+    result = replace(result, line=(places[0].index or 0) + 1)
     if "applies" not in states:
+        result = replace(result, state="applied", detail=joined_by(places[0].detail, *again), drifted=bool(again))
         return replace(result, before=source.data, after=source.data, half=False, stands=False)
     if "applied" in states:
         detail = f"the file already has {states.count('applied')} of {len(states)} hunks, but not the others"
         missing = edit.hunks[states.index("applies")]
-        return replace(result, state="conflict", detail=detail, expected=missing.new, found=missing.old, drifted=False)
+        return replace(result, detail=detail, expected=missing.new, found=missing.old)
     try:
         after = source.replaced(above_decorators(source, hunk, at) for at, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
-        detail = f"the patched file would be invalid: {error}"
-        return replace(result, state="conflict", detail=detail, drifted=False)
-    drift = "; ".join(part for part in (drift_of(edit, places), *dict.fromkeys(again)) if part)
+        return replace(result, detail=f"the patched file would be invalid: {error}")
     drifted = bool(again) or any(place.lines is not None for place in places)
-    return replace(result, state="applies", before=source.data, after=after, detail=drift, drifted=drifted)
+    result = replace(result, state="applies", detail=joined_by(drift_of(edit, places), *again), drifted=drifted)
+    return replace(result, before=source.data, after=after)
 
 
 def drift_of(edit: FileEdit, places: Sequence[Found]) -> str:
@@ -1495,10 +1375,10 @@ def spelled(lines: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for line in sorted(set(lines)):
         if runs and line == runs[-1][-1] + 1:
-            runs[-1].append(line)
+            runs[-1][1:] = [line]
         else:
             runs.append([line])
-    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
@@ -1608,59 +1488,20 @@ def by_behaviour(
 
     A file with lines that the patch removes has the bug, and nobody is asked.
     """
-    return [
-        asked(result, package, cache_dir, environment)
-        if result.state not in FITS and result.patch.probe and not result.stands
-        else result
-        for result in results
-    ]
-
-
-def asked(result: PatchResult, package: Path, cache_dir: Path, environment: Mapping[str, str]) -> PatchResult:
-    """Ask one patch's probe, or what was kept of its answer about these very files."""
-    digest = hashlib.sha256(f"{sys.version}\0{result.patch.probe}".encode())
-    for file in sorted(package.rglob("*.py")):
-        digest.update(f"{file.relative_to(package)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    kept = cache_dir / "probes" / f"{digest.hexdigest()}.json"
-    found: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_plain(kept, PLAN_LIMIT))
-    if not isinstance(found, dict) or found.get("state") not in ("open", "closed"):
-        say(f"patch {result.patch.id}: {result.state}; asking its probe whether vllm has the bug")
-        found = probed(result.patch.probe, package, environment)
-        if found["state"] != "failed":
-            with contextlib.suppress(OSError):
-                kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_report(kept, found)
-    seen = str(found.get("seen"))[:400]
-    if found["state"] == "closed":
-        return PatchResult(result.patch, "superseded", None, (), f"its probe finds no bug in this vllm: {seen}")
-    says = f"{'the bug is there' if found['state'] == 'open' else 'its probe failed'}: {seen}"
-    return replace(result, detail="; ".join(filter(None, (says, result.detail))))
-
-
-def probed(probe: str, package: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a probe in this Python, on the installed vLLM, without secrets; "failed" for whatever goes wrong."""
-    import subprocess  # only for a conflict
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="gemmaspec-probe-") as home:
-        own = dict.fromkeys(("HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR"), home)
-        given = {name: environment[name] for name in PROBE_NEEDS if name in environment}
-        words = [sys.executable, "-c", PROBE_RUNS, str(package)]
-        try:
-            done = subprocess.run(words, input=probe, capture_output=True, text=True, errors="replace",
-                                  timeout=PROBE_S, cwd=home, env={**given, **PROBE_SETS, **own})  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            why = str(error)[:300] if isinstance(error, OSError) else f"no answer within {PROBE_S:.0f} s"
-            return {"state": "failed", "seen": why}
-    for line in reversed(done.stdout.splitlines()):
-        with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(line.partition(PROBE_SAYS)[2] or "null")
-            if isinstance(found, dict) and found.get("state") in ("open", "closed", "failed"):
-                return found
-    last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-    return {"state": "failed", "seen": f"exit code {done.returncode}: {''.join(last)[:300]}"}
+    told = []
+    for result in results:
+        if result.state not in FITS and result.patch.probe and not result.stands:
+            say(f"patch {result.patch.id}: {result.state}; its probe says whether vllm has the bug")
+            found = load_next_to_this(ORIGINS).probed(result.patch.probe, package, cache_dir, environment)
+            seen = str(found.get("seen"))[:400]
+            if found["state"] == "closed":
+                detail = f"its probe finds no bug in this vllm: {seen}"
+                result = PatchResult(result.patch, "superseded", None, (), detail)
+            else:
+                says = f"{'the bug is there' if found['state'] == 'open' else 'its probe failed'}: {seen}"
+                result = replace(result, detail="; ".join(filter(None, (says, result.detail))))
+        told.append(result)
+    return told
 
 
 # This machine: the packages vLLM needs
@@ -1791,70 +1632,6 @@ def link_compiled(source: Path, target: Path, patched: set[str]) -> None:
 # Attestation: whether what runs is what was patched
 
 
-class Attestation:
-    """What the server's processes have to attest, and the question to its interpreter before it starts."""
-
-    def __init__(self, origins: Any = None, targets: Sequence[Any] = (), folder: Path | None = None) -> None:
-        """Hold origins.py, its targets and RUN/attest; without targets, nothing is asked."""
-        self.origins, self.targets, self.folder = origins, targets, folder
-        self.drift = "warn"  # of the plan
-
-    def ask(self, program: str, command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
-        """Return the report's row; None if nothing is patched.
-
-        Raise LaunchError(5) if the server would import something else, LaunchError(4) if it cannot be asked.
-        """
-        if self.folder is None:
-            return None
-        began = time.perf_counter()
-        interpreter = self.origins.interpreter_of(program, command[1:], environment.get("PATH", os.defpath))
-        try:
-            plugins = self._asked(interpreter, program, environment)
-        except self.origins.Refused as error:
-            raise LaunchError(error.code, *error.lines) from None
-        for plugin in plugins:
-            plugin["loaded"] = self.origins.allowed(plugin, environment)
-            does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
-            say(f"plugin {plugin['name']} ({plugin['value']}, {plugin['distribution']}) {does}")
-        self.origins.write_targets(self.folder, self.targets, plugins, headless="--headless" in command)
-        modules = [target.module for target in self.targets]
-        took = milliseconds(began)
-        return {"modules": modules, "interpreter": interpreter, "asked_ms": took, "plugins": plugins}
-
-    def _asked(
-        self, interpreter: list[str] | None, program: str, environment: Mapping[str, str]
-    ) -> list[dict[str, Any]]:
-        """Return the foreign plugins; this Python is asked for them where the server's cannot be."""
-        modules = [target.module for target in self.targets]
-        found = self.origins.ask(interpreter or [sys.executable], program, modules, environment)
-        plugins: list[dict[str, Any]] = found["plugins"]
-        if interpreter is None:
-            self._warn_unasked(program)
-            return plugins
-        if wrong := list(self.origins.differences(found, self.targets, self.folder, interpreter, program)):
-            raise LaunchError(
-                5,
-                *wrong,
-                "the server would not run the patched code: vllm was not started",
-                f"next: head -1 {program}; {shlex.join(interpreter)} -c 'import sys; print(sys.path, sys.meta_path)'",
-            )
-        if not Path(found["prefix"]).samefile(sys.prefix):
-            say(f"WARNING: {program} runs in the Python of {found['prefix']}, not of {sys.prefix}")
-        return plugins
-
-    def _warn_unasked(self, program: str) -> None:
-        """Say that nobody knows what a program imports; refuse it where a required patch may not drift."""
-        what = f"{program} is not a Python script, so it cannot be asked where it would import vllm from"
-        required = [target.module for target in self.targets if target.required]
-        if not required:
-            say(what)
-            return
-        if self.drift == "refuse":
-            raise LaunchError(5, what, "the profile sets patches.drift: refuse, and a required patch is in: "
-                              f"{', '.join(required)}", "next: start vllm by its Python script")  # fmt: skip
-        say(f"WARNING: {what}; a required patch may not run: {', '.join(required)}")
-
-
 def module_of(path: str) -> str:
     """Return the module of a path such as vllm/v1/core/kv_cache_utils.py."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -1862,40 +1639,29 @@ def module_of(path: str) -> str:
 
 def carry_attestation(
     run_dir: Path, package: Path, overlay: Path | None, results: Sequence[PatchResult], changed: Mapping[str, bytes]
-) -> Attestation:
-    """Prepare what the server's processes attest with: nothing if no patch is in."""
+) -> Any:
+    """Prepare what the server's processes attest with, an origins.Attestation; None if no patch is in."""
     for name in ("attest", "attested.json"):
         remove(run_dir / name)
-    hunks: dict[str, list[dict[str, Any]]] = {}
-    data: dict[str, bytes] = dict(changed)
-    required: set[str] = set()
-    runs: set[str] = set()
+    rows: dict[str, dict[str, Any]] = {}
     for result in (one for one in results if one.state in ("applies", "drifted", "applied")):
         variant = next(one for one in result.patch.variants if one.name == result.variant)
         for edit, file in zip(variant.files, result.files, strict=True):
-            rows = [{"scope": hunk.function, "old": hunk.old, "new": hunk.new} for hunk in edit.hunks]
-            hunks.setdefault(edit.path, []).extend(rows)
-            data.setdefault(edit.path, file.before or b"")
-            required |= {edit.path} if result.patch.required else set()
-            runs |= {edit.path} if result.patch.required and result.patch.runner == "any" else set()
-    if not hunks:
-        return Attestation()
+            data = changed.get(edit.path, file.before or b"")
+            row = rows.setdefault(edit.path, {"data": data, "hunks": [], "required": False, "runs": False})
+            row["hunks"] += [{"scope": hunk.function, "old": hunk.old, "new": hunk.new} for hunk in edit.hunks]
+            row["required"] |= result.patch.required
+            row["runs"] |= result.patch.required and result.patch.runner == "any"
+    if not rows:
+        return None
     if os.pathsep in str(run_dir):
         why = f"the run folder {run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
         raise LaunchError(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
-    origins = load_next_to_this(ORIGINS)
     root = overlay or package.parent
-    targets = [
-        origins.Target(module=module_of(path), file=str(root / path), sha256=sha256(data[path]), hunks=tuple(rows),
-                       text=data[path].decode("latin-1"), required=path in required,
-                       runs=path in runs)
-        for path, rows in hunks.items()
-    ]  # fmt: skip
-    try:
-        origins.refuse_beside(package, targets)
-        return Attestation(origins, targets, origins.carry(run_dir))
-    except origins.Refused as error:
-        raise LaunchError(error.code, *error.lines) from None
+    origins = load_next_to_this(ORIGINS)
+    targets = [origins.Target(module=module_of(path), file=str(root / path), **row) for path, row in rows.items()]
+    origins.refuse_beside(package, targets)
+    return origins.Attestation(targets, origins.carry(run_dir))
 
 
 def remove(path: Path) -> None:
@@ -1910,6 +1676,7 @@ def remove(path: Path) -> None:
 # Several machines
 
 
+@functools.cache
 def load_next_to_this(name: str) -> Any:
     """Return the module of a file next to this one. Raise LaunchError(4) if it is missing."""
     file = Path(__file__).absolute().parent / name
@@ -1957,7 +1724,6 @@ def say(line: str) -> None:
 
 
 def milliseconds(began: float) -> float:
-    """Return the time since a reading of time.perf_counter()."""
     return round((time.perf_counter() - began) * 1000, 1)
 
 
@@ -2209,12 +1975,11 @@ def launch(argv: Sequence[str]) -> NoReturn:
         report["overlay"], report["overlay_ms"] = str(overlay), milliseconds(began)
         front.insert(0, str(overlay))
     attested = carry_attestation(options.run_dir, package, overlay, results, changed)
-    if attested.folder:
+    if attested:
         front.insert(1 if overlay else 0, str(attested.folder))
     program, environment = program_of(command), environment_of([*front, *pythonpath])
-    attested.drift = plan.drift
-    if row := attested.ask(program, command, environment):
-        report["attestation"] = row
+    if attested:
+        report["attestation"] = attested.ask(program, command, environment, plan.drift, say)
     if any(word.partition("=")[0] in ("--nnodes", "-n") for word in command):
         report["ranks"] = rank_facts(command, [*front, *sys.path])
     write_report(report_file, report)
@@ -2228,10 +1993,6 @@ def main(argv: Sequence[str]) -> int:
     """Run the start and turn every error into log lines and an exit code, never a traceback."""
     try:
         launch(argv)
-    except LaunchError as error:
-        for line in error.lines:
-            say(line)
-        return error.code
     except KeyboardInterrupt:
         say("interrupted; vllm was not started")
         return 130
@@ -2239,8 +2000,10 @@ def main(argv: Sequence[str]) -> int:
         say(f"{error.filename or 'the run folder'}: {error.strerror}; vllm was not started")
         return 4
     except Exception as error:  # a container's log must not end in a traceback
-        say(f"this is a bug in gemmaspec: {type(error).__name__}: {error}")
-        return 1
+        lines = getattr(error, "lines", None)  # of a LaunchError, or of the Refused of a file next to this one
+        for line in lines or [f"this is a bug in gemmaspec: {type(error).__name__}: {error}"]:
+            say(line)
+        return int(getattr(error, "code", 1)) if lines else 1
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
-"""Before exec: would the server's own interpreter import the patched modules from where the launcher put them?
+"""Before exec: what the server's own interpreter would import, and what the installed vLLM does.
 
 The launcher loads this file from its own folder. It prepares RUN/attest, from which every process of the server attests
 its patched functions, and asks the interpreter in the server's first line, with the flags there and the environment of
 the server, where it would look for each patched module; asked.py answers. Nothing of vLLM is imported for
-that. Standard library, Python 3.10+.
+that. A patch's probe, in contrast, is run on the installed vLLM. Standard library, Python 3.10+.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -34,6 +38,28 @@ CARRIED = {  # files beside this one, and what they are called in RUN/attest
 }
 LONG_SHEBANG = re.compile(rb"'''exec' (.+?) \"\$0\" \"\$@\"")  # what pip and uv write for a path of over 127 bytes
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")  # the name of an interpreter
+PROBE_S = 300.0  # a probe imports vLLM, which takes a minute from a cold disk
+PROBE_SAYS = "gemmaspec-probe:"
+PROBE_STATES = ("open", "closed", "failed")
+PROBE_NEEDS = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
+PROBE_SETS = dict.fromkeys(("VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE", "OMP_NUM_THREADS"), "1")
+PROBE_SETS |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "VLLM_PLUGINS": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+PROBE_RUNS = """
+import json, os, sys
+package, names = sys.argv[1], {}
+try:
+    exec(compile(sys.stdin.read(), "probe.py", "exec"), names)
+    is_open, seen = names["probe"]()
+    found = {"state": "open" if is_open else "closed", "seen": str(seen)}
+    places = {os.path.realpath(one.__file__ or "") for name, one in list(sys.modules.items())
+              if name.partition(".")[0] == "vllm" and getattr(one, "__file__", None)}
+    if not places or any(not one.startswith(os.path.realpath(package) + os.sep) for one in places):
+        found = {"state": "failed", "seen": "it imported another vllm"}
+except BaseException as error:
+    found = {"state": "failed", "seen": f"{type(error).__name__}: {error}"}
+print("\\ngemmaspec-probe:" + json.dumps(found), flush=True)
+os._exit(0)
+"""
 
 
 class Refused(Exception):
@@ -52,11 +78,12 @@ class Target:
     module: str
     file: str
     """Its path in the overlay, or in the package if there is no overlay."""
-    sha256: str
+    data: bytes
+    """The patched file."""
+    hunks: Sequence[Mapping[str, Any]]
     required: bool
-    hunks: tuple[Mapping[str, Any], ...]
-    text: str = ""  # of the patched file, its bytes as latin-1
-    runs: bool = False  # whether a process has to import it; not one of a patch for one model runner
+    runs: bool
+    """Whether a process has to import it; not one of a patch for one model runner."""
 
 
 def refuse_beside(package: Path, targets: Sequence[Target]) -> None:
@@ -92,13 +119,69 @@ def carry(run_dir: Path) -> Path:
     return folder
 
 
-def write_targets(
-    folder: Path, targets: Sequence[Target], plugins: Sequence[Mapping[str, str]], *, headless: bool
-) -> None:
-    """Write down what each process has to attest; a headless machine has workers alone."""
-    files = [{**vars(target), "hunks": list(target.hunks)} for target in targets]
-    document = {"schema": 2, "leader": os.getpid(), "headless": headless, "files": files, "plugins": list(plugins)}
-    (folder / "targets.json").write_text(json.dumps(document), encoding="utf-8")
+class Attestation:
+    """What the server's processes have to attest, and the question to its interpreter before it starts."""
+
+    def __init__(self, targets: Sequence[Target], folder: Path) -> None:
+        self.targets, self.folder = targets, folder  # RUN/attest
+
+    def ask(
+        self,
+        program: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        drift: str,
+        say: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """Write down what each process has to attest, and return the report's row; `drift` is the plan's.
+
+        Raise Refused(5) if the server would import something else, Refused(4) if it cannot be asked.
+        """
+        began = time.perf_counter()
+        interpreter = interpreter_of(program, command[1:], environment.get("PATH", os.defpath))
+        modules = [target.module for target in self.targets]
+        # this Python is asked for plugins where the server's cannot be
+        found = ask(interpreter or [sys.executable], program, modules, environment)
+        if interpreter is None:
+            self.refuse_unasked(program, drift, say)
+        elif wrong := list(differences(found, self.targets, self.folder, interpreter, program)):
+            raise Refused(
+                5,
+                *wrong,
+                "the server would not run the patched code: vllm was not started",
+                f"next: head -1 {program}; {shlex.join(interpreter)} -c 'import sys; print(sys.path, sys.meta_path)'",
+            )
+        elif not _same(found["prefix"], sys.prefix):
+            say(f"WARNING: {program} runs in the Python of {found['prefix']}, not of {sys.prefix}")
+        plugins: list[dict[str, Any]] = found["plugins"]
+        for plugin in plugins:
+            plugin["loaded"] = allowed(plugin, environment)
+            does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
+            say(f"plugin {plugin['name']} ({plugin['value']}, {plugin['distribution']}) {does}")
+        self._write(plugins, headless="--headless" in command)  # a headless machine has workers alone
+        took = round((time.perf_counter() - began) * 1000, 1)
+        return {"modules": modules, "interpreter": interpreter, "asked_ms": took, "plugins": plugins}
+
+    def refuse_unasked(self, program: str, drift: str, say: Callable[[str], None]) -> None:
+        """Say that nobody knows what a program imports. Raise Refused(5) where a required patch may not drift."""
+        what = f"{program} is not a Python script, so it cannot be asked where it would import vllm from"
+        required = ", ".join(target.module for target in self.targets if target.required)
+        if required and drift == "refuse":
+            why = f"the profile sets patches.drift: refuse, and a required patch is in: {required}"
+            raise Refused(5, what, why, "next: start vllm by its Python script")
+        say(f"WARNING: {what}; a required patch may not run: {required}" if required else what)
+
+    def _write(self, plugins: Sequence[Mapping[str, Any]], *, headless: bool) -> None:
+        files = [
+            {
+                **{name: getattr(target, name) for name in ("module", "file", "hunks", "required", "runs")},
+                "sha256": hashlib.sha256(target.data).hexdigest(),
+                "text": target.data.decode("latin-1"),
+            }
+            for target in self.targets
+        ]
+        document = {"schema": 2, "leader": os.getpid(), "headless": headless, "files": files, "plugins": plugins}
+        (self.folder / "targets.json").write_text(json.dumps(document), encoding="utf-8")
 
 
 def interpreter_of(program: str, arguments: Sequence[str], path: str) -> list[str] | None:
@@ -149,23 +232,61 @@ def ask(
 ) -> dict[str, Any]:
     """Return what the server's interpreter answers (see asked.py). Raise Refused(4) if it gives no answer."""
     question = json.dumps({"script": script, "modules": list(modules)})
-    shown = shlex.join(interpreter)
+    words = [*interpreter, str(Path(__file__).absolute().with_name(ASKED))]
+    found, why = _exchange(words, question, environment, ANSWER, wait_s)
+    if found.keys() >= ANSWERS:
+        return found
+    raise Refused(4, *_no_answer(script, shlex.join(interpreter), why))
+
+
+def _exchange(
+    words: Sequence[str], question: str, environment: Mapping[str, str], marker: str, wait_s: float,
+    folder: str | None = None,
+) -> tuple[dict[str, Any], str]:  # fmt: skip
+    """Return the last JSON object that a program prints after a marker, empty for none, and why there is none."""
     try:
-        done = subprocess.run(
-            [*interpreter, str(Path(__file__).absolute().with_name(ASKED))],
-            input=question.encode(), capture_output=True, env=dict(environment), timeout=wait_s, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        why = f"it gave no answer within {wait_s:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
-        raise Refused(4, *_no_answer(script, shown, why)) from None
+        done = subprocess.run(words, input=question.encode("utf-8", "surrogatepass"), capture_output=True,
+                              env=dict(environment), timeout=wait_s, check=False, cwd=folder)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {}, f"it gave no answer within {wait_s:.0f} s"
+    except OSError as error:
+        return {}, str(error)[:300]
     for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
-        if line.startswith(ANSWER):
-            with contextlib.suppress(ValueError, RecursionError):
-                found = json.loads(line.removeprefix(ANSWER))
-                if isinstance(found, dict) and found.keys() >= ANSWERS:
-                    return found
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(line.removeprefix(marker)) if line.startswith(marker) else None
+            if isinstance(found, dict):
+                return found, "its answer is not complete"
     last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
-    raise Refused(4, *_no_answer(script, shown, f"exit code {done.returncode}: {last[0][:300]}"))
+    return {}, f"exit code {done.returncode}: {last[0][:300]}"
+
+
+def probed(probe: str, package: Path, cache_dir: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run a patch's probe in this Python, on the installed vLLM and without secrets: whether the bug is "open".
+
+    "failed" is whatever goes wrong. What was kept of an answer about these very files is not asked again.
+    """
+    digest = hashlib.sha256(f"{sys.version}\0{probe}".encode())
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    kept = cache_dir / "probes" / f"{digest.hexdigest()}.json"
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(kept.read_bytes() if kept.is_file() else b"")
+        if isinstance(found, dict) and found.get("state") in ("open", "closed"):
+            return found
+    with tempfile.TemporaryDirectory(prefix="gemmaspec-probe-") as home:
+        own = dict.fromkeys(("HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR"), home)
+        given = {name: environment[name] for name in PROBE_NEEDS if name in environment}
+        words = [sys.executable, "-c", PROBE_RUNS, str(package)]
+        found, why = _exchange(words, probe, {**given, **PROBE_SETS, **own}, PROBE_SAYS, PROBE_S, home)
+    if found.get("state") not in PROBE_STATES:
+        return {"state": "failed", "seen": why}
+    if found["state"] != "failed":
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = kept.with_name(f"{kept.name}.{os.getpid()}.new")
+            fresh.write_text(json.dumps(found), encoding="utf-8")
+            fresh.replace(kept)
+    return found
 
 
 def _no_answer(script: str, shown: str, why: str) -> tuple[str, str]:
