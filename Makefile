@@ -44,7 +44,7 @@ runtime: setup ## build the Python environment with vLLM for the tiny pair
 
 test: setup ## run the whole suite, with real servers
 	@tools/setup-docker.sh $(OPTIONAL)
-	@tools/setup-chromium.sh $(OPTIONAL)
+	@tools/setup-tests.sh $(OPTIONAL)
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15

@@ -450,7 +450,7 @@ CHROMIUM = next(
 )
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is here (tools/setup-chromium.sh installs it on Debian)")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is here (tools/setup-tests.sh installs it on Debian)")
 @pytest.mark.parametrize("width", [360, 1280])
 def test_a_real_browser_draws_it_without_scrolling_sideways(width: int, tmp_path: Path) -> None:
     """The page is put into a frame as wide as a screen, and says how wide it has become and how large its pictures."""

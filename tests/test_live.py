@@ -229,7 +229,9 @@ def _until_other(piece: str) -> str:
     return piece[:end]
 
 
-@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.skipif(
+    not shutil.which("promtool"), reason="promtool is not installed (tools/setup-tests.sh installs it on Debian)"
+)
 def test_promtool_accepts_the_configuration_and_the_rules(tmp_path: Path) -> None:
     (tmp_path / "gemmaspec-rules.yml").write_text(prometheus_rules(()))
     (tmp_path / "prometheus.yml").write_text(prometheus(()))

@@ -43,7 +43,9 @@ def _free_block() -> int:
 
 
 PORT = _free_block()
-HAPROXY = pytest.mark.skipif(not router_program(), reason="HAProxy is not installed (Debian: haproxy)")
+HAPROXY = pytest.mark.skipif(
+    not router_program(), reason="HAProxy is not installed (tools/setup-tests.sh installs it on Debian)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +265,7 @@ def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
 
     program = router_program()
     if not program:
-        pytest.skip("HAProxy is not installed (Debian: haproxy)")
+        pytest.skip("HAProxy is not installed (tools/setup-tests.sh installs it on Debian)")
     for policy in ("leastconn", "round_robin", "conversation"):
         text = haproxy_config(bind="::1", port=8000, metrics_port=8003, policy=policy, first_port=8001)
         (tmp_path / "haproxy.cfg").write_text(text)

@@ -24,7 +24,9 @@ from tests.beside import served
 from tests.docker_support import wait_for
 from tests.test_replicas import _free_block
 
-pytestmark = pytest.mark.skipif(not router_program(), reason="HAProxy is not installed (Debian: haproxy)")
+pytestmark = pytest.mark.skipif(
+    not router_program(), reason="HAProxy is not installed (tools/setup-tests.sh installs it on Debian)"
+)
 
 STATUSES = (500, 502, 503, 504)
 

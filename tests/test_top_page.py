@@ -22,7 +22,7 @@ from tests import browser
 from tests.docker_support import wait_for
 
 CHROMIUM = pytest.mark.skipif(
-    not browser.CHROMIUM, reason="no Chromium is here (tools/setup-chromium.sh installs it on Debian)"
+    not browser.CHROMIUM, reason="no Chromium is here (tools/setup-tests.sh installs it on Debian)"
 )
 EVIL = """<!doctype html><body><script>
 const say = text => document.body.append(Object.assign(document.createElement("p"), {textContent: text}));
