@@ -287,6 +287,26 @@ def test_a_restart_is_not_tried_again_after_down(
     assert len(restart.calls) == 1
 
 
+def test_nothing_is_restarted_where_down_by_force_could_write_nothing(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone_server(one, monkeypatch)
+    fake.metrics = b"\xff"
+    folder = tmp_path / "stacks" / one.started.server.name
+    folder.rename(tmp_path / "kept")
+    folder.touch()  # nothing can be written below a file
+    restart = Restarts()
+    lines = [line for _ in range(4) for line in look(one, power_w=None, restart=restart)]
+    assert [line.what for line in lines] == ["unreachable", "begins", "failed"]
+    assert "not restarted: cannot write" in lines[-1].reason
+    folder.unlink()
+    (tmp_path / "kept").rename(folder)
+    now = watch.steady_now()
+    monkeypatch.setattr(watch, "steady_now", lambda: now + 1000)
+    assert [line for _ in range(4) for line in look(one, power_w=None, restart=restart)] == []
+    assert restart.calls == [], "nobody knows whether it was stopped, also when the folder can be written again"
+
+
 def test_a_server_that_dribbles_keeps_no_other_from_being_restarted(
     one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,6 +303,13 @@ def _act(
         return
     speedless_first = bool(speed) and not stack.started.locked
     name = stack.started.server.name
+    try:  # what cannot be written down may have been stopped by `down --force`, which then leaves no trace
+        keep_watch(name, _verdict(stack, 0))
+    except GemmaspecError as error:
+        stack.last = f"{event.kind}: not restarted: {error.message}"
+        _hand_on(stack, event, f"not restarted: {error.message}")
+        yield _line(stack, "failed", fault=event.kind, reason=f"not restarted: {error.message}")
+        return
     if drains(event.kind):
         yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
     stack.restarts.append(steady_now())
