@@ -1,6 +1,6 @@
-"""Replicas of vLLM itself in Docker, with a key, changed one at a time and killed under constant load.
+"""Replicas of vLLM itself in Docker, with a key, changed one at a time, killed under constant load, and asked to death.
 
-`make test-replicas` runs it: five starts take minutes. It prints what became of the requests.
+`make test-replicas` runs it: six starts take minutes. It prints what became of the requests.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ KEY = "not-a-real-key"
 CLIENTS, TOKENS, PAUSE_S = 2, 32, 1.0
 """A load that leaves two cores time for the start of a replica."""
 PATCH = "nvfp4-nan-scales"
+DEADLY = {"temperature": 1, "top_k": 64}
+"""Ends vLLM's engine on a CPU that drafts, without patches/cpu-top-k-no-rows: the profile leaves that one out."""
 PROFILE = f"""\
 extends: tiny-cpu
 name: {NAME}
@@ -39,6 +41,11 @@ pass_env: [VLLM_API_KEY]
 replicas: 2
 cpus: ["0", "1"]
 router: {{drain_seconds: 120}}
+"""
+PATCHES = """\
+patches:
+  required: [kv-spec-uniform-valueerror, kv-sharing-uniform-specs, draft-text-only, cpu-expand-sampling]
+  optional: [{}]
 """
 
 
@@ -52,9 +59,9 @@ class Owner:
         (folder / "state" / "tiny").symlink_to(tiny_pair().resolve())
         self.profile()
 
-    def profile(self, text: str = "") -> None:
-        """Write the profile."""
-        (self.folder / "profiles" / f"{NAME}.yaml").write_text(PROFILE + text)
+    def profile(self, optional: str = "") -> None:
+        """Write the profile, with a patch that may be missing."""
+        (self.folder / "profiles" / f"{NAME}.yaml").write_text(PROFILE + PATCHES.format(optional))
 
     def run(self, *arguments: str) -> Done:
         """Run `gemmaspec …` to its end."""
@@ -94,6 +101,28 @@ def kill(replica: str) -> None:
     os.kill(int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout), signal.SIGKILL)
 
 
+def state(replica: int) -> tuple[str, str]:
+    """Return whether a replica's container runs, and since when."""
+    asked = [
+        "docker",
+        "inspect",
+        "--format",
+        "{{.State.Status}} {{.State.StartedAt}}",
+        f"gemmaspec-{NAME}-{replica}-vllm-1",
+    ]
+    status, at = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    return status, at
+
+
+def ask(session: str, **more: object) -> int:
+    """Ask for a few words, and return the status of the answer."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Count."}], "max_tokens": 8, **more}
+    headers = {"Authorization": f"Bearer {KEY}", "X-Session-ID": session}
+    return httpx.post(
+        f"{ADDRESS}/chat/completions", json=body, headers=headers, trust_env=False, timeout=300
+    ).status_code
+
+
 def answering() -> int:
     """Return the replica that a request runs on; 0 if there is none."""
     for replica in (1, 2):
@@ -112,7 +141,7 @@ def said(what: str, began: float, text: str) -> None:
 def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owner: Owner) -> None:
     assert httpx.get(f"{ADDRESS}/models", trust_env=False).status_code == 401
 
-    owner.profile(f"patches: {{optional: [{PATCH}]}}\n")
+    owner.profile(PATCH)
     began = time.monotonic()
     with load(ADDRESS, "tiny", clients=CLIENTS, tokens=TOKENS, key=KEY, pause_s=PAUSE_S) as found:
         changed = owner.run("up", NAME, "--engine", "docker", "--timeout", "900")
@@ -139,3 +168,15 @@ def test_a_killed_replica_cuts_only_its_own_streams_and_docker_starts_it_again(o
     said("status", time.monotonic(), owner.run("status", NAME).out)
     lost = found.fates["cut"] + found.fates["refused"]
     assert lost <= 2 * CLIENTS, f"{found} {found.reasons}"  # what it ran, and one more request of each client
+
+
+def test_a_request_that_ends_a_server_ends_one_replica(owner: Owner) -> None:
+    """vLLM's API server ends with 0 after its engine, so that Docker does not start it again."""
+    before, began = [state(1), state(2)], time.monotonic()
+    assert [status for status, _ in before] == ["running", "running"]
+    assert ask("the deadly one", **DEADLY) >= 500
+    wait_for(lambda: "exited" in [status for status, _ in (state(1), state(2))], seconds=300)
+    said("a request of death", began, owner.run("status", NAME).out)
+    assert [ask(f"session {number}", temperature=0) for number in range(8)] == [200] * 8
+    survivors = [after for after in (state(1), state(2)) if after in before]
+    assert len(survivors) == 1
