@@ -1,5 +1,7 @@
 """Ctrl-C in a terminal, at a random moment of every long command: what ran before runs, or what was asked for.
 
+So does kill -9 of the command itself, or of the server or the launcher that it starts or looks at.
+
 The suite presses it a few times; GEMMASPEC_TEST_INTERRUPTS=40 does it more often and prints what became of each command.
 GEMMASPEC_TEST_SEED repeats a run.
 """
@@ -12,11 +14,13 @@ import pty
 import random
 import select
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gemmaspec.deploy.kept import stacks
@@ -47,6 +51,8 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 }
 LOOKS = ("watch", "wait", "top", "logs")
 """Commands that change nothing."""
+FOLLOW = ("watch", "top", "logs", "status")
+"""Commands that may go on when the server has died."""
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +114,68 @@ def test_ctrl_c_at_any_moment_leaves_the_old_state_or_the_new_one(place: Fake, t
         for name in ("pa", "pb"):
             place.run("down", name)
             shutil.rmtree(stacks.stack_folder(name), ignore_errors=True)
+
+
+def killed(fake: Fake, command: Sequence[str], after_s: float, folder: Path, victim: str) -> tuple[int, str]:
+    """Run a command, end it or every server by SIGKILL after so many seconds, and return how the command ended."""
+    said = folder / "said"
+    with said.open("w") as file:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "gemmaspec", *command],
+            stdout=file,
+            stderr=file,
+            cwd=folder,
+            env=fake.environment(SLOW),
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(after_s)
+        if victim == "command":
+            running.kill()
+        for server in servers() if victim == "server" else ():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                server.kill()
+        try:
+            code = running.wait(60 if victim == "server" and command[0] not in FOLLOW else 3)
+        except subprocess.TimeoutExpired:
+            assert command[0] in FOLLOW, f"seed {SEED}: {command} hangs: {said.read_text()}"
+            running.kill()
+            code = running.wait()
+    return code, said.read_text()
+
+
+def test_a_kill_at_any_moment_leaves_what_the_next_command_mends(place: Fake, tmp_path: Path) -> None:
+    fake_runtime.make_models()
+    for name in ("pa", "pb"):
+        place.profile(name, free_port())
+    chosen = random.Random(SEED)
+    try:
+        for number in range(TIMES):
+            name, victim = chosen.choice(sorted(COMMANDS)), chosen.choice(("command", "command", "server"))
+            prepare(place, name)
+            after_s = chosen.uniform(0.1, 4.0)
+            code, said = killed(place, COMMANDS[name], after_s, tmp_path, victim)
+            shown = f"seed {SEED}, {name}, {victim} killed at {after_s:.2f} s, exit {code}: {said[-3000:]}"
+            print(f"{number}: {shown.partition(': ')[0]}", flush=True)  # noqa: T201
+            assert "Traceback" not in said, shown
+            mended(place, shown)
+    finally:
+        print(f"seed {SEED}")  # noqa: T201
+        for name in ("pa", "pb"):
+            place.run("down", name)
+            shutil.rmtree(stacks.stack_folder(name), ignore_errors=True)
+
+
+def mended(fake: Fake, shown: str) -> None:
+    """Fail unless `status` tells what runs, `up` serves and `down` leaves nothing."""
+    recorded = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).status == "running"]
+    assert len(recorded) == len(servers()) <= 1, (shown, recorded, servers())
+    used = recorded[0] if recorded else "pa"
+    assert fake.run("status").code in (0, 1, 5), shown
+    done = fake.run("up", used, "--engine", "process")
+    assert done.code == 0, (shown, done.err)
+    assert [stacks.look(stacks.find(used)).status, len(servers())] == ["running", 1], shown
+    assert fake.run("down", used).code == 0, shown
+    assert servers() == [], shown
 
 
 def check(fake: Fake, name: str, code: int, said: str, before: set[int]) -> str:

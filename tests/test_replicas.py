@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from gemmaspec import data
@@ -117,6 +118,26 @@ def test_a_request_of_death_ends_one_replica_and_the_other_serves(pair: Fake) ->
     assert sorted(str(found[one]["state"]) for one in ("pair-1", "pair-2")) == ["exited", "ready"], found
     body["messages"] = [{"role": "user", "content": "hello"}]
     assert [httpx.post(address, json=body, timeout=30, trust_env=False).status_code for _ in range(4)] == [200] * 4
+
+
+@HAPROXY
+def test_a_killed_router_is_named_and_up_starts_it_again_without_touching_a_replica(pair: Fake) -> None:
+    assert pair.run("up", "pair").code == 0
+    before = [_status(pair)[one]["detail"] for one in SERVING]
+    routers = [one for one in psutil.process_iter(["name", "cwd"]) if one.info["name"] == "haproxy"]
+    (router,) = [one for one in routers if Path(one.info["cwd"] or "/").is_relative_to(state_dir())]
+    router.kill()
+    router.wait(30)
+    found = pair.run("status", "pair")
+    assert found.code != 0
+    assert "router of pair is exited" in found.out, found.out
+    again = pair.run("up", "pair")
+    assert again.code == 0, again.err
+    answer = httpx.get(f"http://127.0.0.1:{PORT}/v1/models", timeout=30, trust_env=False)
+    assert answer.status_code == 200
+    after = _status(pair)
+    assert [after[one]["detail"] for one in SERVING] == before
+    assert after["pair"]["replicas"] == SERVING
 
 
 @HAPROXY

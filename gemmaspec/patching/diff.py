@@ -226,7 +226,7 @@ def reduce_diff(text: str, name: str) -> Incoming:
     for section in _sections(text, name):
         for path in section.paths:
             _refuse_hostile(path, f"{name}:{section.begin}")
-        if any(_is_source(path) for path in section.paths):
+        if any(path.startswith("vllm/") and path.endswith(".py") for path in section.paths):
             kept.append((section, _strictly(section, name)))
         else:
             dropped.append(section.paths[-1])
@@ -256,10 +256,6 @@ def _strictly(section: _Section, name: str) -> DiffFile:
         line = section.begin + int(where[1]) - 1 if where else section.begin
         raise PatchError(f"{name}:{line}{error.message[where.end() if where else 0 :]}", hint=error.hint) from None
     return file
-
-
-def _is_source(path: str) -> bool:
-    return path.startswith("vllm/") and path.endswith(".py")
 
 
 def _refuse_hostile(path: str, where: str) -> None:

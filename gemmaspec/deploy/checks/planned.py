@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +29,7 @@ from gemmaspec.profile.machines import HERE, MACHINES
 from gemmaspec.profile.meant import unknown_machine
 from gemmaspec.profile.model import Draft, Profile, Target
 from gemmaspec.releases.facts import asked_release, nearest
-from gemmaspec.rows import GRAPH_MODES, NONE, GraphMode, Row, Setting
+from gemmaspec.rows import GRAPH_MODES, NONE, GraphMode, Setting
 from gemmaspec.stack.paths import is_local
 
 if TYPE_CHECKING:
@@ -166,7 +165,9 @@ def shipped_for(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) ->
     profile = loaded.profile
     runs = measurements.like(profile)
     method = profile.speculative.method if profile.speculative else NONE
-    rows = _once(row for run in runs for row in run.rows if row.method in (method, NONE))
+    rows = tuple(
+        {row.model_dump_json(): row for run in runs for row in run.rows if row.method in (method, NONE)}.values()
+    )
     if not rows:
         return None
     kind = kind_of(loaded, taken, plan)
@@ -178,11 +179,6 @@ def shipped_for(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) ->
         if any((row.method, row.k, row.concurrency, row.context) in cells for row in speaking(run.rows, kind).rows)
     ]
     return Shipped(kind=kind, spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
-
-
-def _once(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return rows without copies: patches share cells."""
-    return tuple({row.model_dump_json(): row for row in rows}.values())
 
 
 def kind_of(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) -> Kind:

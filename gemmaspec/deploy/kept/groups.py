@@ -204,7 +204,7 @@ def claim(port: int, stack: str) -> None:
 def settle(stack: str, port: int | None) -> None:
     """Release all claims of `stack` except the one of `port`; None releases all of them."""
     with _exclusively():
-        for file in _files():
+        for file in sorted(_folder().glob("*.json")):
             if file != (_file(port) if port else None) and _stack_in(file) == stack:
                 with contextlib.suppress(OSError):
                     file.unlink(missing_ok=True)
@@ -243,10 +243,6 @@ def _exclusively() -> Iterator[None]:
     taken = GemmaspecError(f"another gemmaspec command has locked {lock}", hint=f"fuser -v {lock}")
     with exclusively(lock, wait_s=_WAIT_S, taken=taken):
         yield
-
-
-def _files() -> list[Path]:
-    return sorted(_folder().glob("*.json"))
 
 
 def _file(port: int) -> Path:

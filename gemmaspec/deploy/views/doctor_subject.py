@@ -245,11 +245,9 @@ def gpu(subject: DoctorSubject) -> Iterator[CheckResult]:
     facts = facts_for(subject.vllm.partition("+")[0]) if subject.vllm else None
     if row := capability_row(gpus.capabilities[0] if gpus.capabilities else None, facts):
         yield row
-    yield driver_row(gpus, require=_required(subject), **_cuda(subject))
-
-
-def _required(subject: DoctorSubject) -> str | None:
-    return subject.image.environment.get("NVIDIA_REQUIRE_CUDA") if subject.image else None
+    yield driver_row(
+        gpus, require=subject.image.environment.get("NVIDIA_REQUIRE_CUDA") if subject.image else None, **_cuda(subject)
+    )
 
 
 def _cuda(subject: DoctorSubject) -> dict[str, str]:

@@ -148,7 +148,10 @@ def _nodes(started: Started) -> tuple[NodeStatus, ...]:
 
 def _nodes_of(started: Started, engine: FleetEngine) -> tuple[NodeStatus, ...]:
     seen = engine.states(started.server)
-    known = {host: state if isinstance(state, State) else _unknown(state) for host, state in seen.items()}
+    known = {
+        host: state if isinstance(state, State) else State(status="unknown", detail=state.message, hint=state.hint)
+        for host, state in seen.items()
+    }
     reports = {
         host: _report_of(rank, server) if known[host].status == "running" else None
         for host, rank, server in seats(engine, started.server)
@@ -163,10 +166,6 @@ def _nodes_of(started: Started, engine: FleetEngine) -> tuple[NodeStatus, ...]:
         )
         for rank, (host, state) in enumerate(known.items())
     )
-
-
-def _unknown(error: GemmaspecError) -> State:
-    return State(status="unknown", detail=error.message, hint=error.hint)
 
 
 def _report_of(engine: Engine, server: Server) -> dict[str, Any] | None:
