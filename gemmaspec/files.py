@@ -35,11 +35,11 @@ def make_folder(folder: Path) -> None:
 def other_owner(path: Path) -> str | None:
     """Return the other user to whom a file of the state folder belongs, or the nearest folder that can be seen."""
     state = state_dir()
-    for one in (path, *path.parents):
-        if not one.is_relative_to(state):
+    for folder in (path, *path.parents):
+        if not folder.is_relative_to(state):
             break
         with contextlib.suppress(OSError):
-            owner = one.lstat().st_uid
+            owner = folder.lstat().st_uid
             return None if owner == os.geteuid() else _name_of(owner)
     return None
 

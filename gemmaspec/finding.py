@@ -38,8 +38,8 @@ class Finding:
     def document(self) -> dict[str, Any]:
         """Return it for machines."""
         place = {"file": self.place.file if self.place else "", "line": self.place.line if self.place else 0}
-        own = {name: value for name, value in asdict(self).items() if name != "place"}
-        return {**own, **place, "patches": list(self.patches)}
+        fields = {name: value for name, value in asdict(self).items() if name != "place"}
+        return {**fields, **place, "patches": list(self.patches)}
 
 
 def impossible(findings: Iterable[Finding]) -> bool:

@@ -28,16 +28,16 @@ _INTERNAL: Final = re.compile(r"\w(?:Error|Exception|Pool|Read)\b|object at 0x|<
 def reason(error: BaseException) -> str:
     """Return why something could not be read, in a few words without the name of an exception class."""
     chain = list(_chain(error))
-    names = {kind.__name__ for one in chain for kind in type(one).__mro__}
+    names = {kind.__name__ for link in chain for kind in type(link).__mro__}
     for kinds, text in _KINDS:
         if kinds & names:
             return text
-    for one in chain:
-        status = getattr(getattr(one, "response", None), "status_code", None)
+    for link in chain:
+        status = getattr(getattr(link, "response", None), "status_code", None)
         if isinstance(status, int):
             return f"it answers {status}"
-        if isinstance(one, OSError) and one.strerror:
-            return one.strerror[:1].lower() + one.strerror[1:]
+        if isinstance(link, OSError) and link.strerror:
+            return link.strerror[:1].lower() + link.strerror[1:]
     if names & _BROKEN:
         return "the connection broke off"
     text = str(error)
@@ -48,10 +48,10 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and what caused it; requests and urllib3 keep causes in their arguments too."""
     todo, seen = [error], set[int]()
     while todo:
-        one = todo.pop(0)
-        if id(one) in seen:
+        link = todo.pop(0)
+        if id(link) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        causes = (*one.args, getattr(one, "reason", None), one.__cause__, one.__context__)
+        seen.add(id(link))
+        yield link
+        causes = (*link.args, getattr(link, "reason", None), link.__cause__, link.__context__)
         todo += [cause for cause in causes if isinstance(cause, BaseException)]

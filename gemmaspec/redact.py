@@ -39,8 +39,8 @@ def _secrets() -> Iterator[str]:
 @functools.lru_cache(maxsize=64)
 def _passwords(addresses: str) -> tuple[str, ...]:
     """Return the passwords in the addresses of one variable, as written and decoded."""
-    found = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(addresses)]
-    return tuple(one for password in found for one in (password, unquote(password)))
+    passwords = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(addresses)]
+    return tuple(form for password in passwords for form in (password, unquote(password)))
 
 
 @functools.cache

@@ -79,22 +79,22 @@ class Setting:
     @property
     def graphs(self) -> Graphs:
         """Return what the compilation amounts to."""
-        said = str(self.compile).replace('"', "").replace(" ", "")
-        if said == "eager" or "cudagraph_mode:NONE" in said or "cudagraph_mode=NONE" in said:
+        mode = str(self.compile).replace('"', "").replace(" ", "")
+        if mode == "eager" or "cudagraph_mode:NONE" in mode or "cudagraph_mode=NONE" in mode:
             return "eager"
         plain = ("none", "disabled", "False", "-O0")
-        return "uncompiled" if said in plain or "mode:0" in said or "mode=0" in said else "compiled"
+        return "uncompiled" if mode in plain or "mode:0" in mode or "mode=0" in mode else "compiled"
 
     def __str__(self) -> str:
-        said = [f"compile {json.dumps(self.compile)}"] if self.compile is not None else []
-        said += [f"vLLM {self.vllm}"] if self.vllm else []
-        said += [self.backend] if self.backend else []
-        said += [f"KV cache {self.kv_cache}"] if self.kv_cache else []
-        said += [f"images {'on' if self.images else 'off'}"] if self.images is not None else []
-        said += [self.linear_kernel] if self.linear_kernel else []
+        parts = [f"compile {json.dumps(self.compile)}"] if self.compile is not None else []
+        parts += [f"vLLM {self.vllm}"] if self.vllm else []
+        parts += [self.backend] if self.backend else []
+        parts += [f"KV cache {self.kv_cache}"] if self.kv_cache else []
+        parts += [f"images {'on' if self.images else 'off'}"] if self.images is not None else []
+        parts += [self.linear_kernel] if self.linear_kernel else []
         if self.patches != ():
-            said.append("patches unknown" if self.patches is None else f"with {' + '.join(self.patches)}")
-        return ", ".join(said) or "one setting"
+            parts.append("patches unknown" if self.patches is None else f"with {' + '.join(self.patches)}")
+        return ", ".join(parts) or "one setting"
 
 
 def _listed(value: object) -> object:
@@ -167,18 +167,18 @@ class Row(BaseModel):
         """Return the row with tokens per second, computed from the step where they are not given."""
         if not isinstance(given, Mapping):
             return given
-        own = {key: value for key, value in given.items() if value is not None or key in ("patches", "compile")}
-        if "tokens_per_second" not in own:
-            if "step_ms" not in own:
+        measured = {key: value for key, value in given.items() if value is not None or key in ("patches", "compile")}
+        if "tokens_per_second" not in measured:
+            if "step_ms" not in measured:
                 raise ValueError("tokens_per_second and step_ms are missing; one of them is needed")
             with_rate = TypeAdapter(_Rate)
-            rates = own.get("acceptance") or ()
+            rates = measured.get("acceptance") or ()
             try:
-                tokens = (1 + sum(rates)) * own["concurrency"]
-                own["tokens_per_second"] = tokens / with_rate.validate_python(own["step_ms"]) * 1000
+                tokens = (1 + sum(rates)) * measured["concurrency"]
+                measured["tokens_per_second"] = tokens / with_rate.validate_python(measured["step_ms"]) * 1000
             except (ValidationError, TypeError, KeyError, OverflowError):
-                own["tokens_per_second"] = 1.0  # its own field says what is wrong
-        return own
+                measured["tokens_per_second"] = 1.0  # its own field says what is wrong
+        return measured
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -255,25 +255,25 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
     if not isinstance(head, dict):
         raise UsageError(f"{file}: same is {_shown(head)}, and must be a map of keys")
     head = head | ({"machine": document["machine"]} if isinstance(document.get("machine"), str) else {})
-    found = tuple(_row(row, f"{file}: row {number}", head) for number, row in enumerate(rows, 1))
-    _same_machine(found, file)
+    parsed = tuple(_row(row, f"{file}: row {number}", head) for number, row in enumerate(rows, 1))
+    _same_machine(parsed, file)
     lacking = [number for number, row in enumerate(rows, 1) if "compile" not in {**head, **row}]
     if lacking and len(lacking) < len(rows):
         raise UsageError(f"{file}: row {lacking[0]}: compile is missing, but other rows have it")
-    return found
+    return parsed
 
 
 def setting_json(setting: Setting) -> dict[str, Any]:
     """Return what a row says of its setting."""
-    own: dict[str, Any] = {"compile": setting.compile, **({"vllm": setting.vllm} if setting.vllm else {})}
-    own |= {"patches": setting.patches and list(setting.patches)} if setting.patches != () else {}
+    document: dict[str, Any] = {"compile": setting.compile, **({"vllm": setting.vllm} if setting.vllm else {})}
+    document |= {"patches": setting.patches and list(setting.patches)} if setting.patches != () else {}
     known = {
         "attention_backend": setting.backend,
         "images": setting.images,
         "kv_cache_dtype": setting.kv_cache,
         "linear_kernel": setting.linear_kernel,
     }
-    return own | {key: value for key, value in known.items() if value is not None}
+    return document | {key: value for key, value in known.items() if value is not None}
 
 
 def _json(text: str, file: str) -> Any:

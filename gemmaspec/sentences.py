@@ -15,8 +15,8 @@ def sentence(error: Mapping[str, Any]) -> str:
     """Return the problem in words, without pydantic's names of types."""
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
-    if own := _SENTENCES.get(error["type"]):
-        return own(error)
+    if worded := _SENTENCES.get(error["type"]):
+        return worded(error)
     message = str(error["msg"]).removeprefix("Input ").removeprefix("input ")
     return f"{message.replace('should be', 'must be').replace('should have', 'must have')}{got(error)}"
 
@@ -61,7 +61,7 @@ def _above(error: Mapping[str, Any]) -> str:
 def _list(error: Mapping[str, Any]) -> str:
     value = error["input"]
     words = value.split() if isinstance(value, str) else [value] if isinstance(value, int) else []
-    shown = ", ".join(f"'{one}'" if str(one).isdecimal() and len(words) > 1 else str(one) for one in words)
+    shown = ", ".join(f"'{word}'" if str(word).isdecimal() and len(words) > 1 else str(word) for word in words)
     return f"must be a list{f': [{shown}]' if words else ''}"
 
 

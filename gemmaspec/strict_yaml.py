@@ -141,8 +141,8 @@ class _Reader:
         pairs = list(self._pairs(path))
         merged: dict[str, Any] = {}
         for key, value in pairs:  # of several merged maps the first wins, and a key of the map itself wins over all
-            for one in (value if isinstance(value, list) else [value]) if key == _MERGE else ():
-                merged |= {name: inner for name, inner in one.items() if name not in merged}
+            for inherited in (value if isinstance(value, list) else [value]) if key == _MERGE else ():
+                merged |= {name: inner for name, inner in inherited.items() if name not in merged}
         return merged | {key: value for key, value in pairs if key != _MERGE}
 
     def _scalar(self, event: ScalarEvent, path: Path) -> str | int | bool | None:
@@ -180,7 +180,7 @@ class _Reader:
             self._places[(*path, key)] = place
             value = self._value(next(self._events), (*path, key))
             many = value if isinstance(value, list) else [value]
-            if key == _MERGE and not all(isinstance(one, dict) for one in many):
+            if key == _MERGE and not all(isinstance(item, dict) for item in many):
                 raise self._refused(event, "<< takes a map, or a list of maps")
             yield key, value
 

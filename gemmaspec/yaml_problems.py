@@ -34,23 +34,23 @@ def explained(problem: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
         key = flag.removeprefix("--").replace("-", "_")
         named = "speculative: {method: mtp, …}" if key == "speculative_config" else f"serve: {{{key}: …}}"
         return number + 1, f"{flag} is a flag of a command line; a profile writes {named}"
-    said = str(problem.problem)
-    if said.startswith("mapping values"):
+    problem_text = str(problem.problem)
+    if problem_text.startswith("mapping values"):
         return number + 1, _unexpected_colon(lines[: number + 1], column)
-    if "unexpected end of stream" in said or said.startswith("did not find expected ',' or"):
+    if "unexpected end of stream" in problem_text or problem_text.startswith("did not find expected ',' or"):
         return _unclosed(problem, number)
-    if said.startswith("found character that cannot start"):
+    if problem_text.startswith("found character that cannot start"):
         return number + 1, f"a value cannot begin with {line[column : column + 1]!r}; put it in quotes"
-    if said == "could not find expected ':'" and problem.context_mark:
+    if problem_text == "could not find expected ':'" and problem.context_mark:
         number = problem.context_mark.line
         return number + 1, f"{lines[number].strip()[:60]!r} is not `key: value`; put a space after the colon"
-    if said == "did not find expected key":
+    if problem_text == "did not find expected key":
         return number + 1, _unexpected_line(line, column)
-    if "<document start>" in said:
+    if "<document start>" in problem_text:
         return number + 1, "indented less than the line above; all keys of one level must begin in the same column"
-    if "escape character" in said:
+    if "escape character" in problem_text:
         return number + 1, "unknown escape in a double-quoted text; write '…', or double the backslash"
-    return number + 1, said
+    return number + 1, problem_text
 
 
 def _unexpected_colon(lines: list[str], column: int) -> str:
@@ -58,7 +58,7 @@ def _unexpected_colon(lines: list[str], column: int) -> str:
     if re.search(r":\s", line[:column]):
         key, _, value = line.strip().partition(":")
         return f"the value contains a colon; put it in quotes: {key}: '{value.strip()}'"
-    above = next((one for one in reversed(lines[:-1]) if one.strip() and not one.lstrip().startswith("#")), "")
+    above = next((line for line in reversed(lines[:-1]) if line.strip() and not line.lstrip().startswith("#")), "")
     if _VALUE.match(above) and len(_indent(line)) > len(_indent(above)):
         return "indented more than the line above, which has a value; keys of one level must begin in the same column"
     return f"{above.strip()[:60]!r}, the line above, is not `key: value`; put a space after the colon"
@@ -100,5 +100,5 @@ def undecodable(data: bytes, position: int) -> tuple[int, str]:
 
 
 def _indent(line: str) -> str:
-    found = _INDENT.match(line)
-    return found[0] if found else ""
+    indent = _INDENT.match(line)
+    return indent[0] if indent else ""

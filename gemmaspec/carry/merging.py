@@ -256,17 +256,17 @@ class _Merger:
             hint=f"gemmaspec patch rebase {self._patch} {where} --successor {best.path}:{best.scope}",
         )
 
-    def _most_alike(self, found: Mapping[str, bytes], path: str, scope: str) -> str:
-        if len(found) == 1:
-            return next(iter(found))
+    def _most_alike(self, texts: Mapping[str, bytes], path: str, scope: str) -> str:
+        if len(texts) == 1:
+            return next(iter(texts))
         wanted = _cut(self._base.before[path], scope).splitlines()
         likeness = {
             file: difflib.SequenceMatcher(None, wanted, _cut(data, scope).splitlines(), autojunk=False).ratio()
-            for file, data in found.items()
+            for file, data in texts.items()
         }
         best, second = sorted(likeness, key=lambda file: -likeness[file])[:2]
         if likeness[best] < _ALIKE or likeness[best] == likeness[second]:
-            raise PatchConflict(f"{scope}, which was in {path}, is in {' and '.join(found)}", hint=self._by_hand())
+            raise PatchConflict(f"{scope}, which was in {path}, is in {' and '.join(texts)}", hint=self._by_hand())
         return best
 
     def _patched_by_needs(self, homes: Mapping[str, object]) -> Mapping[str, bytes]:

@@ -48,26 +48,26 @@ class Seen:
 def parse_seen(text: str) -> Seen:
     """Return what a container printed. Raise EnvironmentMissing if that is not what launcher/look.py prints."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
         interfaces = {
             _word(name): Interface(
                 state=_word(interface["state"]),
                 mtu=int(interface["mtu"]),
                 addresses=tuple(map(_word, interface["addresses"])),
             )
-            for name, interface in found["interfaces"].items()
+            for name, interface in document["interfaces"].items()
         }
         lists = {
-            key: {_word(name): tuple(map(_word, every)) for name, every in found[key].items()}
+            key: {_word(name): tuple(map(_word, every)) for name, every in document[key].items()}
             for key in ("devices", "models")
         }
         return Seen(
             interfaces=interfaces,
             devices=lists["devices"],
             models=lists["models"],
-            free=int(found["free"]),
-            sees_cache=bool(found["sees_cache"]),
-            nccl=_word(found["nccl"]),
+            free=int(document["free"]),
+            sees_cache=bool(document["sees_cache"]),
+            nccl=_word(document["nccl"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise EnvironmentMissing("the probe in the image printed nothing that describes the machine") from None
@@ -103,8 +103,8 @@ def rows(
 
     `revisions` are the models of the Hub with the commits that the profile names; `eager`: it has no graphs.
     """
-    found = [row for reading in readings for row in _rows_of(reading, image=image, revisions=revisions)]
-    return [*found, *_nccl(readings, eager=eager), *_compared(readings)]
+    described = [row for reading in readings for row in _rows_of(reading, image=image, revisions=revisions)]
+    return [*described, *_nccl(readings, eager=eager), *_compared(readings)]
 
 
 def fleet_lines(readings: Sequence[HostReading]) -> list[str]:

@@ -106,9 +106,9 @@ def capability_row(capability: str | None, facts: Facts | None) -> CheckResult |
     """Return a note on what the GPU lacks, if anything is known."""
     if facts is None or capability is None:
         return None
-    found = list(lacks(capability, facts))
-    said = f"vllm {facts.vllm} on {capability}: "
-    return ok("kernels", said + ("; ".join(found) or "no known limitations"))
+    limits = list(lacks(capability, facts))
+    subject = f"vllm {facts.vllm} on {capability}: "
+    return ok("kernels", subject + ("; ".join(limits) or "no known limitations"))
 
 
 def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str) -> CheckResult:
@@ -120,8 +120,8 @@ def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str)
     if gpus.cuda is None:
         return warning("driver", f"{shown}; cannot compare with {where or 'anything'}", "nvidia-smi")
     if require and not any(_holds(clause, gpus) for clause in require.split()):
-        said = "; ".join(clause for clause in require.split() if clause.startswith("cuda")) or require[:80]
-        return failed("driver", f"{shown}; {where} requires {said}", _UPDATE)
+        needed = "; ".join(clause for clause in require.split() if clause.startswith("cuda")) or require[:80]
+        return failed("driver", f"{shown}; {where} requires {needed}", _UPDATE)
     if not where:
         return ok("driver", shown)
     if not cuda or (wanted := _version(cuda)) is None:
@@ -141,10 +141,10 @@ def _holds(clause: str, gpus: Gpus) -> bool:
 
 
 def _condition(text: str, gpus: Gpus) -> bool:
-    found = _CLAUSE.fullmatch(text)
-    if found is None:
+    clause = _CLAUSE.fullmatch(text)
+    if clause is None:
         return False
-    name, operator, value = found.groups()
+    name, operator, value = clause.groups()
     if name == "brand":
         return True
     has, wanted = _version(gpus.cuda if name == "cuda" else gpus.driver), _version(value)
@@ -244,15 +244,15 @@ def container_shm_row(size: str | None, ipc: str) -> CheckResult:
     given = size_bytes(size) if size else _DOCKER_SHM
     if given >= SHM_BYTES:
         return ok("shared memory", f"container.shm_size is {size}")
-    said = f"container.shm_size is {size}" if size else "docker gives a container 64 MiB"
+    size_line = f"container.shm_size is {size}" if size else "docker gives a container 64 MiB"
     fix = "set `container: {shm_size: 1gb}` in the profile"
-    return failed("shared memory", f"{said}, but vLLM 0.32 requires {SHM_BYTES // 1024**2} MiB", fix)
+    return failed("shared memory", f"{size_line}, but vLLM 0.32 requires {SHM_BYTES // 1024**2} MiB", fix)
 
 
 def size_bytes(size: str) -> int:
     """Return the bytes of a size in a profile: 32gb, 64m."""
-    found = re.fullmatch(r"(\d+)([bkmg])b?", size.lower())
-    return int(found[1]) * _UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"(\d+)([bkmg])b?", size.lower())
+    return int(match[1]) * _UNITS[match[2]] if match else 0
 
 
 def disk_row(name: str, folder: str, free: int | None, needed: int | None) -> CheckResult:

@@ -70,4 +70,4 @@ def seats(engine: Engine, server: Server) -> list[tuple[str, Engine, Server]]:
     from gemmaspec.engine.fleet import FleetEngine
 
     assert isinstance(engine, FleetEngine)
-    return [(one.host, one.engine, one.server) for one in engine.members(server)]
+    return [(member.host, member.engine, member.server) for member in engine.members(server)]

@@ -194,9 +194,9 @@ class DockerEngine:
             container = self._container(server)
             if container is None:
                 return
-            found = self._log_lines(container, follow=follow, tail=tail)
+            lines = self._log_lines(container, follow=follow, tail=tail)
             # One line of docker's may be several here (a progress bar), so count the last ones again.
-            yield from found if follow or tail is None else deque(found, maxlen=tail)
+            yield from lines if follow or tail is None else deque(lines, maxlen=tail)
 
     def report(self, server: Server) -> dict[str, Any] | None:
         """Return the launcher's report, read inside the running container; None if it does not exist (yet).
@@ -266,8 +266,8 @@ class DockerEngine:
             f"com.docker.compose.service={service}",
             "com.docker.compose.oneoff=False",
         ]
-        found = self._client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
-        return max(found, key=lambda container: str(container.attrs["Created"]), default=None)
+        containers = self._client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
+        return max(containers, key=lambda container: str(container.attrs["Created"]), default=None)
 
     def ensure_nvidia(self) -> None:
         """Raise EnvironmentMissing if the daemon does not support NVIDIA GPUs."""

@@ -105,11 +105,11 @@ def client(where: Endpoint | None = None) -> Iterator[docker.DockerClient]:
 
     Raise EnvironmentMissing if the daemon does not answer.
     """
-    found = connect(where or find())
+    connected = connect(where or find())
     try:
-        yield found
+        yield connected
     finally:
-        found.close()
+        connected.close()
 
 
 def _knock(endpoint: Endpoint) -> None:

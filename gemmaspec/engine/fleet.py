@@ -94,23 +94,23 @@ class FleetEngine:
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         """Raise EnvironmentMissing if a host is missing something, or the hosts do not fit together."""
         members = self.members(server)
-        facts = _all(members, lambda one: one.engine.facts(one.host), seconds=ASK_S)
-        self._ahead = {one.host: one.ahead_s for one in facts}
+        facts = _all(members, lambda member: member.engine.facts(member.host), seconds=ASK_S)
+        self._ahead = {fact.host: fact.ahead_s for fact in facts}
         if wrong := hosts_disagree(facts):
             raise wrong
         # Without a bound, because it may pull an image.
-        _all(members, lambda one: one.engine.preflight(one.server, port_is_free=port_is_free or one.rank > 0))
+        _all(members, lambda peer: peer.engine.preflight(peer.server, port_is_free=port_is_free or peer.rank > 0))
         image = server.image or ""
-        found = _all(members, lambda one: one.engine.image_facts(one.host, image), seconds=ASK_S)
-        if wrong := images_disagree(image, [one for one in found if one]):
+        images = _all(members, lambda member: member.engine.image_facts(member.host, image), seconds=ASK_S)
+        if wrong := images_disagree(image, [image_facts for image_facts in images if image_facts]):
             raise wrong
 
     def start(self, server: Server) -> None:
         """Start every rank: all files are on all hosts before the first one starts. After a failure, none runs."""
         members = self.members(server)
         try:
-            _all(members, lambda one: one.engine.create(one.server))
-            _all(members, lambda one: one.engine.start_created(one.server))
+            _all(members, lambda member: member.engine.create(member.server))
+            _all(members, lambda member: member.engine.start_created(member.server))
         except GemmaspecError as error:
             left = [_of_host(*failure).message for failure in _failures(_stopped(members)).items()]
             unknown = (f"{message}; what runs there is unknown" for message in left)
@@ -126,10 +126,10 @@ class FleetEngine:
         """
         done = _stopped(self.members(server))
         if failed := _failures(done):
-            said = [f"{_of_host(host, error).message}; what runs there is unknown" for host, error in failed.items()]
+            told = [f"{_of_host(host, error).message}; what runs there is unknown" for host, error in failed.items()]
             if stopped := ", ".join(host for host in done if host not in failed):
-                said.append(f"{server.name} is stopped on {stopped}")
-            raise EnvironmentMissing("\n".join(said), hint=f"gemmaspec down {server.name}    # once every host answers")
+                told.append(f"{server.name} is stopped on {stopped}")
+            raise EnvironmentMissing("\n".join(told), hint=f"gemmaspec down {server.name}    # once every host answers")
         return any(was is True for was in done.values())
 
     def state(self, server: Server) -> State:
@@ -137,14 +137,14 @@ class FleetEngine:
 
         Raise EnvironmentMissing if no rank is known to have ended and a host does not answer.
         """
-        members = {one.host: one for one in self.members(server)}
+        members = {member.host: member for member in self.members(server)}
         seen = self.states(server)
         known = {host: state for host, state in seen.items() if isinstance(state, State)}
         absent = all(state.status == "absent" for state in known.values())
         ended = [(members[host], state) for host, state in known.items() if state.status != "running"]
         if ended and not absent:
-            one, state = min(ended, key=self._when)
-            return dataclasses.replace(state, status="exited", detail=_told(one, state), host=one.host)
+            member, state = min(ended, key=self._when)
+            return dataclasses.replace(state, status="exited", detail=_told(member, state), host=member.host)
         for host, error in _failures(seen).items():
             raise _of_host(host, error)
         if absent:
@@ -156,18 +156,19 @@ class FleetEngine:
     def states(self, server: Server) -> dict[str, State | GemmaspecError]:
         """Return the state of each rank by host, or why it is unknown."""
         return together(
-            {one.host: functools.partial(one.engine.state, one.server) for one in self.members(server)}, seconds=LOOK_S
+            {member.host: functools.partial(member.engine.state, member.server) for member in self.members(server)},
+            seconds=LOOK_S,
         )
 
     def ensure_answers(self, server: Server) -> None:
         """Raise StartFailed unless every rank runs, PatchConflict unless all launchers report the same."""
         seen = self.states(server)
-        for one in self.members(server):
-            state = seen[one.host]
+        for peer in self.members(server):
+            state = seen[peer.host]
             if isinstance(state, GemmaspecError):
-                raise _of_host(one.host, state)
+                raise _of_host(peer.host, state)
             if state.status != "running":
-                raise StartFailed(f"{_told(one, state)}; a server on several machines needs all of them")
+                raise StartFailed(f"{_told(peer, state)}; a server on several machines needs all of them")
         reports = self.reports(server)
         for _ in range(REPORT_TRIES):  # docker on a busy machine may refuse to look into a container for a moment
             if all(reports.values()):
@@ -180,8 +181,8 @@ class FleetEngine:
     def reports(self, server: Server) -> dict[str, dict[str, Any] | None]:
         """Return each rank's report by host; None for one that is missing. Raise GemmaspecError as `report`."""
         members = self.members(server)
-        found = _all(members, lambda one: one.engine.report(one.server), seconds=LOOK_S)
-        return dict(zip([one.host for one in members], found, strict=True))
+        reports = _all(members, lambda member: member.engine.report(member.server), seconds=LOOK_S)
+        return dict(zip([member.host for member in members], reports, strict=True))
 
     def runs(self, server: Server) -> Runs | None:
         """Return the command and image of rank 0."""
@@ -190,7 +191,7 @@ class FleetEngine:
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield the lines of all ranks, each with its host; with `follow`, as they come."""
-        ranks = [functools.partial(_lines, one, follow=follow, tail=tail) for one in self.members(server)]
+        ranks = [functools.partial(_lines, member, follow=follow, tail=tail) for member in self.members(server)]
         yield from merged(ranks, follow=follow)
 
     def report(self, server: Server) -> dict[str, Any] | None:
@@ -205,25 +206,25 @@ class FleetEngine:
 
     def _when(self, ended: tuple[Member, State]) -> float:
         """Return when a rank ended by this machine's clock; a rank without a container ended before all others."""
-        one, state = ended
-        return (state.ended or 0.0) - self._ahead.get(one.host, 0.0) if state.status != "absent" else 0.0
+        member, state = ended
+        return (state.ended or 0.0) - self._ahead.get(member.host, 0.0) if state.status != "absent" else 0.0
 
 
 def _all(members: Sequence[Member], call: Callable[[Member], T], *, seconds: float | None = None) -> list[T]:
     """Return the result of a call for each rank, made at the same time. Raise the first error by rank."""
-    done = together({one.host: functools.partial(call, one) for one in members}, seconds=seconds)
+    done = together({member.host: functools.partial(call, member) for member in members}, seconds=seconds)
     for host, error in _failures(done).items():
         raise _of_host(host, error)
-    return [found for found in done.values() if not isinstance(found, GemmaspecError)]
+    return [outcome for outcome in done.values() if not isinstance(outcome, GemmaspecError)]
 
 
 def _failures(done: Mapping[str, object]) -> dict[str, GemmaspecError]:
-    return {host: found for host, found in done.items() if isinstance(found, GemmaspecError)}
+    return {host: outcome for host, outcome in done.items() if isinstance(outcome, GemmaspecError)}
 
 
 def _stopped(members: Sequence[Member]) -> dict[str, bool | GemmaspecError]:
     """Stop every rank at the same time, whatever runs; return by host whether it ran, or why it was not stopped."""
-    return together({one.host: functools.partial(one.engine.stop, one.server) for one in members}, seconds=None)
+    return together({peer.host: functools.partial(peer.engine.stop, peer.server) for peer in members}, seconds=None)
 
 
 def _of_host(host: str, error: GemmaspecError) -> GemmaspecError:
@@ -234,19 +235,19 @@ def _of_host(host: str, error: GemmaspecError) -> GemmaspecError:
     return error.amended(f"{host}: {error.message}", hint=hint)
 
 
-def _told(one: Member, state: State) -> str:
+def _told(member: Member, state: State) -> str:
     """Return which rank has ended, and how."""
     how = "has no container" if state.status == "absent" else "has ended"
-    return f"rank {one.rank} on {one.host} {how}{f' ({state.detail})' if state.detail else ''}"
+    return f"rank {member.rank} on {member.host} {how}{f' ({state.detail})' if state.detail else ''}"
 
 
-def _lines(one: Member, *, follow: bool, tail: int | None) -> Iterator[str]:
+def _lines(member: Member, *, follow: bool, tail: int | None) -> Iterator[str]:
     """Yield a rank's lines after its host's name; one that says so if its log cannot be read."""
     try:
-        for line in one.engine.logs(one.server, follow=follow, tail=tail):
-            yield host_line(one.host, line)
+        for line in member.engine.logs(member.server, follow=follow, tail=tail):
+            yield host_line(member.host, line)
     except GemmaspecError as error:
-        yield host_line(one.host, f"(its log cannot be read: {error.message})")
+        yield host_line(member.host, f"(its log cannot be read: {error.message})")
 
 
 _LIMIT_S: Final = 60
@@ -270,8 +271,8 @@ def look(where: endpoint.Endpoint, image: str, *, python: str, models: Sequence[
             )  # fmt: skip
             container.start()
             container.wait(timeout=_LIMIT_S)
-            said: bytes = container.logs(stdout=True, stderr=False, tail=1)
-            return said[:_LARGEST].decode("utf-8", "replace")
+            printed: bytes = container.logs(stdout=True, stderr=False, tail=1)
+            return printed[:_LARGEST].decode("utf-8", "replace")
         except APIError as error:
             raise EnvironmentMissing(f"docker cannot run {image}: {clean(str(error.explanation))}") from None
         except requests.RequestException as error:

@@ -62,10 +62,10 @@ def exchange(
     headers = (JSON if body is not None else {}) | authorized(api_key)
     where = f"{path}?{urlencode(query)}" if query else path
     try:
-        status, found = exchanged(
+        status, answer = exchanged(
             base_url, where, method=method, body=content, headers=headers, timeout_s=timeout_s, most=MAX_BODY
         )
-        return Reply(status, found)
+        return Reply(status, answer)
     except TooLong:
         raise StartFailed(f"{path} answers with more than {MAX_BODY} bytes") from None
     except TimeoutError:

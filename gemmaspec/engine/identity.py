@@ -68,8 +68,8 @@ def identity(client: docker.DockerClient, ref: str, *, named: str | None = None)
 
 def digest_of(ref: str, digests: Iterable[str]) -> str | None:
     """Return the digest in the name's own repository, out of those that docker stores for an image."""
-    found = (entry.partition("@")[::2] for entry in digests)
-    return next((digest for repository, digest in found if repository == repository_of(ref)), None)
+    parted = (entry.partition("@")[::2] for entry in digests)
+    return next((digest for repository, digest in parted if repository == repository_of(ref)), None)
 
 
 def repository_of(ref: str) -> str:
@@ -151,7 +151,7 @@ def _join(threads: Iterable[threading.Thread], seconds: float | None) -> None:
 def _result(name: str, done: Mapping[str, T | BaseException], seconds: float | None) -> T | GemmaspecError:
     if name not in done:
         return EnvironmentMissing(f"no answer within {seconds:.0f} s", hint="docker info")
-    found = done[name]
-    if isinstance(found, BaseException) and not isinstance(found, GemmaspecError):
-        raise found
-    return found
+    outcome = done[name]
+    if isinstance(outcome, BaseException) and not isinstance(outcome, GemmaspecError):
+        raise outcome
+    return outcome

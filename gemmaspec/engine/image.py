@@ -88,9 +88,9 @@ def publishes(attributes: dict[str, Any], *, bind: str, port: int) -> bool:
     """Return whether a container holds `port` on an address that overlaps `bind`."""
     everywhere = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
     bindings = (attributes.get("HostConfig", {}).get("PortBindings") or {}).values()
-    for one in (one for several in bindings for one in several or ()):
-        overlaps = bind in everywhere or one.get("HostIp", "") in (*everywhere, bind)
-        if overlaps and one.get("HostPort") == str(port):
+    for binding in (binding for several in bindings for binding in several or ()):
+        overlaps = bind in everywhere or binding.get("HostIp", "") in (*everywhere, bind)
+        if overlaps and binding.get("HostPort") == str(port):
             return True
     return False
 
@@ -170,24 +170,24 @@ def _pull(image: str, where: Mapping[str, str]) -> None:
         raise why_not_pulled(image, clean(done.stderr.decode("utf-8", "replace").replace("\n", " ")).strip())
 
 
-def why_not_pulled(image: str, said: str) -> EnvironmentMissing:
+def why_not_pulled(image: str, problem: str) -> EnvironmentMissing:
     """Return the error for the output of `docker pull` on stderr."""
-    text = said.lower().replace(image.lower(), "")  # ignore the phrases in the name itself
+    text = problem.lower().replace(image.lower(), "")  # ignore the phrases in the name itself
     retry = f"docker pull {image}"
     if _any(text, _NO_SPACE):
-        return EnvironmentMissing(f"no space left for the image {image}: {said}", hint="docker system df")
+        return EnvironmentMissing(f"no space left for the image {image}: {problem}", hint="docker system df")
     if _any(text, _DENIED):
         return EnvironmentMissing(
-            f"the registry denied access to the image {image}, which is private or does not exist: {said}",
+            f"the registry denied access to the image {image}, which is private or does not exist: {problem}",
             hint=f"docker login {_registry(image)}".rstrip(),
         )
     if _any(text, _WRONG_MACHINE):
-        return EnvironmentMissing(f"the image {image} does not support this platform: {said}", hint="uname -m")
+        return EnvironmentMissing(f"the image {image} does not support this platform: {problem}", hint="uname -m")
     if _any(text, _UNREACHABLE):
-        return EnvironmentMissing(f"cannot reach the registry of the image {image}: {said}", hint=retry)
+        return EnvironmentMissing(f"cannot reach the registry of the image {image}: {problem}", hint=retry)
     if _any(text, _NOT_FOUND):
-        return EnvironmentMissing(f"the image {image} is not in its registry: {said}", hint=retry)
-    return EnvironmentMissing(f"cannot pull the image {image}: {said}", hint=retry)
+        return EnvironmentMissing(f"the image {image} is not in its registry: {problem}", hint=retry)
+    return EnvironmentMissing(f"cannot pull the image {image}: {problem}", hint=retry)
 
 
 def _any(text: str, phrases: tuple[str, ...]) -> bool:
@@ -210,8 +210,8 @@ def unused(prefix: str, node: Node | None = None) -> list[tuple[str, str]]:
     it does not answer.
     """
     with _client(node) as client:
-        found = client.volumes.list(filters={"dangling": True, "label": _PROJECT})
-        labelled = ((one.name, str((one.attrs.get("Labels") or {}).get(_PROJECT, ""))) for one in found)
+        volumes = client.volumes.list(filters={"dangling": True, "label": _PROJECT})
+        labelled = ((volume.name, str((volume.attrs.get("Labels") or {}).get(_PROJECT, ""))) for volume in volumes)
         return sorted((name, project) for name, project in labelled if project.startswith(prefix))
 
 
@@ -291,9 +291,9 @@ def download_bytes(image: str, architecture: str) -> int | None:
         return None
 
 
-def layer_bytes(found: Any, architecture: str) -> int | None:
+def layer_bytes(manifests: Any, architecture: str) -> int | None:
     """Return the sum of the layers in the output of `docker manifest inspect --verbose`; None if it is invalid."""
-    several = found if isinstance(found, list) else [found]
+    several = manifests if isinstance(manifests, list) else [manifests]
     for entry in several:
         try:
             platform = entry["Descriptor"].get("platform") or {}

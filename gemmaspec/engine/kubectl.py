@@ -31,14 +31,14 @@ def parse_attested(text: bytes | None) -> dict[str, Any]:
     """Return the verdict with only what belongs into it; nothing attested where it is missing or invalid."""
     try:
         if text and len(text) <= MAX_ATTESTED:
-            found = json.loads(text)
-            if found["schema"] == 2 and found["state"] in _STATES and found["processes"]:
+            document = json.loads(text)
+            if document["schema"] == 2 and document["state"] in _STATES and document["processes"]:
                 return {
-                    "state": found["state"],
-                    "text": _text(found["text"]),
-                    "problems": list(map(_text, found["problems"])),
-                    "notes": list(map(_text, found["notes"])),
-                    "processes": list(map(_process, found["processes"])),
+                    "state": document["state"],
+                    "text": _text(document["text"]),
+                    "problems": list(map(_text, document["problems"])),
+                    "notes": list(map(_text, document["notes"])),
+                    "processes": list(map(_process, document["processes"])),
                 }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         pass
@@ -46,9 +46,9 @@ def parse_attested(text: bytes | None) -> dict[str, Any]:
     return {"state": "not attested", "text": f"NOT ATTESTED: {NOBODY}", **nothing}
 
 
-def _process(found: Mapping[str, Any]) -> dict[str, Any]:
-    lists = {name: list(map(_text, found[name])) for name in ("roles", "functions", "different", "optional", "wrapped")}
-    return {"pid": int(found["pid"]), "title": _text(found["title"]), "cost_ms": float(found["cost_ms"]), **lists}
+def _process(entry: Mapping[str, Any]) -> dict[str, Any]:
+    lists = {name: list(map(_text, entry[name])) for name in ("roles", "functions", "different", "optional", "wrapped")}
+    return {"pid": int(entry["pid"]), "title": _text(entry["title"]), "cost_ms": float(entry["cost_ms"]), **lists}
 
 
 def _text(value: object) -> str:
@@ -69,12 +69,12 @@ def parse_report(text: bytes) -> dict[str, Any]:
     if len(text) > MAX_REPORT:
         raise GemmaspecError(f"cannot read the launcher's report: longer than {MAX_REPORT} bytes")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        document = None
+    if not isinstance(document, dict):
         raise GemmaspecError("cannot read the launcher's report: not a JSON object")
-    return found
+    return document
 
 
 REPORT: Final = "/run/gemmaspec/report.json"
@@ -139,14 +139,14 @@ def pods(selector: str, *, namespace: str | None) -> list[Pod]:
 def report(pod: Pod) -> dict[str, Any]:
     """Return the launcher's report of a pod's server. Raises GemmaspecError when it cannot be read."""
     words = ["exec", "--namespace", pod.namespace, pod.name, "--container", pod.container, "--", "cat"]
-    found = parse_report(_kubectl([*words, REPORT], what=f"cannot read the report of {pod.name}").encode())
-    if "attestation" not in found:
-        return found
+    read = parse_report(_kubectl([*words, REPORT], what=f"cannot read the report of {pod.name}").encode())
+    if "attestation" not in read:
+        return read
     try:
         attested = _kubectl([*words, ATTESTED], what=f"cannot read what {pod.name} attests").encode()
     except GemmaspecError:  # it has not written it yet, and then it is not attested
         attested = b""
-    return with_attested(found, attested)
+    return with_attested(read, attested)
 
 
 def _namespace(namespace: str | None) -> list[str]:
@@ -182,15 +182,15 @@ def _failure(stderr: str, what: str) -> GemmaspecError:
     if any(sign in stderr.lower() for sign in _UNREACHABLE):
         # The lines before the last one are its attempts, each the same.
         return EnvironmentMissing(f"kubectl cannot reach a cluster: {lines[-1]}", hint="kubectl config get-contexts")
-    said = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES]) or "  (kubectl printed nothing)"
-    return GemmaspecError(f"{what}:\n{said}")
+    printed = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES]) or "  (kubectl printed nothing)"
+    return GemmaspecError(f"{what}:\n{printed}")
 
 
 def _pod(item: dict[str, Any]) -> Pod:
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
-    found = [one for one in spec["containers"] if one["name"] in ("vllm", "main")] or spec["containers"]
-    name = str(found[0]["name"])
-    state: dict[str, Any] = next((one for one in status.get("containerStatuses") or [] if one["name"] == name), {})
+    named = [row for row in spec["containers"] if row["name"] in ("vllm", "main")] or spec["containers"]
+    name = str(named[0]["name"])
+    state: dict[str, Any] = next((row for row in status.get("containerStatuses") or [] if row["name"] == name), {})
     return Pod(
         namespace=str(meta["namespace"]),
         name=str(meta["name"]),
@@ -200,7 +200,7 @@ def _pod(item: dict[str, Any]) -> Pod:
         ready=state.get("ready") is True,
         restarts=int(state.get("restartCount", 0)),
         container=name,
-        image=str(state.get("imageID") or found[0].get("image", "")),
+        image=str(state.get("imageID") or named[0].get("image", "")),
         reason=_reason(state, status),
         node=str(spec.get("nodeName", "")),
     )
@@ -215,9 +215,9 @@ def _reason(state: dict[str, Any], status: dict[str, Any]) -> str:
         code = ended.get("exitCode", last.get("exitCode"))
         parts = [waiting.get("reason") or ended.get("reason"), f"exit code {code}" if code is not None else None]
         return clean(", ".join(str(part) for part in parts if part))
-    unscheduled = [one for one in status.get("conditions") or [] if one.get("reason") == "Unschedulable"]
+    unscheduled = [row for row in status.get("conditions") or [] if row.get("reason") == "Unschedulable"]
     return clean(str(unscheduled[0].get("message", "Unschedulable"))) if unscheduled else ""
 
 
-def _texts(found: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in (found or {}).items()}
+def _texts(labels: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in (labels or {}).items()}

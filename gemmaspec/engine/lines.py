@@ -176,12 +176,12 @@ def stop(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
         )
 
 
-def why_not_up(server: Server, said: str) -> GemmaspecError:
+def why_not_up(server: Server, output: str) -> GemmaspecError:
     """Return the error for Compose's output on stderr."""
-    text = _last_lines(said)
+    text = _last_lines(output)
     hint = f"docker compose -p {server.project} ps --all"
     for phrase, meaning in _MACHINE_FAULTS.items():
-        if phrase in said.lower():
+        if phrase in output.lower():
             return EnvironmentMissing(
                 f"docker compose could not start {server.name}, because {meaning}: {text}", hint=hint
             )
@@ -206,11 +206,11 @@ def client_version() -> str:
 def ensure_compose_v2() -> str:
     """Return the version of `docker compose`. Raise EnvironmentMissing if it is missing or older than 2."""
     ensure_docker_cli()
-    found = _version(("docker", "compose", "version", "--short"))
-    if found is not None and _major(found) >= 2:
-        return found
-    if found is not None:
-        raise EnvironmentMissing(f"`docker compose` is version {found}; gemmaspec needs 2 or newer", hint=_INSTALL)
+    version = _version(("docker", "compose", "version", "--short"))
+    if version is not None and _major(version) >= 2:
+        return version
+    if version is not None:
+        raise EnvironmentMissing(f"`docker compose` is version {version}; gemmaspec needs 2 or newer", hint=_INSTALL)
     old = _version(("docker-compose", "version", "--short")) if shutil.which("docker-compose") else None
     if old is None:
         raise EnvironmentMissing("`docker compose` fails: its plugin is missing", hint=_INSTALL)
@@ -223,8 +223,8 @@ def ensure_compose_v2() -> str:
 def _version(command: Sequence[str]) -> str | None:
     """Return the version that a command prints; None if it fails."""
     done = _run(command)
-    found = re.search(r"\d+(\.\d+)+[^\s,]*", done.stdout)
-    return found.group() if found and not done.returncode else None
+    version = re.search(r"\d+(\.\d+)+[^\s,]*", done.stdout)
+    return version.group() if version and not done.returncode else None
 
 
 def _major(version: str) -> int:
@@ -257,8 +257,8 @@ def _run(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def _last_lines(said: str) -> str:
-    kept = [clean(line).strip() for line in said.splitlines() if line.strip()][-_SHOWN_LINES:]
+def _last_lines(output: str) -> str:
+    kept = [clean(line).strip() for line in output.splitlines() if line.strip()][-_SHOWN_LINES:]
     return "\n".join(kept) or "(no output)"
 
 
@@ -324,16 +324,16 @@ def ensure_only(pids: Collection[int], bind: str, port: int) -> None:
 
     SO_REUSEPORT lets several listeners share a port, and the system distributes connections among them.
     """
-    found = _listeners(bind, port)
-    if found is None:
+    listeners = _listeners(bind, port)
+    if listeners is None:
         return  # this system does not list listeners
-    others = [pid for pid in found if pid not in pids]
+    others = [pid for pid in listeners if pid not in pids]
     if others:
         raise StartFailed(
             f"{_named(others[0])} also listens on port {port} of {bind}, so requests would go to two servers",
             hint=f"sudo ss -ltnp 'sport = :{port}'    # stop it, or set serve.port to another port",
         )
-    if not found:
+    if not listeners:
         raise StartFailed(f"no process listens on port {port} of {bind} any more")
 
 
@@ -355,10 +355,10 @@ def _listeners(bind: str, port: int) -> list[int | None] | None:
     ]
 
 
-def _overlaps(one: str, other: str) -> bool:
+def _overlaps(bind: str, other: str) -> bool:
     """Return whether a connection can reach both listening addresses."""
     try:
-        first, second = (ipaddress.ip_address(text) for text in (one, other))
+        first, second = (ipaddress.ip_address(text) for text in (bind, other))
     except ValueError:
         return True  # a name may mean any address
     return first == second or first.is_unspecified or second.is_unspecified

@@ -41,7 +41,7 @@ def run_once(
     """
     name = f"gemmaspec-once-{secrets.token_hex(6)}"
     devices = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else []
-    binds = [docker.types.Mount(one.at, str(one.folder), type="bind", read_only=one.read_only) for one in mounts]
+    binds = [docker.types.Mount(bind.at, str(bind.folder), type="bind", read_only=bind.read_only) for bind in mounts]
     with endpoint.client() as client:
         try:
             container = client.containers.create(
@@ -50,8 +50,8 @@ def run_once(
             )  # fmt: skip
             container.start()
             code = int(container.wait(timeout=_LIMIT_S)["StatusCode"])
-            said = container.logs(stdout=False, stderr=True, tail=_LINES).decode("utf-8", "replace")
-            return code, [clean(line) for line in said.strip().splitlines()]
+            printed = container.logs(stdout=False, stderr=True, tail=_LINES).decode("utf-8", "replace")
+            return code, [clean(line) for line in printed.strip().splitlines()]
         except APIError as error:
             why = clean(str(error.explanation))
             raise EnvironmentMissing(

@@ -75,8 +75,8 @@ class ProcessEngine:
         last = last_of(server)
         if last is None or not record.leads(last):
             raise StartFailed(f"{server.name} no longer runs, and another server answers on port {server.port}")
-        own = {process.pid for process in record.members(last)}
-        port.ensure_only(own, server.bind, server.port)
+        pids = {process.pid for process in record.members(last)}
+        port.ensure_only(pids, server.bind, server.port)
 
     def data_root(self) -> Path | None:
         """Return None: it has no images."""
@@ -145,9 +145,9 @@ class ProcessEngine:
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield clean lines of the last start's log file; with `follow`, until the server ends."""
         if not follow:
-            found = lines(tail_of.read(server.run_dir / LOG, tail=tail))
+            log = lines(tail_of.read(server.run_dir / LOG, tail=tail))
             # One line of the file may be several here (a progress bar), so count the last ones again.
-            yield from found if tail is None else deque(found, maxlen=tail)
+            yield from log if tail is None else deque(log, maxlen=tail)
             return
         yield from lines(tail_of.read(server.run_dir / LOG, tail=tail, alive=lambda: self._alive(server)))
 
@@ -164,12 +164,12 @@ class ProcessEngine:
         if text is None:
             return None
         try:
-            found = parse_report(text)
+            read = parse_report(text)
         except GemmaspecError as error:
             raise UnreadableFile(file, error.message) from None
-        if found.get("pid") != last.pid:
+        if read.get("pid") != last.pid:
             return None
-        return with_attested(found, self.read(server, str(server.run_dir / ATTESTED)))
+        return with_attested(read, self.read(server, str(server.run_dir / ATTESTED)))
 
     def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
         """Return a file as the running server sees it, at most MAX_REPORT + 1 bytes; None if it is missing."""
@@ -288,14 +288,14 @@ def _ensure_interpreter(server: Server) -> None:
 def _ensure_not_moved(server: Server, python: Path) -> None:
     """Raise EnvironmentMissing if the program next to the interpreter names another one, as in a copied environment."""
     program = python.parent / (server.command[0] if server.command else "")
-    found = interpreter_of(str(program), (), f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
-    if found is None or found[0] == str(program) or Path(found[0]).parent.resolve() == python.parent.resolve():
+    runs = interpreter_of(str(program), (), f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if runs is None or runs[0] == str(program) or Path(runs[0]).parent.resolve() == python.parent.resolve():
         return
-    own = python.parent.parent
-    again = f"rm -r {own}    # then: gemmaspec up {server.name}, which builds it again"
+    env = python.parent.parent
+    again = f"rm -r {env}    # then: gemmaspec up {server.name}, which builds it again"
     raise EnvironmentMissing(
-        f"{program} would run {found[0]}, not {python}: the environment was moved or copied",
-        hint=again if own.is_relative_to(state_dir()) else f"head -1 {program}    # install vLLM in {own} again",
+        f"{program} would run {runs[0]}, not {python}: the environment was moved or copied",
+        hint=again if env.is_relative_to(state_dir()) else f"head -1 {program}    # install vLLM in {env} again",
     )
 
 
@@ -346,7 +346,7 @@ def _without_record(server: Server) -> State:
     return State(status="unknown", detail=detail, hint=f"ps -fp {holder}")
 
 
-def _await_lock(server: Server, own: Record | None) -> None:
+def _await_lock(server: Server, ours: Record | None) -> None:
     """Wait until the launcher's lock is free of a process that ends. Raise EnvironmentMissing for any other holder.
 
     A killed leader is a zombie as soon as its own thread has ended, while its other threads still end and the lock is
@@ -354,7 +354,7 @@ def _await_lock(server: Server, own: Record | None) -> None:
     """
     deadline = time.monotonic() + _RELEASE_WAIT_S
     while holder := holder_of(server):
-        is_own = own is not None and own.pid == holder
+        is_own = ours is not None and ours.pid == holder
         if not is_own and not proc.is_ending(holder):
             raise EnvironmentMissing(
                 f"{server.run_dir} is in use: pid {holder} holds its lock, but gemmaspec did not start it",

@@ -94,9 +94,9 @@ class HaProxy:
         raise RouterError(f"HAProxy knows no replica {place.index}")
 
     def _set(self, place: Place, state: str) -> None:
-        said = self._tell(f"set server {BACKEND}/r{place.index} state {state}").strip()
-        if said or self.look(place).inside != (state == "ready"):
-            raise RouterError(f"HAProxy does not set replica {place.index} to {state}: {said[:200]}")
+        refusal = self._tell(f"set server {BACKEND}/r{place.index} state {state}").strip()
+        if refusal or self.look(place).inside != (state == "ready"):
+            raise RouterError(f"HAProxy does not set replica {place.index} to {state}: {refusal[:200]}")
 
     def _tell(self, command: str) -> str:
         """Send one command. The socket is opened through its folder, since its path may be too long for a socket."""
@@ -276,8 +276,8 @@ def _wait(router: Router, child: subprocess.Popen[bytes]) -> None:
         code = child.poll()
         if code is not None or time.monotonic() > deadline:
             how = f"ended with exit code {code}" if code is not None else f"did not answer within {_START_S:.0f} s"
-            said = "\n".join(logs(router, tail=8))
-            raise StartFailed(f"the router of {router.name} {how}:\n{said}", hint=f"less {router.folder / LOG}")
+            last_lines = "\n".join(logs(router, tail=8))
+            raise StartFailed(f"the router of {router.name} {how}:\n{last_lines}", hint=f"less {router.folder / LOG}")
         time.sleep(_POLL_S)
 
 

@@ -66,15 +66,15 @@ def signals_wait() -> Iterator[None]:
         yield
         return
     came: list[int] = []
-    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    held = [one for one, handler in handlers.items() if callable(handler)]  # what is ignored stays so in the child
+    handlers = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM)}
+    held = [sig for sig, handler in handlers.items() if callable(handler)]  # what is ignored stays so in the child
     try:
-        for one in held:
-            signal.signal(one, lambda number, _: came.append(number))
+        for held_signal in held:
+            signal.signal(held_signal, lambda number, _: came.append(number))
         yield
     finally:
-        for one in held:
-            signal.signal(one, handlers[one])
+        for held_signal in held:
+            signal.signal(held_signal, handlers[held_signal])
     for number in came:
         signal.raise_signal(number)
 
@@ -89,7 +89,7 @@ def last_of(server: Server) -> Record | None:
     Raises Elsewhere for a server that another machine or container started, and that still holds its lock.
     """
     try:
-        found = record.read(server.run_dir)
+        last = record.read(server.run_dir)
     except UnreadableFile as error:
         if rescued := _rescued(server):
             return rescued
@@ -97,14 +97,14 @@ def last_of(server: Server) -> Record | None:
             raise
         hint = f"rm -r {error.path}    # after checking that no process is left: pgrep -af vllm"
         raise UnreadableFile(error.path, error.why, hint=hint) from None
-    if found is None:
+    if last is None:
         return _rescued(server)
-    if (where := found.elsewhere) and _is_held(server):
+    if (where := last.elsewhere) and _is_held(server):
         raise Elsewhere(
             f"{server.name} was started in {where}, which shares this state folder, and it still runs",
             hint=f"gemmaspec down {server.name}    # there; from here its processes cannot be seen",
         )
-    return record.completed(found)
+    return record.completed(last)
 
 
 def _rescued(server: Server) -> Record | None:
@@ -148,15 +148,15 @@ def orphans(stacks: Path) -> Mapping[str, Record]:
 
     A process of another user cannot be read and is not found.
     """
-    found: dict[str, Record] = {}
+    by_name: dict[str, Record] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, psutil.Error):
             where = str((process / "cwd").readlink())
             name = where.removesuffix(_DELETED).removeprefix(f"{stacks}/")
             if where == f"{stacks}/{name}{_DELETED}" and "/" not in name:
                 made = _record(name, int(process.name))
-                found |= {name: made} if made and name not in found else {}
-    return {name: record.completed(one) for name, one in found.items()}
+                by_name |= {name: made} if made and name not in by_name else {}
+    return {name: record.completed(run) for name, run in by_name.items()}
 
 
 def _record(name: str, pid: int) -> Record | None:
@@ -172,14 +172,14 @@ def marked(name: str, folder: Path) -> list[Record]:
 
     They carry its mark, and their working folder is in the stack's `folder`, be it deleted. Needs no file and no disk.
     """
-    found: dict[str, Record] = {}
+    by_nonce: dict[str, Record] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, psutil.Error):
             if str((process / "cwd").readlink()).startswith(f"{folder}/") and (
                 made := _record(name, int(process.name))
             ):
-                found.setdefault(made.nonce, made)
-    return [record.completed(one) for one in found.values()]
+                by_nonce.setdefault(made.nonce, made)
+    return [record.completed(run) for run in by_nonce.values()]
 
 
 _BLOCK: Final = 64 * 1024

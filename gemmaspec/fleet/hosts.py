@@ -257,23 +257,23 @@ def _problems(document: Document) -> Iterator[tuple[Path, str]]:
         yield from _twice(hosts, "docker", "one daemon cannot be two machines")
 
 
-def _problems_of(name: str, one: Any) -> Iterator[tuple[Path, str]]:
+def _problems_of(name: str, host: Any) -> Iterator[tuple[Path, str]]:
     at: Path = ("hosts", name)
     if why := _wrong_name(name):
         yield at, why
         return
-    if not isinstance(one, dict):
+    if not isinstance(host, dict):
         yield at, f"{name}: must be a map, such as {EXAMPLE}"
         return
-    for key in one:
+    for key in host:
         if key not in _KEYS:
             yield (*at, key), f"{name}: unknown key {key!r}{_guess(key, _KEYS)} (known: {', '.join(_KEYS)})"
     for key in ("docker", "address", "interface"):
-        if key not in one:
+        if key not in host:
             yield at, f"{name}: {key} is missing"
-        elif why := _wrong(key, one[key]):
+        elif why := _wrong(key, host[key]):
             yield (*at, key), f"{name}.{key}: {why}"
-    if "hca" in one and (why := _wrong_hca(one["hca"])):
+    if "hca" in host and (why := _wrong_hca(host["hca"])):
         yield (*at, "hca"), f"{name}.hca: {why}"
 
 

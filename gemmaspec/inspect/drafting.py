@@ -130,7 +130,7 @@ def _groups(draft: Checkpoint) -> Iterator[Finding]:
 
 
 def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    more = [one for one in ("image", "video", "audio") if one in target.modalities]
+    more = [kind for kind in ("image", "video", "audio") if kind in target.modalities]
     if more:
         yield Finding(
             code="multimodal-target",
@@ -183,15 +183,15 @@ def _shares(draft: Checkpoint, speculator: Speculator) -> Finding:
     """Return what a head shares with its target, and what it has itself."""
     stored = {part.name for part in parts(draft.tensors) if part.nbytes}
     if speculator.method == "mtp":
-        taken, own = ["KV cache", "input embeddings"], ["output head"]
+        taken, kept = ["KV cache", "input embeddings"], ["output head"]
     else:
         places = (("embeddings", "input embeddings"), ("lm_head", "output head"))
         taken = [called for name, called in places if name not in stored]
-        own = ["KV cache", *(called for name, called in places if name in stored)]
+        kept = ["KV cache", *(called for name, called in places if name in stored)]
     scored = speculator.scored_tokens
     few = f"; it scores {scored} of {draft.text.vocab_size} words per token" if scored else ""
     used = f"the target's {_and(taken)}" if taken else "only the target's hidden states"
-    message = f"the head uses {used}, and its own {_and(own)}{few}"
+    message = f"the head uses {used}, and its own {_and(kept)}{few}"
     return Finding(code="shares", severity="note", message=message)
 
 
@@ -203,13 +203,13 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     """Yield findings on an assistant's layers, each of which reads the cache of the target's last layer of its kind."""
     owners = {layer.kind: layer for layer in target.text.layers if layer.shares_with is None}
     for kind in sorted({layer.kind for layer in draft.text.layers}):
-        own = next(layer for layer in draft.text.layers if layer.kind == kind)
+        layer = next(layer for layer in draft.text.layers if layer.kind == kind)
         read = owners.get(kind)
-        if read is None or _cache(own) != _cache(read):
+        if read is None or _cache(layer) != _cache(read):
             yield Finding(
                 code="shared-cache",
                 severity="error",
-                message=f"its {kind} layers expect {_cache_words(own)}, and the target's have "
+                message=f"its {kind} layers expect {_cache_words(layer)}, and the target's have "
                 f"{_cache_words(read) if read else 'none'}",
                 impact="An assistant reads the target's KV cache directly.",
                 fix="use the assistant for this target's size",

@@ -33,8 +33,8 @@ def load_findings(checkpoint: Checkpoint, *, drafts: bool = False) -> Iterator[F
 
 def is_mlx(checkpoint: Checkpoint) -> bool:
     """Return whether it is stored in MLX's format: `quantization` in config.json, and biases with scales."""
-    own = checkpoint.config.get("quantization")
-    declared = isinstance(own, Mapping) and "bits" in own and "config_groups" not in own
+    quantization = checkpoint.config.get("quantization")
+    declared = isinstance(quantization, Mapping) and "bits" in quantization and "config_groups" not in quantization
     packed = {tensor.name.removesuffix(".scales") for tensor in checkpoint.tensors if tensor.name.endswith(".scales")}
     return declared and any(
         tensor.name.endswith(".weight") and tensor.name.removesuffix(".weight") in packed
@@ -258,12 +258,12 @@ def _compared(checkpoint: Checkpoint, tensor: Tensor, rows: int, columns: int) -
     """Return whether a matrix's shape is known: one number per element, or two 4-bit numbers per byte (NVFP4)."""
     if len(tensor.shape) != 2:
         return
-    found = tensor.shape
+    shape = tensor.shape
     if tensor.dtype == "U8" and checkpoint.quantization:
-        found = (found[0], 2 * found[1])
+        shape = (shape[0], 2 * shape[1])
     elif tensor.dtype not in _FULL:
         return
-    if found != (rows, columns):
+    if shape != (rows, columns):
         yield tensor, rows, columns
 
 

@@ -62,7 +62,7 @@ def pair(
     fitting = draft.speculator.method if draft.speculator else "draft_model"
     asked = method or fitting
     matching = own_head_findings(target, draft) if draft.speculator else own_cache_findings(target, draft)
-    match = next((one for one in known if (one.target, one.draft) == (target.ref, draft.ref)), None)
+    match = next((row for row in known if (row.target, row.draft) == (target.ref, draft.ref)), None)
     findings = (
         *method_findings(target, draft, fitting=fitting, asked=asked),
         *vocabulary_findings(target, draft, words),
@@ -84,7 +84,7 @@ def _known(
                 message=f"this pair has been run: profile {match.profile}, published in {match.source}",
             ),
         )
-    others = [one for one in known if one.draft == draft.ref]
+    others = [row for row in known if row.draft == draft.ref]
     if not others:
         return ()
     return (

@@ -36,15 +36,15 @@ _LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
 def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield every finding about a checkpoint's quantization."""
     yield from _method(checkpoint)
-    found = stored(checkpoint.tensors)
+    weights = stored(checkpoint.tensors)
     for rule in (_types, _contradicted, _declared, _mixed, _packed, _unquantized):
-        yield from rule(checkpoint, found)
-    yield from scale_findings(checkpoint, found)
+        yield from rule(checkpoint, weights)
+    yield from scale_findings(checkpoint, weights)
 
 
 def stored_as(algorithm: str) -> str:
     """Return the format in which an algorithm's modules are stored."""
-    return _FAMILY.get(algorithm, next((one for one in _PACKED if algorithm.startswith(one)), algorithm))
+    return _FAMILY.get(algorithm, next((packed for packed in _PACKED if algorithm.startswith(packed)), algorithm))
 
 
 def is_excluded(module: str, patterns: tuple[str, ...]) -> bool:
@@ -68,8 +68,8 @@ def _matches(expression: str, module: str) -> bool:
     return re.match(expression, module) is not None
 
 
-def _types(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
-    if found.count("NVFP4"):
+def _types(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
+    if parts.count("NVFP4"):
         types = ", ".join(sorted({tensor.dtype for tensor in checkpoint.tensors}))
         yield Finding(
             code="nvfp4-types",
@@ -82,43 +82,43 @@ def _types(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
 
 def _method(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield a method that vLLM does not have, or has no longer."""
-    own = checkpoint.quantization
-    if own is None or own.method == "unknown" or knows_method(own.method, newest()):
+    quantization = checkpoint.quantization
+    if quantization is None or quantization.method == "unknown" or knows_method(quantization.method, newest()):
         return
-    span = spans("quantization", own.method)
+    span = spans("quantization", quantization.method)
     yield Finding(
         code="quantization-unknown",
         severity="error",
-        message=f"{own.declared_in} declares the quantization {printable(own.method, 40)}, "
+        message=f"{quantization.declared_in} declares the quantization {printable(quantization.method, 40)}, "
         f"which vLLM {newest()} does not know{f' (known {span})' if span else ''}",
-        impact=f"vLLM stops: Unknown quantization method: {printable(own.method, 40)}.",
+        impact=f"vLLM stops: Unknown quantization method: {printable(quantization.method, 40)}.",
         fix="use a release that knows it, or another checkpoint" if span else "use another checkpoint",
     )
 
 
-def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _declared(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield declared formats in which nothing is stored."""
     quantization = checkpoint.quantization
     if quantization is None or not checkpoint.tensors or quantization.algorithm in (None, MIXED):
         return
     kind = stored_as(quantization.algorithm)
-    linear = [name for kinds in found.formats.values() for name in kinds if _is_linear(name)]
-    plain = [name for kind in _PLAIN for name in found.formats.get(kind, ()) if _is_linear(name)]
+    linear = [name for kinds in parts.formats.values() for name in kinds if _is_linear(name)]
+    plain = [name for kind in _PLAIN for name in parts.formats.get(kind, ()) if _is_linear(name)]
     if quantization.method in _PACKING and linear and len(plain) == len(linear):
         yield Finding(
             code="declared-not-stored",
             severity="error",
             message=f"{quantization.declared_in} declares {quantization.method}, but every linear layer of the decoder "
-            f"is stored unquantized ({_counts(found)})",
+            f"is stored unquantized ({_counts(parts)})",
             impact="vLLM makes packed parameters that nothing fills.",
             fix="use weights and configuration of the same export",
         )
-    elif kind in _PACKED and not found.count(kind):
+    elif kind in _PACKED and not parts.count(kind):
         yield Finding(
             code="declared-not-stored",
             severity="error",
             message=f"{quantization.declared_in} declares {quantization.algorithm}, but no module is stored as {kind} "
-            f"({_counts(found)})",
+            f"({_counts(parts)})",
             impact="vLLM makes packed parameters that nothing fills; from 0.30.0 on it says: NVFP4 weight_scale for "
             "layer … was never loaded (still NaN)."
             if kind == "NVFP4"
@@ -127,7 +127,7 @@ def _declared(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         )
 
 
-def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _mixed(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield findings on a MIXED_PRECISION checkpoint, whose modules each have their own algorithm."""
     quantization = checkpoint.quantization
     if quantization is None or quantization.algorithm != MIXED or quantization.method != "modelopt":
@@ -146,7 +146,7 @@ def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             message=f"some modules of a {MIXED} checkpoint are {AWQ}",
             impact="vLLM treats them as unquantized, so their shapes do not match; no patch fixes this.",
         )
-    is_stored = {module: kind for kind, modules in found.formats.items() for module in modules}
+    is_stored = {module: kind for kind, modules in parts.formats.items() for module in modules}
     wrong = [
         (module, algorithm, is_stored[module])
         for module, algorithm in quantization.by_layer.items()
@@ -163,26 +163,26 @@ def _mixed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         )
 
 
-def _contradicted(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _contradicted(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     quantization = checkpoint.quantization
     if quantization and quantization.contradicted_by:
         yield Finding(
             code="declarations-differ",
             severity="warning",
             message=f"config.json declares {quantization.algorithm}, hf_quant_config.json "
-            f"{quantization.contradicted_by} ({_counts(found)})",
+            f"{quantization.contradicted_by} ({_counts(parts)})",
             impact="vLLM uses config.json.",
         )
 
 
-def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _packed(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield stored formats that are not declared."""
-    kinds = [kind for kind in _PACKED if found.count(kind)]
+    kinds = [kind for kind in _PACKED if parts.count(kind)]
     if checkpoint.quantization is None and kinds:
         yield Finding(
             code="stored-not-declared",
             severity="error",
-            message=f"{found.count(*kinds)} modules are stored as {', '.join(kinds)}, but neither config.json nor "
+            message=f"{parts.count(*kinds)} modules are stored as {', '.join(kinds)}, but neither config.json nor "
             "hf_quant_config.json declares a quantization",
             impact="vLLM makes BF16 layers for them: packed weights do not fit their shapes, and FP8 values without "
             "their scales are wrong.",
@@ -190,13 +190,13 @@ def _packed(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         )
 
 
-def _unquantized(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _unquantized(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield linear layers of the decoder that are BF16 without an excluding pattern."""
     quantization = checkpoint.quantization
-    if quantization is None or quantization.algorithm == MIXED or not found.count(*_PACKED):
+    if quantization is None or quantization.algorithm == MIXED or not parts.count(*_PACKED):
         return
-    plain = [module for kind in _PLAIN for module in found.formats.get(kind, ()) if _is_linear(module)]
-    wrong = [one for one in plain if not is_excluded(one, quantization.excluded) and not _unread(checkpoint, one)]
+    plain = [module for kind in _PLAIN for module in parts.formats.get(kind, ()) if _is_linear(module)]
+    wrong = [name for name in plain if not is_excluded(name, quantization.excluded) and not _unread(checkpoint, name)]
     if wrong:
         yield Finding(
             code="unquantized-not-excluded",
@@ -219,22 +219,22 @@ def _unread(checkpoint: Checkpoint, module: str) -> bool:
     return match is not None and int(match[1]) < len(layers) and layers[int(match[1])].shares_with is not None
 
 
-def _counts(found: Stored) -> str:
+def _counts(parts: Stored) -> str:
     """Return the stored formats with the number of their modules."""
-    return ", ".join(f"{len(names)} as {kind}" for kind, names in found.formats.items()) or "nothing is stored"
+    return ", ".join(f"{len(names)} as {kind}" for kind, names in parts.formats.items()) or "nothing is stored"
 
 
-def scale_findings(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def scale_findings(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield every finding about a checkpoint's scales."""
     for rule in (_scales, _awq, _weight_only, _kv_scales):
-        yield from rule(checkpoint, found)
+        yield from rule(checkpoint, parts)
 
 
-def _scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _scales(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield packed weights without a scale."""
     names = {tensor.name for tensor in checkpoint.tensors}
-    modules = found.formats.get("NVFP4", ())
-    bare = [one for one in modules if not {f"{one}.weight_scale_2", f"{one}.weight_global_scale"} & names]
+    modules = parts.formats.get("NVFP4", ())
+    bare = [module for module in modules if not {f"{module}.weight_scale_2", f"{module}.weight_global_scale"} & names]
     if bare:
         yield Finding(
             code="nvfp4-scale-missing",
@@ -260,22 +260,22 @@ def _scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
                 return
 
 
-def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _awq(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     algorithm = checkpoint.quantization.algorithm if checkpoint.quantization else None
     if algorithm == AWQ:
-        factors = f"{found.pre_quant_scales} modules have a pre_quant_scale"
+        factors = f"{parts.pre_quant_scales} modules have a pre_quant_scale"
         yield Finding(
             code="awq",
             severity="patch",
-            message=f"declares {AWQ}; {factors if found.pre_quant_scales else 'its factors are folded into the norms'}",
+            message=f"declares {AWQ}; {factors if parts.pre_quant_scales else 'its factors are folded into the norms'}",
             impact=f"vLLM up to 0.33.0 refuses the name: {error_text('nvfp4-awq').partition('. ')[0]}",
             patches=("nvfp4-awq",),
         )
-    elif found.pre_quant_scales:
+    elif parts.pre_quant_scales:
         yield Finding(
             code="awq-not-declared",
             severity="error",
-            message=f"{found.pre_quant_scales} modules have a pre_quant_scale, but {algorithm or 'nothing'} is "
+            message=f"{parts.pre_quant_scales} modules have a pre_quant_scale, but {algorithm or 'nothing'} is "
             "declared",
             impact="pre_quant_scale belongs to NVFP4_AWQ; vLLM has no parameter for it, and without it the weights "
             "are wrong.",
@@ -284,7 +284,7 @@ def _awq(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         )
 
 
-def _weight_only(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _weight_only(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     algorithm = checkpoint.quantization.algorithm if checkpoint.quantization else None
     method = checkpoint.quantization.method if checkpoint.quantization else None
     if algorithm == WEIGHT_ONLY and method == "modelopt":
@@ -294,7 +294,7 @@ def _weight_only(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
             message=f"declares {WEIGHT_ONLY}: 4-bit weights, 16-bit activations",
             impact="vLLM knows the name from 0.21.0 on; older ones refuse: ModelOpt currently only supports: […]",
         )
-    elif algorithm in ("NVFP4", AWQ) and found.count("NVFP4") and not found.input_scales:
+    elif algorithm in ("NVFP4", AWQ) and parts.count("NVFP4") and not parts.input_scales:
         yield Finding(
             code="no-input-scales",
             severity="warning",
@@ -305,19 +305,19 @@ def _weight_only(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
         )
 
 
-def _kv_scales(checkpoint: Checkpoint, found: Stored) -> Iterator[Finding]:
+def _kv_scales(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     declared = checkpoint.quantization.kv_cache if checkpoint.quantization else None
-    if declared and not found.kv_scales:
+    if declared and not parts.kv_scales:
         yield Finding(
             code="kv-scales-missing",
             severity="note",
             message=f"declares a KV cache in {declared}, and stores no k_scale or v_scale",
             impact="vLLM uses 1.0 and logs: Using KV cache scaling factor 1.0 for fp8_e4m3.",
         )
-    elif found.kv_scales and not declared:
+    elif parts.kv_scales and not declared:
         yield Finding(
             code="kv-scales-not-declared",
             severity="note",
-            message=f"stores {found.kv_scales} KV cache scales, but declares no KV cache format",
+            message=f"stores {parts.kv_scales} KV cache scales, but declares no KV cache format",
             impact="They are used only with serve.kv_cache_dtype: fp8.",
         )

@@ -100,8 +100,8 @@ def _says_so(subject: Subject) -> Path:
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 _MODULES: Final = (names, pairing, drafting, machine, kv_cache, patching, runtime, sizes)
-RULES: Final = tuple(one for module in _MODULES for one in vars(module).values() if isinstance(one, Rule))
-CODES: Final[Mapping[str, Rule]] = {one.code: one for one in reversed((*RULES, *ABOUT_THE_RELEASE))}  # the first
+RULES: Final = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
+CODES: Final[Mapping[str, Rule]] = {rule.code: rule for rule in reversed((*RULES, *ABOUT_THE_RELEASE))}  # the first
 
 
 def check(
@@ -135,7 +135,7 @@ def check(
         emptied=loaded.emptied,
     )
     raised = _raised(subject, _about_the_release(vllm))
-    if any(one.rule is _too_old for one in raised):
+    if any(each.rule is _too_old for each in raised):
         return _placed(loaded, raised)
     raised += _raised(subject, [rule for rule in RULES if notes or rule.severity != "note"])
     if vllm.assumed:
@@ -159,7 +159,7 @@ def _raised(subject: Subject, rules: Iterable[Rule]) -> list[_Raised]:
 
 def _doubted(subject: Subject, raised: Sequence[_Raised]) -> list[_Raised]:
     """Return all of them; those that not every release gives are one severity lower, as another one may run."""
-    doubtful = {one.key: one.rule for one in raised if not one.rule.any_release and one.severity != "note"}
+    doubtful = {each.key: each.rule for each in raised if not each.rule.any_release and each.severity != "note"}
     everywhere = dict(doubtful)
     for release in releases():
         if not everywhere:
@@ -167,16 +167,16 @@ def _doubted(subject: Subject, raised: Sequence[_Raised]) -> list[_Raised]:
         facts = facts_for(release)
         assert facts, "every release of the table has facts"
         rules = dict.fromkeys(everywhere.values())
-        there = {one.key for one in _raised(replace(subject, facts=facts, vllm=release), rules)}
+        there = {each.key for each in _raised(replace(subject, facts=facts, vllm=release), rules)}
         everywhere = {key: rule for key, rule in everywhere.items() if key in there}
-    return [one.lowered() if one.key in doubtful and one.key not in everywhere else one for one in raised]
+    return [each.lowered() if each.key in doubtful and each.key not in everywhere else each for each in raised]
 
 
 def _placed(loaded: Loaded, raised: Iterable[_Raised]) -> tuple[Finding, ...]:
     """Return the findings with file and line in the order of the file; on the same line, the worst comes first."""
     placed = []
-    for one in raised:
-        issue, code, severity = one.issue, one.rule.code, one.severity
+    for each in raised:
+        issue, code, severity = each.issue, each.rule.code, each.severity
         place, key = loaded.place(*issue.path), ".".join(map(str, issue.path))
         finding = Finding(code=code, severity=severity, message=issue.message, fix=issue.fix, place=place, key=key)
         placed.append(((place.file, place.line, SEVERITIES.index(severity), code), finding))

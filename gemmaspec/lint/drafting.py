@@ -68,12 +68,12 @@ def lossy(subject: Subject) -> Iterator[Issue]:
     spec = subject.profile.speculative
     method = spec.rejection_sample_method if spec else None
     if method in ("synthetic", "fly"):
-        said = (
+        effect = (
             "accepts tokens at random, for measurements"
             if method == "synthetic"
             else "accepts tokens that the target would not choose"
         )
-        message = f"{method} {said}, so answers differ from the target's own"
+        message = f"{method} {effect}, so answers differ from the target's own"
         yield Issue(
             path=("speculative", "rejection_sample_method"),
             message=message,
@@ -233,14 +233,14 @@ def _is_base(subject: Subject) -> bool:
     if subject.target and subject.target.has_chat_template is not None:
         return not subject.target.has_chat_template
     name = subject.called("target")
-    own = (subject.name("target") or "").lower().startswith("google/")  # others leave -it out of names of theirs
-    return own and bool(_GOOGLE.search(name) and _SIZE.search(name)) and not _INSTRUCT.search(name)
+    of_google = (subject.name("target") or "").lower().startswith("google/")  # others leave -it out of names of theirs
+    return of_google and bool(_GOOGLE.search(name) and _SIZE.search(name)) and not _INSTRUCT.search(name)
 
 
 def _size(subject: Subject, role: Role) -> str | None:
     """Return the size in a model's name, as E2B or 26B-A4B."""
-    found = _SIZE.search(subject.called(role))
-    return "-".join(filter(None, found.groups())).upper() if found else None
+    size = _SIZE.search(subject.called(role))
+    return "-".join(filter(None, size.groups())).upper() if size else None
 
 
 def _json(text: str | None) -> dict[str, object]:

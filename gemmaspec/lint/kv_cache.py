@@ -212,8 +212,8 @@ def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
     if block and tokens and tokens % _BLOCK:
         message = f"is {tokens}, and every attention backend wants a multiple of {_BLOCK}: block_size not supported"
         yield Issue(path=block.path, message=message, fix=f"use {_BLOCK}, or leave it out")
-    own = subject.value("--dtype") or "auto"
-    model = own if own != "auto" else subject.target.dtype if subject.target else None
+    asked = subject.value("--dtype") or "auto"
+    model = asked if asked != "auto" else subject.target.dtype if subject.target else None
     if subject.runs(">=0.33") and dtype and dtype.value in _HALVES and model in _HALVES and dtype.value != model:
         message = f'kv_cache_dtype="{dtype.value}" is incompatible with dtype="{model}"'
         yield Issue(path=dtype.path, message=message, fix=f"use auto or {model}")

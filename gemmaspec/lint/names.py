@@ -45,9 +45,9 @@ def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
         if known is None or given.value is None or known.choices:
             continue
         for word in given.words or (given.value,):
-            if said := _refused(subject, given, known, word):
-                message = f"{_shown(word)} for {known.name} {said}, and vLLM {subject.vllm} stops"
-                yield Issue(path=given.path, message=message, fix=_fix(said))
+            if refusal := _refused(subject, given, known, word):
+                message = f"{_shown(word)} for {known.name} {refusal}, and vLLM {subject.vllm} stops"
+                yield Issue(path=given.path, message=message, fix=_fix(refusal))
                 break
 
 
@@ -72,10 +72,10 @@ def _refused(subject: Subject, given: Argument, known: Flag, word: str) -> str |
 def _not_a_choice(facts: Facts, name: str, given: object) -> str | None:
     """Return the key of a class whose text its own flag does not take: long lists are kept with the flag alone."""
     for key, inner in given.items() if isinstance(given, dict) else ():
-        own = facts.flags.get("--" + str(key).replace("_", "-"))
-        listed = own is not None and facts.configs.get(name, {}).get(key) == "str"
-        if own and listed and isinstance(inner, str) and not own.takes(inner):
-            return f"has {inner!r} for {key}, which is none of {own.name}'s choices"
+        flag = facts.flags.get("--" + str(key).replace("_", "-"))
+        listed = flag is not None and facts.configs.get(name, {}).get(key) == "str"
+        if flag and listed and isinstance(inner, str) and not flag.takes(inner):
+            return f"has {inner!r} for {key}, which is none of {flag.name}'s choices"
     return None
 
 
@@ -91,10 +91,10 @@ def _shown(word: str) -> str:
     return repr(word if len(word) <= _SHOWN else word[:_SHOWN] + "…")
 
 
-def _fix(said: str) -> str:
-    if "JSON" in said:
+def _fix(refusal: str) -> str:
+    if "JSON" in refusal:
         return "write it as one JSON object in single quotes, or its keys one by one, as --a.b=value"
-    return "use another key, or remove it" if "has no key" in said else "use another value, or remove it"
+    return "use another key, or remove it" if "has no key" in refusal else "use another value, or remove it"
 
 
 @rule("GS102", "error")
@@ -116,11 +116,11 @@ def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
     """Return the JSON object that a flag is given, whole or key by key, and where."""
     asked: dict[str, Any] = {}
     path: Path = ()
-    for one in subject.arguments:
-        if one.flag == flag and one.value is not None:
-            inner = {one.keys[0]: _read(one.value)} if one.keys else _read(one.value)
+    for argument in subject.arguments:
+        if argument.flag == flag and argument.value is not None:
+            inner = {argument.keys[0]: _read(argument.value)} if argument.keys else _read(argument.value)
             if isinstance(inner, dict):  # without a word, or with None, the flag is as if it were not given
-                asked, path = asked | inner, one.path
+                asked, path = asked | inner, argument.path
     return asked, path
 
 
@@ -128,9 +128,9 @@ def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
 def number_of_a_variable(subject: Subject) -> Iterator[Issue]:
     """A variable that vLLM converts to a number, with another text (vllm/envs.py)."""
     for name, text in subject.profile.env.items():
-        said = refused(text, subject.facts.environment_forms.get(name, ""), {})
-        if said:
-            message = f"{_shown(text)} {said}, and vLLM {subject.vllm} stops where it reads {name}"
+        refusal = refused(text, subject.facts.environment_forms.get(name, ""), {})
+        if refusal:
+            message = f"{_shown(text)} {refusal}, and vLLM {subject.vllm} stops where it reads {name}"
             yield Issue(path=("env", name), message=message, fix="write a number; 1 is on and 0 is off")
 
 
@@ -224,9 +224,9 @@ def variable(subject: Subject) -> Iterator[Issue]:
     for name in _variables(subject):
         if name in subject.facts.environment:
             continue
-        said = "and --fail-on-environ-validation makes this fatal" if strict else "and ignores it"
+        effect = "and --fail-on-environ-validation makes this fatal" if strict else "and ignores it"
         message = (
-            f"vLLM {subject.vllm} does not know the variable {name} (available: {spans('variable', name)}), {said}"
+            f"vLLM {subject.vllm} does not know the variable {name} (available: {spans('variable', name)}), {effect}"
         )
         fix = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "remove it"
         yield Issue(path=_env_path(subject, name), message=message, fix=fix, severity="error" if strict else None)
@@ -237,7 +237,7 @@ def variable_value(subject: Subject) -> Iterator[Issue]:
     """A value of a variable that vLLM rejects (env_with_choices in vllm/envs.py)."""
     for name, value in subject.profile.env.items():
         known = subject.facts.environment_values.get(name)
-        if known and name.startswith(("VLLM_", "CMAKE_")) and value.lower() not in {one.lower() for one in known}:
+        if known and name.startswith(("VLLM_", "CMAKE_")) and value.lower() not in {form.lower() for form in known}:
             message = f"vLLM {subject.vllm} does not take {value!r} for {name}"
             yield Issue(path=("env", name), message=message, fix=one_of(value, known))
 
@@ -294,12 +294,12 @@ def cache_dtype(subject: Subject) -> Iterator[Issue]:
 @rule("GS111", "warning", any_release=True)
 def given_twice(subject: Subject) -> Iterator[Issue]:
     """A flag of `extra_args` that a key also sets; the last one silently wins."""
-    typed = {one.flag: one.path for one in subject.arguments if "extra_args" not in one.path}
-    for one in subject.arguments:
-        if "extra_args" in one.path and one.flag in typed:
-            key = ".".join(map(str, typed[one.flag]))
-            message = f"{one.flag} is also set by {key}; vLLM uses this one, which is the last"
-            yield Issue(path=one.path, message=message, fix=f"set it once, in {key}")
+    typed = {argument.flag: argument.path for argument in subject.arguments if "extra_args" not in argument.path}
+    for argument in subject.arguments:
+        if "extra_args" in argument.path and argument.flag in typed:
+            key = ".".join(map(str, typed[argument.flag]))
+            message = f"{argument.flag} is also set by {key}; vLLM uses this one, which is the last"
+            yield Issue(path=argument.path, message=message, fix=f"set it once, in {key}")
 
 
 def _speculative(subject: Subject) -> dict[str, object]:

@@ -193,22 +193,22 @@ def _own(checkpoint: Checkpoint | None) -> str | None:
     return checkpoint.quantization.method if checkpoint and checkpoint.quantization else None
 
 
-def _taken_over(own: str | None) -> bool:
+def _taken_over(declared: str | None) -> bool:
     """Return whether vLLM takes the checkpoint's own method, whatever the profile names."""
-    return own is not None and own.startswith(("modelopt", "auto-round", "inc"))
+    return declared is not None and declared.startswith(("modelopt", "auto-round", "inc"))
 
 
 @rule("GS102", "error")
 def unknown_quantization(subject: Subject) -> Iterator[Issue]:
     """A quantization that vLLM does not know, or no longer takes without being told to."""
     known = subject.facts.quantizations
-    for role, asked, own in _models(subject):
-        if asked not in known and not _taken_over(own):
+    for role, asked, declared in _models(subject):
+        if asked not in known and not _taken_over(declared):
             message = f"vLLM {subject.vllm} does not know the quantization {asked!r}"
             fix = one_of(asked, known) + "; or remove it, because the checkpoint names it"
             yield Issue(path=_path(subject, role), message=message, fix=fix)
         elif (
-            not _taken_over(own)
+            not _taken_over(declared)
             and asked in subject.facts.deprecated_quantizations
             and not subject.switched(_DEPRECATED)
         ):
@@ -220,15 +220,15 @@ def unknown_quantization(subject: Subject) -> Iterator[Issue]:
 @rule("GS223", "error")
 def other_quantization(subject: Subject) -> Iterator[Issue]:
     """A quantization that the checkpoint does not have, or has from another tool."""
-    for role, asked, own in _models(subject):
+    for role, asked, declared in _models(subject):
         if subject.checkpoint(role) is None or asked == "humming":
             continue
-        if own is None and asked in _BEFOREHAND:
+        if declared is None and asked in _BEFOREHAND:
             message = f"is {asked}, but the checkpoint is not quantized: Cannot find the config file"
-        elif own is None and asked in _CONFIGURED and not subject.given("--quantization-config", "--hf-overrides"):
+        elif declared is None and asked in _CONFIGURED and not subject.given("--quantization-config", "--hf-overrides"):
             message = f"is {asked}, which wants a configuration that neither the checkpoint nor a flag brings"
-        elif own in _FAMILIES and asked not in _FAMILIES[own]:
-            message = f"is {asked}, but the checkpoint declares {own}, and vLLM rejects the mismatch"
+        elif declared in _FAMILIES and asked not in _FAMILIES[declared]:
+            message = f"is {asked}, but the checkpoint declares {declared}, and vLLM rejects the mismatch"
         else:
             continue
         yield Issue(path=_path(subject, role), message=message, fix="remove it, because the checkpoint declares it")
@@ -238,14 +238,14 @@ def other_quantization(subject: Subject) -> Iterator[Issue]:
 def checkpoint_too_old(subject: Subject) -> Iterator[Issue]:
     """A checkpoint whose own quantization the release does not know, or no longer."""
     for role in ROLES:
-        own = _own(subject.checkpoint(role))
-        if own is None or own == "unknown" or _asked(subject, role) == "humming":
+        declared = _own(subject.checkpoint(role))
+        if declared is None or declared == "unknown" or _asked(subject, role) == "humming":
             continue
-        if not knows_method(own, subject.facts.vllm):
-            span = spans("quantization", own)
+        if not knows_method(declared, subject.facts.vllm):
+            span = spans("quantization", declared)
             yield Issue(
                 path=(role, "model"),
-                message=f"vLLM {subject.vllm} does not know the checkpoint's quantization, {printable(own, 40)}"
+                message=f"vLLM {subject.vllm} does not know the checkpoint's quantization, {printable(declared, 40)}"
                 f"{f' (known {span})' if span else ''}",
                 fix="use a release that knows it, or another checkpoint" if span else "use another checkpoint",
             )

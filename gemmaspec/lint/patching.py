@@ -220,7 +220,7 @@ def _for_sharing(subject: Subject) -> Iterator[Need]:
 def _for_windows(subject: Subject) -> Iterator[Need]:
     windows = (subject.windows("target"), subject.windows("draft"))
     known = None not in windows
-    if not known or len(frozenset().union(*(one or () for one in windows))) > 1:
+    if not known or len(frozenset().union(*(window or () for window in windows))) > 1:
         yield Need(patch=_WINDOWS, message=_symptom(subject, _WINDOWS), certain=known)
 
 
@@ -235,8 +235,8 @@ def _for_scale(subject: Subject) -> Iterator[Need]:
     if subject.method != "dflash" or not subject.runs(">=0.26"):
         return
     head = subject.draft
-    own = "speculators_model_type" in head.config if head else "speculator" in subject.name("draft").lower()
-    if not own:
+    by_speculators = "speculators_model_type" in head.config if head else "speculator" in subject.name("draft").lower()
+    if not by_speculators:
         yield Need(patch=_SCALE, message=_symptom(subject, _SCALE), certain=head is not None, fatal=False)
 
 
@@ -287,7 +287,7 @@ def _misspelt(subject: Subject) -> dict[str, str]:
     """Return the closest patch for each listed name that is misspelled."""
     unknown = [name for name in _listed(subject) if name not in subject.patches]
     near = {name: difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6) for name in unknown}
-    return {name: found[0] for name, found in near.items() if found}
+    return {name: names[0] for name, names in near.items() if names}
 
 
 def _places(subject: Subject) -> Iterator[tuple[Path, str]]:

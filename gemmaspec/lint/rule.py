@@ -134,8 +134,8 @@ class Subject:
 
     def number(self, flag: str) -> int | None:
         """Return the whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
-        found = _NUMBER.fullmatch(self.value(flag) or "")
-        return int(float(found[1]) * _UNITS[found[2]]) if found else None
+        number = _NUMBER.fullmatch(self.value(flag) or "")
+        return int(float(number[1]) * _UNITS[number[2]]) if number else None
 
     @property
     def hybrid_manager(self) -> Literal["on", "off"]:
@@ -186,8 +186,8 @@ class Subject:
             return dtype.startswith("fp8")
         if self.target is None:
             return None
-        own = self.target.quantization
-        return bool(own and (own.kv_cache or "").lower().startswith("fp8"))
+        quantization = self.target.quantization
+        return bool(quantization and (quantization.kv_cache or "").lower().startswith("fp8"))
 
     @property
     def takes_images(self) -> bool | None:

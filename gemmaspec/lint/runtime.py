@@ -95,26 +95,26 @@ def package_of_suffix(subject: Subject) -> Iterator[Issue]:
 def architecture(subject: Subject) -> Iterator[Issue]:
     """A target that only a later vLLM supports."""
     latest = facts_for(newest())
-    found = subject.target.architecture if subject.target else UNIFIED if subject.is_unified else None
-    if latest and found in latest.architectures - subject.facts.architectures:
-        message = f"vLLM {subject.vllm} has no native model for {found}; available {spans('architecture', found)}"
+    named = subject.target.architecture if subject.target else UNIFIED if subject.is_unified else None
+    if latest and named in latest.architectures - subject.facts.architectures:
+        message = f"vLLM {subject.vllm} has no native model for {named}; available {spans('architecture', named)}"
         yield Issue(path=("target", "model"), message=message, fix="use a release that has it")
 
 
-def _overlap(one: str, other: str) -> bool:
+def _overlap(span: str, other: str) -> bool:
     """Return whether two ranges have a version in common; if so, a border or its neighbour is in both."""
     from packaging.specifiers import SpecifierSet
 
-    both = SpecifierSet(f"{one},{other}")
-    return any(both.contains(version, prereleases=True) for version in _borders(one, other))
+    both = SpecifierSet(f"{span},{other}")
+    return any(both.contains(version, prereleases=True) for version in _borders(span, other))
 
 
-def _within(one: str, other: str) -> bool:
+def _within(span: str, other: str) -> bool:
     """Return whether every version of one range is in the other."""
     from packaging.specifiers import SpecifierSet
 
-    inner, outer = SpecifierSet(one), SpecifierSet(other)
-    return not any(inner.contains(version) and not outer.contains(version) for version in _borders(one, other))
+    inner, outer = SpecifierSet(span), SpecifierSet(other)
+    return not any(inner.contains(version) and not outer.contains(version) for version in _borders(span, other))
 
 
 def _borders(*ranges: str) -> Iterator[Version]:

@@ -178,10 +178,10 @@ def small_values(subject: Subject) -> Iterator[Issue]:
     if sizes is not None and not any(sizes) and subject.machine.gpus and not subject.switched("--enforce-eager"):
         message = "CUDA graphs need at least one size to capture, and vLLM stops"
         yield Issue(path=path, message=message, fix="remove it, or set serve.enforce_eager: true to have no graphs")
-    for one in subject.arguments:
-        if one.flag == LEVEL and one.value and one.value not in ("0", "1", "2", "3"):
+    for argument in subject.arguments:
+        if argument.flag == LEVEL and argument.value and argument.value not in ("0", "1", "2", "3"):
             yield Issue(
-                path=one.path,
+                path=argument.path,
                 message="vLLM's optimization levels are 0 to 3",
                 fix="use -O2 or less",
             )

@@ -48,23 +48,23 @@ class Reference:
     seconds: Mapping[tuple[int, int], float]
     """T(k, requests at once), k = 0 without speculation."""
 
-    def gain(self, found: Window, running: float) -> Gain | None:
+    def gain(self, window: Window, running: float) -> Gain | None:
         """Return what a window's acceptance is worth; None where k moved, or no step time of its k and load is known.
 
         Only acceptance is taken from the window. Its speed would be wrong: prompts are read in between.
         """
-        if found.k is None or found.acceptance_length is None or running <= 0:
+        if window.k is None or window.acceptance_length is None or running <= 0:
             return None
-        k = round(found.k)
+        k = round(window.k)
         both = [at for drafted, at in self.seconds if drafted == k and (0, at) in self.seconds]
         near = min(both, key=lambda at: abs(math.log(at / running)), default=None)
-        if not k or abs(found.k - k) > _MOVED or near is None or not 1 / _NEAR <= near / running <= _NEAR:
+        if not k or abs(window.k - k) > _MOVED or near is None or not 1 / _NEAR <= near / running <= _NEAR:
             return None
         return Gain(
             k=k,
-            acceptance_length=found.acceptance_length,
+            acceptance_length=window.acceptance_length,
             concurrency=near,
-            drafted=found.acceptance_length / self.seconds[k, near],
+            drafted=window.acceptance_length / self.seconds[k, near],
             alone=1 / self.seconds[0, near],
         )
 
@@ -234,33 +234,33 @@ class Faults:
     def _looped(self, now: Sample) -> list[Event]:
         """Judge the restarts that somebody else does, such as Docker's restart policy."""
         limits, run = self.limits, self._runs[FaultKind.RESTARTS]
-        self._restarts = [one for one in self._restarts if now.at - one < limits.loop_s]
+        self._restarts = [restart for restart in self._restarts if now.at - restart < limits.loop_s]
         if not run.active and len(self._restarts) >= limits.loop_restarts:
             run.active = True
             minutes = limits.loop_s / 60
-            said = f"{len(self._restarts)} restarts within {minutes:.0f} min"
-            return [Event(kind=FaultKind.RESTARTS, begins=True, reason=said)]
+            count = f"{len(self._restarts)} restarts within {minutes:.0f} min"
+            return [Event(kind=FaultKind.RESTARTS, begins=True, reason=count)]
         if run.active and not self._restarts:
             run.active = False
-            said = f"no restart for {limits.loop_s / 60:.0f} min"
-            return [Event(kind=FaultKind.RESTARTS, begins=False, reason=said)]
+            count = f"no restart for {limits.loop_s / 60:.0f} min"
+            return [Event(kind=FaultKind.RESTARTS, begins=False, reason=count)]
         return []
 
     def _close(self, before: Sample, now: Sample) -> list[Event]:
         """Return the faults that a complete window of drafting begins or ends."""
         first, self._first = self._first, False
-        found = window(before, now)
-        if first or found is None or found.drafts < ENOUGH_DRAFTS:
+        between = window(before, now)
+        if first or between is None or between.drafts < ENOUGH_DRAFTS:
             return []
         return [
-            *self._count(FaultKind.DEAD_DRAFT, _dead(found)),
-            *self._count(FaultKind.CUT_DRAFT, _cut(found)),
-            *self._slower(found, (before.running + now.running) / 2),
+            *self._count(FaultKind.DEAD_DRAFT, _dead(between)),
+            *self._count(FaultKind.CUT_DRAFT, _cut(between)),
+            *self._slower(between, (before.running + now.running) / 2),
         ]
 
-    def _slower(self, found: Window, running: float) -> list[Event]:
+    def _slower(self, window: Window, running: float) -> list[Event]:
         """Judge the speed, where it is known what it would be without speculation."""
-        gain = self.reference.gain(found, running) if self.reference else None
+        gain = self.reference.gain(window, running) if self.reference else None
         return self._count(FaultKind.SLOWER, slower(gain)) if gain else []
 
     def _count(self, kind: FaultKind, reason: str | None) -> list[Event]:
@@ -293,23 +293,23 @@ class Faults:
         run.active = True
         power = "" if power_w is None else f"; the GPU draws {power_w:.0f} W"
         who = f"{now.running:.0f} running requests" if now.running else "a question of the watch waits"
-        said = f"{who}, but no token for {still:.0f} s{power}"
-        return [Event(kind=FaultKind.HANGS, begins=True, reason=said)]
+        reason = f"{who}, but no token for {still:.0f} s{power}"
+        return [Event(kind=FaultKind.HANGS, begins=True, reason=reason)]
 
 
-def _dead(found: Window) -> str | None:
-    accepted = found.accepted_per_second * found.seconds
-    if accepted / found.drafts >= DEAD_BELOW:
+def _dead(window: Window) -> str | None:
+    accepted = window.accepted_per_second * window.seconds
+    if accepted / window.drafts >= DEAD_BELOW:
         return None
-    return f"{accepted:.0f} tokens accepted of {found.drafts} drafts in {found.seconds:.0f} s"
+    return f"{accepted:.0f} tokens accepted of {window.drafts} drafts in {window.seconds:.0f} s"
 
 
-def _cut(found: Window) -> str | None:
+def _cut(window: Window) -> str | None:
     """Return why the draft is cut off: accepted at first, but never from some position on.
 
     With a k that follows the load, positions that the window's k does not reach are not accepted either.
     """
-    shares, k = found.by_position, round(found.k or 0, 1)
+    shares, k = window.by_position, round(window.k or 0, 1)
     if min(len(shares) - 1, k) < DEEP or shares[0] < 0.5 or shares[DEEP - 2] < 0.05 or any(shares[DEEP - 1 :]):
         return None
     return f"position 1 is accepted in {shares[0]:.0%} of drafts and position {DEEP} and later never"
@@ -343,7 +343,7 @@ def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: fl
     if not event.begins:
         return Reaction(action="report")
     wished = _wish(event.kind, policy)
-    lately = sum(abs(now - one) < HOUR_S for one in restarts)
+    lately = sum(abs(now - restart) < HOUR_S for restart in restarts)
     if wished == "report" or lately < policy.most_restarts_per_hour:
         return Reaction(action=wished)
     return Reaction(action="report", note=f"not restarted: the limit of {lately} restarts per hour is reached")

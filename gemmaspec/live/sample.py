@@ -102,15 +102,15 @@ def read_sample(text: str, *, at: float) -> Sample:
                 usage = max(usage, value)
             elif name == _START:
                 started = max(started, value)
-            elif name.endswith("_bucket") and (found := buckets.get(name.removesuffix("_bucket"))) is not None:
-                found[float(labels.get("le", "nan"))] += value
+            elif name.endswith("_bucket") and (bucket := buckets.get(name.removesuffix("_bucket"))) is not None:
+                bucket[float(labels.get("le", "nan"))] += value
     return Sample(
         at=at,
         started=started,
         kv_usage=usage,
         counts_drafts="drafts" in totals,
         accepted_by_position=tuple(positions[place] for place in range(max(positions, default=-1) + 1)),
-        histograms={name: _histogram(found) for name, found in buckets.items()},
+        histograms={name: _histogram(bucket) for name, bucket in buckets.items()},
         **totals,
     )
 

@@ -229,8 +229,8 @@ def document(board: Board) -> dict[str, Any]:
     return {
         "at": board.at,
         "memory_available": board.memory_available,
-        "gpus": [dataclasses.asdict(one) for one in board.gpus],
-        "stacks": [_view_json(one) for one in board.views],
+        "gpus": [dataclasses.asdict(gpu) for gpu in board.gpus],
+        "stacks": [_view_json(view) for view in board.views],
     }
 
 
@@ -271,10 +271,10 @@ def _number(value: float | None, form: str) -> str:
     return _UNKNOWN if value is None else form.format(value)
 
 
-def _latency(found: Quantiles) -> str:
-    if found.p50 is None or found.p90 is None or found.p99 is None:
+def _latency(quantiles: Quantiles) -> str:
+    if quantiles.p50 is None or quantiles.p90 is None or quantiles.p99 is None:
         return _UNKNOWN
-    return f"{_time(found.p50)}, {_time(found.p90)}, {_time(found.p99)}"
+    return f"{_time(quantiles.p50)}, {_time(quantiles.p90)}, {_time(quantiles.p99)}"
 
 
 def _time(seconds: float) -> str:
@@ -310,5 +310,5 @@ class History:
         if len(self._samples) < 2:
             return None
         now = self._samples[-1]
-        first = next(one for one in self._samples if now.at - one.at <= seconds or one is self._samples[-2])
+        first = next(sample for sample in self._samples if now.at - sample.at <= seconds or sample is self._samples[-2])
         return window(first if first is not now else self._samples[-2], now)

@@ -77,13 +77,13 @@ def parse_gpus(text: str) -> Iterator[Gpu]:
     for name, driver, capability, memory, free in _rows(text, 5):
         if not _DRIVER.fullmatch(driver):
             continue
-        own = memory.isdecimal() and free.isdecimal() and len(memory) < 12 and len(free) < 12
+        has_memory = memory.isdecimal() and free.isdecimal() and len(memory) < 12 and len(free) < 12
         yield Gpu(
             name="".join(filter(str.isprintable, name))[:80],
             driver=driver,
             capability=capability if _CAPABILITY.fullmatch(capability) else None,
-            memory=int(memory) * _MIB if own else None,
-            free=int(free) * _MIB if own else None,
+            memory=int(memory) * _MIB if has_memory else None,
+            free=int(free) * _MIB if has_memory else None,
         )
 
 
@@ -101,8 +101,8 @@ def parse_loads(text: str) -> Iterator[GpuReading]:
 
 def parse_cuda(summary: str) -> str | None:
     """Return the CUDA version in the answer to plain `nvidia-smi`."""
-    found = _CUDA.search(summary[:_MOST_TEXT])
-    return found[1] if found else None
+    cuda = _CUDA.search(summary[:_MOST_TEXT])
+    return cuda[1] if cuda else None
 
 
 def _rows(text: str, columns: int) -> Iterator[Sequence[str]]:

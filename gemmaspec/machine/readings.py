@@ -30,8 +30,8 @@ def this_cpu() -> Device:
 
 def this_gpu() -> Device | None:
     """Return the first NVIDIA GPU, or None without one. Raise EnvironmentMissing if nvidia-smi does not answer."""
-    found = nvidia.gpus()
-    return device_of(found[0], gpus=len(found)) if found else None
+    gpus = nvidia.gpus()
+    return device_of(gpus[0], gpus=len(gpus)) if gpus else None
 
 
 def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
@@ -59,17 +59,17 @@ _HTTP_S: Final = 5
 def gpus() -> Gpus | None:
     """Return the GPUs that nvidia-smi shows; None if it is missing, fails or shows none."""
     try:
-        found = nvidia.gpus()
-        cuda = nvidia.newest_cuda() if found else None
+        cards = nvidia.gpus()
+        cuda = nvidia.newest_cuda() if cards else None
     except EnvironmentMissing:
         return None
-    if not found:
+    if not cards:
         return None
     return Gpus(
-        names=tuple(one.name for one in found),
-        driver=found[0].driver,
+        names=tuple(card.name for card in cards),
+        driver=cards[0].driver,
         cuda=cuda,
-        capabilities=tuple(one.capability for one in found if one.capability),
+        capabilities=tuple(card.capability for card in cards if card.capability),
     )
 
 
@@ -92,7 +92,7 @@ def free_bytes(folder: Path | None) -> int | None:
     if folder is None:
         return None
     try:
-        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+        there = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
         return shutil.disk_usage(there).free
     except OSError:
         return None

@@ -77,14 +77,14 @@ def bugs(folders: Sequence[Path] | None = None) -> tuple[Bug, ...]:
 
     Invalid patch folders are skipped, because other commands report them and this list only explains failures.
     """
-    found: dict[str, Bug] = {}
+    by_name: dict[str, Bug] = {}
     for folder in folders or data.patch_folders():
         for file in sorted(folder.glob("*/patch.yaml")):
             try:
-                found[file.parent.name] = bug_of(load_text(file.parent))
+                by_name[file.parent.name] = bug_of(load_text(file.parent))
             except PatchError:
                 continue
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 @cache
@@ -199,8 +199,8 @@ def is_shown(patch: Patch, setting: Setting) -> bool:
 
 def _release(vllm: str) -> tuple[int, ...]:
     """Return the release of a version, to compare."""
-    found = re.match(launcher.VERSION_NUMBER, vllm)
-    return launcher.release_key(found[0]) if found else ()
+    number = re.match(launcher.VERSION_NUMBER, vllm)
+    return launcher.release_key(number[0]) if number else ()
 
 
 def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
@@ -208,14 +208,14 @@ def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
     claims, left = patch.text.pays, list(settings)
     if not claims:
         return "no cells show yet that it pays"
-    for what, unknown, said, inside in _PARTS:
+    for what, unknown, worded, inside in _PARTS:
         kept = [setting for setting in left if any(inside(claim, setting) for claim in claims)]
         if not kept:
-            names = sorted({said(setting) for setting in left} - {""})
+            names = sorted({worded(setting) for setting in left} - {""})
             return f"it was not measured with {what} {' or '.join(names)}" if names else unknown
         left = kept
     releases = {_release(pair.having.vllm) for pair in pairs_of(patch.id, patch.evidence)}
-    if not_measured := sorted({one.vllm for one in left if _release(one.vllm) not in releases}):
+    if not_measured := sorted({setting.vllm for setting in left if _release(setting.vllm) not in releases}):
         return f"it was not measured with vLLM {' or '.join(not_measured)}"
     return "it was measured with other combinations of GPU, vLLM, method and attention backend"
 

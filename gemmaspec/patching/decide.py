@@ -86,7 +86,7 @@ def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
 
 def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ()) -> dict[str, Any]:
     """Return the plan's entry of one patch; `where` says where a speed patch was shown to pay."""
-    own = {"purpose": "speed", "needs": list(patch.text.needs), "where": [dataclasses.asdict(row) for row in where]}
+    speed = {"purpose": "speed", "needs": list(patch.text.needs), "where": [dataclasses.asdict(row) for row in where]}
     return {
         "id": patch.id,
         "title": patch.text.title,
@@ -94,7 +94,7 @@ def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ())
         "runner": patch.text.runner,
         "superseded": [rule.model_dump(mode="json", exclude_defaults=True) for rule in patch.text.superseded],
         "variants": [_variant_entry(variant) for variant in patch.variants],
-        **(own if patch.is_speed else _probe_of(patch)),
+        **(speed if patch.is_speed else _probe_of(patch)),
     }
 
 

@@ -284,8 +284,8 @@ def _sections(text: str, name: str) -> Iterator[_Section]:
             raise PatchError(f"{name}:{index + 1}: not the beginning of a diff: {line[:80]!r}", hint=hint)
         size = _hunk_size(lines, index, name)
         if size:
-            found = _HUNK.fullmatch(line)
-            current.headings.append(found[3] if found else "")
+            heading = _HUNK.fullmatch(line)
+            current.headings.append(heading[3] if heading else "")
         current.lines.extend(lines[index : index + size + 1])
         index += size + 1
     if current is None:
@@ -297,16 +297,16 @@ def _begins(line: str, current: _Section | None) -> bool:
     """Return whether a header line is the first of another file."""
     if line.startswith("diff "):
         return True
-    started = current is not None and any(one.startswith("--- ") for one in current.lines)
+    started = current is not None and any(line.startswith("--- ") for line in current.lines)
     return line.startswith("--- ") and (current is None or started)
 
 
 def _hunk_size(lines: Sequence[str], index: int, name: str) -> int:
     """Return how many lines after this one belong to its hunk; 0 if it is not the header of a hunk."""
-    found = _HUNK.fullmatch(lines[index])
-    if not found:
+    sizes = _HUNK.fullmatch(lines[index])
+    if not sizes:
         return 0
-    old, new = (int(count) if count is not None else 1 for count in found.groups()[:2])
+    old, new = (int(count) if count is not None else 1 for count in sizes.groups()[:2])
     at = index
     while (old > 0 or new > 0) and at + 1 < len(lines) and lines[at + 1][:1] in (" ", "-", "+", "\\", ""):
         at += 1
@@ -348,9 +348,9 @@ def _scopes(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
         if not line.strip():
             continue
         if line.lstrip()[0] not in ")]}":  # these close the head of a definition, not its body
-            stack = [one for one in stack if one[0] < indent]
-        found = _DEFINED.match(line)
-        if found:
-            stack.append((indent, found[1]))
+            stack = [opened for opened in stack if opened[0] < indent]
+        defined = _DEFINED.match(line)
+        if defined:
+            stack.append((indent, defined[1]))
         if number:
             yield tuple(name for _, name in stack) if stack and stack[0][0] == 0 else ()

@@ -178,8 +178,8 @@ def read_evidence(folder: Path) -> tuple[Run, ...]:
     except OSError as error:
         raise PatchError(f"cannot read {file}: {error.strerror}") from None
     except ValidationError as error:
-        said = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {sentence(one)}" for one in error.errors()]
-        raise PatchError("\n".join(f"{file}: {line}" for line in said[:10])) from None
+        problems = [f"{'.'.join(map(str, error['loc'])) or 'the file'}: {sentence(error)}" for error in error.errors()]
+        raise PatchError("\n".join(f"{file}: {line}" for line in problems[:10])) from None
     except json.JSONDecodeError:
         raise PatchError(f"{file}: not JSON") from None
     except (ValueError, RecursionError) as error:
@@ -188,14 +188,14 @@ def read_evidence(folder: Path) -> tuple[Run, ...]:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of the file. Raise ValueError for a key that is there twice, or a number that is text."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError(f"a key is there twice in {', '.join(key for key, _ in pairs)[:200]}")
-    for key in found.keys() & _NUMBERS:
-        values = found[key] if isinstance(found[key], list) else [found[key]]
+    for key in members.keys() & _NUMBERS:
+        values = members[key] if isinstance(members[key], list) else [members[key]]
         if any(isinstance(value, (str, bool)) for value in values):
             raise ValueError(f"{key}: is not a number")
-    return found
+    return members
 
 
 def _check_runs(runs: Sequence[Run]) -> None:
@@ -214,13 +214,13 @@ def _check_runs(runs: Sequence[Run]) -> None:
 
 def pairs_of(patch: str, runs: Sequence[Run]) -> tuple[Pair, ...]:
     """Return every pair of cells; of cells that a run measured several times, the one in the middle."""
-    found = []
+    paired = []
     for run in runs:
         sides: dict[tuple[Any, ...], tuple[list[Cell], list[Cell]]] = {}
         for row in run.rows:
             sides.setdefault(row.but(patch), ([], []))[patch in row.patches].append(row)
-        found += [Pair(run=run, without=_middle(a), having=_middle(b)) for a, b in sides.values() if a and b]
-    return tuple(found)
+        paired += [Pair(run=run, without=_middle(a), having=_middle(b)) for a, b in sides.values() if a and b]
+    return tuple(paired)
 
 
 def _middle(rows: Sequence[Cell]) -> Cell:
@@ -264,15 +264,15 @@ def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:
     for family in claim.gpus:
         for method in claim.methods:
             for backend in claim.backends:
-                one = claim.model_copy(update={"gpus": (family,), "methods": (method,), "backends": (backend,)})
-                own = supporting(one, pairs)
-                best = max((pair.gain for pair in own), default=0.0)
+                narrowed = claim.model_copy(update={"gpus": (family,), "methods": (method,), "backends": (backend,)})
+                supported = supporting(narrowed, pairs)
+                best = max((pair.gain for pair in supported), default=0.0)
                 where = f"{method} on {family} with {backend} and vLLM {claim.versions}"
-                if not own:
+                if not supported:
                     yield f"no cells with and without the patch for {where} in {EVIDENCE_FILE}"
                 elif best < LEAST_GAIN:
                     yield f"the best cell for {where} is {best:.2f} times as fast, which is within the noise"
-                for pair in own:
+                for pair in supported:
                     if (least := min(pair.step_gain, pair.first_token_gain or pair.step_gain)) < MOST_LOSS:
                         cell = f"{pair.having.concurrency} requests after {pair.having.context} tokens"
                         yield f"a cell for {where} is {least:.2f} times as fast ({cell}): set from_tokens"

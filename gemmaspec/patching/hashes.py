@@ -76,15 +76,15 @@ def known_text(made_for: Mapping[str, str], seen: Iterable[FileHash]) -> str:
     The same input gives the same bytes.
     """
     variants: dict[str, Any] = {name: {"made_for": digest, "files": {}} for name, digest in made_for.items()}
-    for one in sorted(seen, key=lambda one: (one.variant, one.path, Version(one.vllm))):
-        rows = variants[one.variant]["files"].setdefault(one.path, [])
+    for reading in sorted(seen, key=lambda reading: (reading.variant, reading.path, Version(reading.vllm))):
+        rows = variants[reading.variant]["files"].setdefault(reading.path, [])
         for row in rows:
-            if (row["before"], row["after"]) == (one.before, one.after):
-                row["vllm"].append(one.vllm)
+            if (row["before"], row["after"]) == (reading.before, reading.after):
+                row["vllm"].append(reading.vllm)
                 break
         else:
-            row = {"vllm": [one.vllm], "before": one.before, "lines": [*one.lines], "after": one.after}
-            rows.append(row | ({"places": [asdict(place) for place in one.places]} if one.places else {}))
+            row = {"vllm": [reading.vllm], "before": reading.before, "lines": [*reading.lines], "after": reading.after}
+            rows.append(row | ({"places": [asdict(place) for place in reading.places]} if reading.places else {}))
     return json.dumps({"schema": 1, "variants": variants}, indent=1) + "\n"
 
 
@@ -176,14 +176,14 @@ class _Pair:
 
     def hunks(self, changes: Sequence[_Change]) -> list[tuple[_Change, Hunk]]:
         """Return a hunk for each change; adjacent changes are joined if the lines between them are not unique."""
-        groups, found = list(changes), list[tuple[_Change, Hunk]]()
-        while len(found) < len(groups):
-            index = len(found)
-            low = found[-1][0].old[1] if found else 0
+        groups, hunks = list(changes), list[tuple[_Change, Hunk]]()
+        while len(hunks) < len(groups):
+            index = len(hunks)
+            low = hunks[-1][0].old[1] if hunks else 0
             high = groups[index + 1].old[0] if index + 1 < len(groups) else len(self.before.lines)
             hunk = self._shortest(groups[index], low, high)
             if hunk:
-                found.append(hunk)
+                hunks.append(hunk)
                 continue
             if len(groups) == 1:
                 raise PatchError(
@@ -192,17 +192,17 @@ class _Pair:
                 )
             left = index - 1 if index and not _nearer_below(groups, index) else index
             groups[left : left + 2] = [groups[left].joined(groups[left + 1])]
-            found = found[:left]
-        return found
+            hunks = hunks[:left]
+        return hunks
 
     def _shortest(self, change: _Change, low: int, high: int) -> tuple[_Change, Hunk] | None:
         """Return the shortest hunk in the innermost scope in which it is unique, within the lines low to high."""
         for scope, (begin, end) in self._scopes:
             if scope in self._kept and begin <= change.old[0] and change.old[1] <= end:
                 room = change.old[0] - max(low, begin), min(high, end) - change.old[1]
-                found = self._shortest_in(scope, change, room)
-                if found:
-                    return found
+                shortest = self._shortest_in(scope, change, room)
+                if shortest:
+                    return shortest
         return None
 
     def _shortest_in(self, scope: str, change: _Change, room: tuple[int, int]) -> tuple[_Change, Hunk] | None:
@@ -265,11 +265,11 @@ def _nearer_below(groups: Sequence[_Change], index: int) -> bool:
 
 def _close_ones_joined(changes: Sequence[_Change]) -> list[_Change]:
     """Join changes with only one line between them, because that line would be the context of both."""
-    found = list(changes[:1])
+    joined = list(changes[:1])
     for change in changes[1:]:
-        close = change.old[0] - found[-1].old[1] <= 1
-        found[-1:] = [found[-1].joined(change)] if close else [found[-1], change]
-    return found
+        close = change.old[0] - joined[-1].old[1] <= 1
+        joined[-1:] = [joined[-1].joined(change)] if close else [joined[-1], change]
+    return joined
 
 
 def _decoded(source: Source, begin: int, end: int) -> tuple[str, ...]:
@@ -343,5 +343,5 @@ def _is_head(hunk: Hunk, source: Source, index: int) -> bool:
 def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> list[str]:
     """Return the marks of all lines of code from a line index to the edge of the scope, the nearest first."""
     begin, end = next(span for span in spans if span[0] <= edge <= span[1])
-    found = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
-    return [*found, EDGE_MARK]
+    marks = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
+    return [*marks, EDGE_MARK]

@@ -232,11 +232,11 @@ def _range_findings(text: PatchText) -> Iterator[str]:
     """Yield errors of the ranges: they must ascend without overlap, and the last must be open or `until` be set."""
     floor: tuple[int, ...] | None = ()
     for index, variant in enumerate(text.variants):
-        found = _RANGE.fullmatch(variant.versions)
-        if found is None:
+        bounds = _RANGE.fullmatch(variant.versions)
+        if bounds is None:
             yield f"variants.{index}.versions: {variant.versions!r} is not like >=0.19.0,<0.33"
             return
-        low, high = (launcher.release_key(bound) if bound else None for bound in found.groups())
+        low, high = (launcher.release_key(bound) if bound else None for bound in bounds.groups())
         if floor is None or low is None or low < floor or (high is not None and high <= low):
             yield f"variants.{index}.versions: {variant.versions} overlaps the previous range or is empty"
         floor = high
@@ -269,13 +269,13 @@ def _speed_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iter
         yield "leaves_alone: missing; a reviewed speed patch states what of vLLM runs as released"
     if text.reviewed and not text.pays:
         yield "pays: missing; a reviewed speed patch states where it was shown to pay, with cells in evidence.json"
-    first, last = [found for found in (bounds[0], bounds[-1]) if found]
+    first, last = [bound for bound in (bounds[0], bounds[-1]) if bound]
     for index, claim in enumerate(text.pays):
-        found = _RANGE.fullmatch(claim.versions)
-        if found is None or found[2] is None:
+        span = _RANGE.fullmatch(claim.versions)
+        if span is None or span[2] is None:
             yield f"pays.{index}.versions: {claim.versions!r} is not like >=0.32.0,<0.33; no later release was measured"
             return
-        low, high = launcher.release_key(found[1]), launcher.release_key(found[2])
+        low, high = launcher.release_key(span[1]), launcher.release_key(span[2])
         if low < launcher.release_key(first[1]) or (last[2] and high > launcher.release_key(last[2])) or low >= high:
             yield f"pays.{index}.versions: {claim.versions} is outside the releases that the patch is for"
     if text.dropped_in and (not last[2] or launcher.release_key(last[2]) != launcher.release_key(text.dropped_in)):

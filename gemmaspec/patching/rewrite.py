@@ -62,7 +62,7 @@ def with_variant(text: str, variant: NewVariant, *, name: str) -> str:
     Raise PatchError if this is impossible without changing anything else.
     """
     data = _data(text, name)
-    ranges = ranges_with([one["versions"] for one in data["variants"]], variant.floor)
+    ranges = ranges_with([row["versions"] for row in data["variants"]], variant.floor)
     old_ranges = [*ranges.versions[: ranges.index], *ranges.versions[ranges.index + 1 :]]
     item = {"diff": variant.diff, "versions": ranges.versions[ranges.index], "scopes": _plain(variant.scopes)}
     root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -120,8 +120,8 @@ def diff_name(floor: str, taken: Iterable[str]) -> str:
 
 
 def _data(text: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = strict_yaml.parse(text, file=name, error=PatchError).data
-    return found
+    data: dict[str, Any] = strict_yaml.parse(text, file=name, error=PatchError).data
+    return data
 
 
 def _plain(scopes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -179,7 +179,7 @@ def _block(item: Mapping[str, Any], indent: str) -> list[str]:
     for key, value in item.items():
         line = f"{indent}  {key}: {_flow(value)}"
         if isinstance(value, Mapping) and len(line) > _WIDTH:
-            lines += [f"{indent}  {key}:", *(f"{indent}    {_scalar(one)}: {_flow(value[one])}" for one in value)]
+            lines += [f"{indent}  {key}:", *(f"{indent}    {_scalar(part)}: {_flow(value[part])}" for part in value)]
         else:
             lines.append(line)
     return [f"{indent}- {lines[0].lstrip()}", *lines[1:]]
@@ -187,9 +187,9 @@ def _block(item: Mapping[str, Any], indent: str) -> list[str]:
 
 def _flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {_flow(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_flow(one) for one in value) + "]"
+        return "[" + ", ".join(_flow(inner) for inner in value) + "]"
     return _scalar(value)
 
 
@@ -203,7 +203,7 @@ def _scalar(value: str) -> str:
 
 
 def _expected(data: Mapping[str, Any], ranges: Sequence[str], index: int, item: Mapping[str, Any]) -> dict[str, Any]:
-    variants = [{**one, "versions": versions} for one, versions in zip(data["variants"], ranges, strict=True)]
+    variants = [{**row, "versions": versions} for row, versions in zip(data["variants"], ranges, strict=True)]
     variants.insert(index, dict(item))
     return {**data, "variants": variants}
 

@@ -35,20 +35,20 @@ class Death:
 
 def failed(lines: Sequence[str]) -> Death:
     """Return why a start failed: a known failure, its first exception, or the launcher's last words."""
-    found = _said(lines)
-    own = [text for line in lines if (text := message_of(line)).startswith(LAUNCHER)]
-    if found or not own:
-        return found or Death(why="")
-    if STARTS_VLLM.match(own[-1]):
+    told = _said(lines)
+    launched = [text for line in lines if (text := message_of(line)).startswith(LAUNCHER)]
+    if told or not launched:
+        return told or Death(why="")
+    if STARTS_VLLM.match(launched[-1]):
         return Death(why="vLLM ended, and its log names no error")
-    return Death(why=_short(own[-1].removeprefix(LAUNCHER)))
+    return Death(why=_short(launched[-1].removeprefix(LAUNCHER)))
 
 
 def death(lines: Sequence[str], *, exit_code: int | None = None) -> Death:
     """Return why a server has ended: a known failure, its first exception, or how it was ended, as far as it shows."""
     end = _after_it_lived(lines)
-    if said := _said(end):
-        return said
+    if last_words := _said(end):
+        return last_words
     messages = [message_of(line) for line in end]
     if any(map(_CORE_GONE.match, messages)):
         return Death(why="its engine core ended without an error, as after kill -9 or when memory runs out")

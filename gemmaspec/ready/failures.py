@@ -45,9 +45,9 @@ def find_cause(lines: Sequence[str]) -> Cause | None:
     for wanted in (False, True):
         candidates = [known for known in rows if known.general is wanted]
         for message in messages:
-            found = next((known for known in candidates if known.pattern.search(message)), None)
-            if found:
-                return Cause(found, message)
+            known = next((known for known in candidates if known.pattern.search(message)), None)
+            if known:
+                return Cause(known, message)
     return None
 
 
@@ -59,19 +59,19 @@ def explain(lines: Sequence[str]) -> Finding | None:
 
 def _rows(messages: Sequence[str]) -> list[KnownFailure]:
     """Return the failures that are possible for this server."""
-    own = [text for text in messages if text.startswith("gemmaspec: ")]
-    version = next((found["version"] for text in own if (found := _VERSION.match(text))), None)
-    fixed = {found["patch"] for text in own if (found := _IN.match(text))}
+    launched = [text for text in messages if text.startswith("gemmaspec: ")]
+    version = next((match["version"] for text in launched if (match := _VERSION.match(text))), None)
+    fixed = {match["patch"] for text in launched if (match := _IN.match(text))}
     return [known for known in known_failures(version) if fixed.isdisjoint(known.finding.patches)]
 
 
 def _messages(lines: Sequence[str]) -> list[str]:
     """Return the messages of the lines, without source lines; a validation error is one message."""
-    said = [text for line in lines if not (text := message_of(line)).startswith(_SOURCE)]
-    for index, text in enumerate(said):
+    texts = [text for line in lines if not (text := message_of(line)).startswith(_SOURCE)]
+    for index, text in enumerate(texts):
         if _REFUSALS.search(text):
-            said[index] = ": ".join([text, *(part.strip() for part in said[index + 1 : index + 3])])
-    return said
+            texts[index] = ": ".join([text, *(part.strip() for part in texts[index + 1 : index + 3])])
+    return texts
 
 
 LAST_LINES: Final = 20
@@ -104,11 +104,11 @@ class Ended:
 def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError:
     """Return the error for a server that died: PatchConflict if the launcher refused a patch, else StartFailed."""
     messages = [message_of(line) for line in ended.lines]
-    own = [text for text in messages if text.startswith(LAUNCHER)]
-    if own and not any(map(STARTS_VLLM.match, own)):
-        return _not_started(ended, own, secrets=secrets)
+    launched = [text for text in messages if text.startswith(LAUNCHER)]
+    if launched and not any(map(STARTS_VLLM.match, launched)):
+        return _not_started(ended, launched, secrets=secrets)
     killed = ended.state.exit_code in _SIGKILL
-    if not_attested := [text for text in own if text.startswith(NOT_ATTESTED)]:
+    if not_attested := [text for text in launched if text.startswith(NOT_ATTESTED)]:
         return _replaced(ended, not_attested, secrets=secrets)
     return explained(_what(ended), ended.lines, secrets=secrets, otherwise=KILLED if killed else None)
 
@@ -158,23 +158,23 @@ def _how(state: State) -> str:
     return f"{how}{code}{f'; {state.detail}' if state.detail else ''}"
 
 
-def _not_started(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) -> GemmaspecError:
+def _not_started(ended: Ended, lines: Sequence[str], *, secrets: Sequence[str]) -> GemmaspecError:
     """Return the error of a launcher that stopped before vLLM started, with its own lines as the reason."""
-    said = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in own]
-    text = "\n  ".join([f"the launcher of {ended.name} did not start vLLM ({_how(ended.state)})", *said])
+    shown = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in lines]
+    text = "\n  ".join([f"the launcher of {ended.name} did not start vLLM ({_how(ended.state)})", *shown])
     code = ended.state.exit_code
-    if code == CONFLICT or (code is None and any(map(_DOES_NOT_FIT.match, own))):
+    if code == CONFLICT or (code is None and any(map(_DOES_NOT_FIT.match, lines))):
         return PatchConflict(text)
     if code in _SIGKILL:
         return StartFailed(f"{text}\n{KILLED.finding.message}", hint=KILLED.finding.fix)
     return StartFailed(text, exit_code=ENVIRONMENT if code == ENVIRONMENT else None)
 
 
-def _replaced(ended: Ended, own: Sequence[str], *, secrets: Sequence[str]) -> PatchConflict:
+def _replaced(ended: Ended, lines: Sequence[str], *, secrets: Sequence[str]) -> PatchConflict:
     """Return the error of a server whose own processes found a patched function replaced, and ended it."""
-    said = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in dict.fromkeys(own)]
+    shown = [printable(text.removeprefix(LAUNCHER), secrets=secrets) for text in dict.fromkeys(lines)]
     return PatchConflict(
-        "\n  ".join([f"{ended.name} does not run the patched code ({_how(ended.state)})", *said]),
+        "\n  ".join([f"{ended.name} does not run the patched code ({_how(ended.state)})", *shown]),
         hint="remove the plugin or module that replaces it, or the patch from the profile",
     )
 

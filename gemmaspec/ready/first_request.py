@@ -128,8 +128,8 @@ def _check_sampled(server: Server, asking: _Asking) -> None:
     if reply.status == 400:
         return
     tokens = asking.whole(reply).tokens
-    if len(found := unlikely(tokens)) > FEW:
-        told = f"{len(found)} of {len(tokens)} have a probability under 0.001, the first {printable(found[0])[:40]!r}"
+    if len(odd := unlikely(tokens)) > FEW:
+        told = f"{len(odd)} of {len(tokens)} have a probability under 0.001, the first {printable(odd[0])[:40]!r}"
         raise StartFailed(
             f"with temperature 1 the server says tokens that the target would not choose: {told}",
             hint=f"gemmaspec up {server.name} --no-spec    # on a CPU: patches.required: [cpu-expand-sampling]",
@@ -198,7 +198,7 @@ class _Asking:
 
     def whole(self, reply: ChatAnswer) -> ChatAnswer:
         """Return an answer that is one. Raises TimedOut, NoAnswer and StartFailed for any other."""
-        said = f": {printable(reply.said)[:300]}" if reply.said else ""
+        why = f": {printable(reply.said)[:300]}" if reply.said else ""
         match reply.fault:
             case None:
                 return reply
@@ -214,10 +214,10 @@ class _Asking:
             key = "export VLLM_API_KEY=…    # the key that the server was started with"
             raise StartFailed("the server rejects the API key", hint=key)
         if reply.status >= 500:
-            raise NoAnswer(f"the request failed inside the server (HTTP {reply.status}){said}")
+            raise NoAnswer(f"the request failed inside the server (HTTP {reply.status}){why}")
         if reply.fault in (Fault.REFUSED, Fault.FAILED):
-            raise StartFailed(f"the server rejects the request (HTTP {reply.status}){said}")
-        raise StartFailed(f"the server's answer is not a chat completion{said}")
+            raise StartFailed(f"the server rejects the request (HTTP {reply.status}){why}")
+        raise StartFailed(f"the server's answer is not a chat completion{why}")
 
     def _counters(self) -> Counters:
         if not self.server.speculates:

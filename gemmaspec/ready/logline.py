@@ -36,15 +36,15 @@ def message_of(line: str) -> str:
     """
     text = _plain(line)
     for prefix in (_PROCESS, _LEVEL):
-        if found := prefix.match(text):
-            text = text[found.end() :]
+        if match := prefix.match(text):
+            text = text[match.end() :]
     return text
 
 
 def process_of(line: str) -> str:
     """Return which of vLLM's processes printed a line, such as `EngineCore` or `Worker_TP1`; "" if it has no name."""
-    found = _PROCESS.match(_plain(line))
-    return found["name"] if found else ""
+    match = _PROCESS.match(_plain(line))
+    return match["name"] if match else ""
 
 
 def _plain(line: str) -> str:
@@ -65,7 +65,7 @@ def printable(line: str, *, secrets: Sequence[str] = ()) -> str:
 
 def without_secrets(text: str) -> str:
     """Return a line of any length without this user's secrets and anything that looks like a key or a token."""
-    return _SECRETS.sub(lambda found: f"{found['keep'] or ''}***", redact(text))
+    return _SECRETS.sub(lambda match: f"{match['keep'] or ''}***", redact(text))
 
 
 _BEGINS: Final = "Traceback (most recent call last):"
@@ -141,23 +141,23 @@ def root_exception(lines: Sequence[str]) -> Raised | None:
     logged as the end of a process counts, whichever worker raised it; otherwise the first of all. Exceptions that
     only follow from another process's end count if there is nothing else.
     """
-    found = [one for one in raised(lines) if not one.points]
-    own = [one for one in found if not one.follows]
-    fatal = [one for one in own if one.fatal]
-    return next(iter([*fatal, *own, *found]), None)
+    ended = [error for error in raised(lines) if not error.points]
+    first = [error for error in ended if not error.follows]
+    fatal = [error for error in first if error.fatal]
+    return next(iter([*fatal, *first, *ended]), None)
 
 
 def raised(lines: Sequence[str]) -> list[Raised]:
     """Return every exception of a log, in the order in which they were printed."""
-    found: list[Raised] = []
+    errors: list[Raised] = []
     processes: dict[str, _Process] = {}
     for line in lines:
         name = process_of(line)
-        _take(processes.setdefault(name, _Process()), name, message_of(line), found)
-    return found
+        _take(processes.setdefault(name, _Process()), name, message_of(line), errors)
+    return errors
 
 
-def _take(state: _Process, name: str, message: str, found: list[Raised]) -> None:
+def _take(state: _Process, name: str, message: str, errors: list[Raised]) -> None:
     """Add one line of one process."""
     if _FATAL.match(message):
         state.fatal = True
@@ -170,21 +170,21 @@ def _take(state: _Process, name: str, message: str, found: list[Raised]) -> None
     elif state.open and message.startswith(_SOURCE) and state.frame:
         state.source = state.source or message.strip()
     elif (_EXCEPTION if state.open and state.frame else _UNFRAMED).match(message):
-        _add(state, name, message, found)
+        _add(state, name, message, errors)
     elif state.more and message.strip() and state.last is not None:
         state.more -= 1
-        before = found[state.last]
-        found[state.last] = replace(before, text=f"{before.text} {message.strip()}")
+        before = errors[state.last]
+        errors[state.last] = replace(before, text=f"{before.text} {message.strip()}")
 
 
-def _add(state: _Process, name: str, message: str, found: list[Raised]) -> None:
+def _add(state: _Process, name: str, message: str, errors: list[Raised]) -> None:
     if state.handling is not None:
-        found[state.handling] = replace(found[state.handling], then=message)
+        errors[state.handling] = replace(errors[state.handling], then=message)
         state.handling = None
     else:
         place = _place(state.frame) if state.frame else None
-        found.append(Raised(process=name, text=message, place=place, source=state.source, fatal=state.fatal))
-        state.last = len(found) - 1
+        errors.append(Raised(process=name, text=message, place=place, source=state.source, fatal=state.fatal))
+        state.last = len(errors) - 1
         state.more = _MORE_LINES if _CONTINUED.search(message) else 0
     state.open, state.frame, state.source = False, None, None
 
@@ -194,12 +194,12 @@ def _place(frame: tuple[str, str, str]) -> str:
     return f"{_OVERLAY.sub('', file)}:{line}, in {function}"
 
 
-def described(one: Raised) -> Iterator[str]:
+def described(error: Raised) -> Iterator[str]:
     """Yield an exception as lines for people: its message, its place, and the line of code."""
-    yield one.text
-    if one.place:
-        yield f"  at {one.place}"
-    if one.source and not one.source.startswith("raise "):
-        yield f"     {one.source}"
-    if one.then:
-        yield f"  while handling it: {one.then}"
+    yield error.text
+    if error.place:
+        yield f"  at {error.place}"
+    if error.source and not error.source.startswith("raise "):
+        yield f"     {error.source}"
+    if error.then:
+        yield f"  while handling it: {error.then}"

@@ -43,7 +43,7 @@ class Mark:
 
 
 _ROWS: Final = json.loads(Path(__file__).with_name("phases.json").read_text(encoding="utf-8"))
-MARKS: Final = tuple(Mark(Phase(phase), re.compile(text), *said) for phase, text, *said in _ROWS)
+MARKS: Final = tuple(Mark(Phase(phase), re.compile(text), *words) for phase, text, *words in _ROWS)
 """Every line that begins a phase. None begins READY: only an answer does (wait.py)."""
 
 _TARGET_IS_LOADED: Final = re.compile(r"Loading weights took \d")
@@ -75,8 +75,8 @@ class PhaseTracker:
         """Return the phase that begins with this line, if any."""
         message = message_of(line)
         self._compiles = self._compiles or bool(_COMPILES.match(message))
-        found = phase_of(line) or self._implied(message)
-        return self.enter(found) if found else None
+        phase = phase_of(line) or self._implied(message)
+        return self.enter(phase) if phase else None
 
     def _implied(self, message: str) -> Phase | None:
         """Return the phase that a line begins in this start but not in every start."""

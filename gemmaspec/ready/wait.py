@@ -44,7 +44,7 @@ def ensure_attested(
     """
     until = clock() + WAIT_S
     while True:
-        states = [one for host, report in _reports(engine, server) if (one := _problem(server, host, report))]
+        states = [problem for host, report in _reports(engine, server) if (problem := _problem(server, host, report))]
         if not states:
             return
         if clock() >= until or any(state == "different" for state, _ in states):
@@ -57,13 +57,13 @@ def ensure_attested(
 
 
 def _reports(engine: Engine, server: Server) -> list[tuple[str, dict[str, Any] | None]]:
-    found: list[tuple[str, dict[str, Any] | None]] = []
+    reports: list[tuple[str, dict[str, Any] | None]] = []
     for host, seated, there in seats(engine, server):
         report = None
         with contextlib.suppress(GemmaspecError):  # a damaged report is told where it is shown
             report = seated.report(there)
-        found.append((host, report))
-    return found
+        reports.append((host, report))
+    return reports
 
 
 def _problem(server: Server, host: str, report: dict[str, Any] | None) -> tuple[str, str] | None:
@@ -118,21 +118,21 @@ class LogFollower:
 
     def read(self) -> list[str]:
         """Return the lines since the last call, at most as many as are buffered."""
-        found: list[str] = []
+        lines: list[str] = []
         try:
-            while len(found) < MAX_WAITING:
-                found.append(self._lines.get_nowait())
+            while len(lines) < MAX_WAITING:
+                lines.append(self._lines.get_nowait())
         except queue.Empty:
             pass
-        return found
+        return lines
 
     def read_rest(self, *, seconds: float) -> list[str]:
         """Return the lines up to the end of the log, or those that arrive within `seconds`."""
         deadline = time.monotonic() + seconds
-        found = self.read()
+        lines = self.read()
         while time.monotonic() < deadline and not self._ended.wait(0.02):
-            found += self.read()
-        return found + self.read()
+            lines += self.read()
+        return lines + self.read()
 
     def close(self) -> None:
         """Release the thread, now or with the next line of the log."""

@@ -49,13 +49,13 @@ def mode_of(vllm: str, *, support: str, drafting: bool, compiles: str, graphs: s
 
 
 def _at(table: str, vllm: str, *path: str) -> str | None:
-    found = _table(table)
+    rows = _table(table)
     for part in path:
-        found = found.get(part, {})
-    return spans.at(found, vllm, releases())
+        rows = rows.get(part, {})
+    return spans.at(rows, vllm, releases())
 
 
 @functools.cache
 def _table(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    rows: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return rows

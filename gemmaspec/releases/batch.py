@@ -74,8 +74,8 @@ def raised_for_images(vllm: str, *, masks: bool, serves_images: bool) -> bool:
 @functools.cache
 def asked() -> dict[str, dict[str, dict[str, int | None]]]:
     """Return vLLM's own answers: machine → release → max_num_batched_tokens and max_num_seqs for a 31B and an E2B."""
-    found: dict[str, dict[str, dict[str, int | None]]] = json.loads(_DATA.read_text(encoding="utf-8"))
-    return found
+    rows: dict[str, dict[str, dict[str, int | None]]] = json.loads(_DATA.read_text(encoding="utf-8"))
+    return rows
 
 
 Modality = Literal["image", "video", "audio"]

@@ -129,12 +129,12 @@ def write(has: Iterable[str], releases: Sequence[str]) -> str:
 
 def read(text: str, releases: Sequence[str]) -> frozenset[str]:
     """Return the releases in a text from `write`. Raise ValueError for any other text."""
-    found: set[str] = set()
+    those: set[str] = set()
     for run in text.split(_BETWEEN) if text else []:
         first, dash, last = run.partition("-")
         begin, end = releases.index(first), releases.index(last or (releases[-1] if dash else first))
-        found.update(releases[begin : end + 1])
-    return frozenset(found)
+        those.update(releases[begin : end + 1])
+    return frozenset(those)
 
 
 def at(choices: Mapping[str, str], release: str, releases: Sequence[str]) -> str | None:
@@ -190,7 +190,7 @@ ASSISTANTS_FROM: Final = "5.8.0"
 
 def transformers_for(vllm: str) -> str | None:
     """Return the transformers range for one released vLLM; None for a release that is not in the table."""
-    return next((found for releases, found in TRANSFORMERS_BY_VLLM if launcher.range_contains(releases, vllm)), None)
+    return next((bound for releases, bound in TRANSFORMERS_BY_VLLM if launcher.range_contains(releases, vllm)), None)
 
 
 _BY_PATH: Final = (
@@ -217,8 +217,8 @@ def found_in_path(path: str, vllm: str | None = None) -> tuple[str, str, str] | 
 
     `vllm` restricts the answer to one release; None means any. Return None if no part of the path decides.
     """
-    found = (one for one in _BY_PATH if one[0] in path.lower() and (vllm is None or within(vllm, f">={one[2]}")))
-    return next(found, None)
+    rows = (row for row in _BY_PATH if row[0] in path.lower() and (vllm is None or within(vllm, f">={row[2]}")))
+    return next(rows, None)
 
 
 def method_found(path: str) -> str:

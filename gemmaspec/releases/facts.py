@@ -141,7 +141,7 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
         environment=frozenset(below["environment"]),
         environment_values=_values(below["environment"]),
         environment_forms={name: rest[0][0] for name, rest in below["environment_forms"].items()},
-        configs={name: {one[0]: one[1] for one in rest} for name, rest in below["configs"].items()},
+        configs={name: {pair[0]: pair[1] for pair in rest} for name, rest in below["configs"].items()},
         **{kind: frozenset(below[kind]) for kind in FILES["names"]},
         torch=words["torch"],
         transformers_declared=words["transformers"],
@@ -208,5 +208,5 @@ def _releases() -> tuple[str, ...]:
 
 
 def _file(name: str) -> Nested:
-    found: Nested = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    nested: Nested = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return nested

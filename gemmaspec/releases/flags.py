@@ -56,10 +56,10 @@ IN: Final = "in"
 
 def read(files: Iterable[Nested]) -> dict[Fact, str]:
     """Return every fact of some files with its span."""
-    found: dict[Fact, str] = {}
+    facts: dict[Fact, str] = {}
     for nested in files:
-        _collect(nested, (), found)
-    return found
+        _collect(nested, (), facts)
+    return facts
 
 
 def facts_of(table: Mapping[Fact, str], release: str, releases: Sequence[str]) -> frozenset[Fact]:
@@ -73,12 +73,12 @@ def last(rest: Sequence[Fact], kind: str) -> frozenset[str]:
     return frozenset(fact[1] for fact in rest if len(fact) > 1 and fact[0] == kind)
 
 
-def _collect(nested: Nested, above: Fact, found: dict[Fact, str]) -> None:
+def _collect(nested: Nested, above: Fact, facts: dict[Fact, str]) -> None:
     for name, below in nested.items():
         if isinstance(below, str):
-            found[above if name == IN else (*above, name)] = below
+            facts[above if name == IN else (*above, name)] = below
         else:
-            _collect(below, (*above, name), found)
+            _collect(below, (*above, name), facts)
 
 
 ANY: Final = "any"
@@ -109,16 +109,16 @@ Configs = Mapping[str, Mapping[str, str]]
 
 def refused(word: str, takes: str, configs: Configs) -> str | None:
     """Return why vLLM does not take a word of its command line; None if it does, or if that is not known."""
-    found = _TERM.fullmatch(takes)
-    if not found or not takes or (found[1] and word in ("", "None")):
+    term = _TERM.fullmatch(takes)
+    if not term or not takes or (term[1] and word in ("", "None")):
         return None
-    kind, bounds = found[3], found[4]
+    kind, bounds = term[3], term[4]
     if kind in ("int", "readable", "length", "float"):
         return _number(word, kind, bounds)
     if kind == "text or {}":
         return _object(word, configs, "") if re.fullmatch(r"(?s)\s*{.*}\s*", word) else None
     if takes[0] == "^":
-        names = [one[1:] for one in takes.split("|")]
+        names = [name[1:] for name in takes.split("|")]
         return None if word.upper() in names else f"is none of {_listed(names)}"
     if kind == "version":
         return None if _is_version(word) else "is not a version"
@@ -140,8 +140,8 @@ def _number(word: str, kind: str, bounds: str) -> str | None:
             value = float(word)
         except ValueError:
             value = None
-    elif kind in ("readable", "length") and (found := _READABLE.fullmatch(word)):
-        value = float(found[1]) if found[2].islower() or "." not in found[1] else None
+    elif kind in ("readable", "length") and (readable := _READABLE.fullmatch(word)):
+        value = float(readable[1]) if readable[2].islower() or "." not in readable[1] else None
     if value is None:
         return f"is not {_WORDS[kind]}"
     return _outside(value, bounds)
@@ -181,7 +181,7 @@ def _is_json(word: str) -> bool:
 
 def _object(word: str, configs: Configs, name: str) -> str | None:
     try:
-        value = json.loads(_BARE_READABLE.sub(lambda found: found[1] or "1", word))
+        value = json.loads(_BARE_READABLE.sub(lambda match: match[1] or "1", word))
     except (ValueError, RecursionError):
         return "is not valid JSON"
     if not isinstance(value, dict):
@@ -199,18 +199,18 @@ def refused_keys(value: Mapping[str, Any], name: str, configs: Configs) -> str |
             if "*" in keys:
                 continue
             return f"has no key {key[:60]!r}: {name} has {_listed(sorted(keys))}"
-        if said := refused_value(inner, keys[key], configs):
-            return f"{key}: {said}"
+        if refusal := refused_value(inner, keys[key], configs):
+            return f"{key}: {refusal}"
     return None
 
 
 def refused_value(value: Any, takes: str, configs: Configs) -> str | None:
     """Return why a value in JSON is not taken; None if it is, or if that is not known."""
     choices = takes.split("|")
-    said = [_alternative(value, choice, configs) for choice in choices]
-    if None in said:
+    refusals = [_alternative(value, choice, configs) for choice in choices]
+    if None in refusals:
         return None
-    return next((one for one in said if one), None) or f"takes {_listed([_named(one) for one in choices])}"
+    return next((text for text in refusals if text), None) or f"takes {_listed([_named(choice) for choice in choices])}"
 
 
 def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
@@ -225,8 +225,8 @@ def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
         return refused_keys(value, takes[1:], configs) if isinstance(value, dict) else ""
     if takes[0] == "[":
         return _listing(value, takes[1:-1], configs)
-    found = _TERM.fullmatch(takes)
-    kind, bounds = (found[3], found[4]) if found else (takes, "")
+    term = _TERM.fullmatch(takes)
+    kind, bounds = (term[3], term[4]) if term else (takes, "")
     if kind in ("int", "float"):
         number = _as_number(value, kind)
         return "" if number is None else _outside(number, bounds)
@@ -237,8 +237,8 @@ def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
 def _listing(value: Any, inner: str, configs: Configs) -> str | None:
     if not isinstance(value, list):
         return ""
-    said = (refused_value(one, inner, configs) for one in value) if inner else iter(())
-    return next((one for one in said if one), None)
+    refusals = (refused_value(item, inner, configs) for item in value) if inner else iter(())
+    return next((refusal for refusal in refusals if refusal), None)
 
 
 def _as_number(value: Any, kind: str) -> float | None:

@@ -94,7 +94,7 @@ def next_step(roll: Roll, events: Sequence[Event]) -> Step | End:
 
 
 def _steps(roll: Roll) -> Iterator[Step]:
-    named = {kind: [name for name, found in roll.replicas if found == kind] for kind in _KINDS}
+    named = {kind: [name for name, state in roll.replicas if state == kind] for kind in _KINDS}
     routed = roll.router == "same"
     for name in named["same"]:
         yield Step(action="probe", replica=name)
@@ -135,6 +135,6 @@ def _end(roll: Roll, events: Sequence[Event], *, failed: Event | None) -> End:
     stopped = {step.replica for step in done if step.action == "stop"}
     back = tuple(event.step.replica for event in events if event.outcome == "back")
     lost = {event.step.replica for event in events if event.outcome == "failed" and event.step.action == "replace"}
-    ran = [name for name, found in roll.replicas if found != "absent"]
+    ran = [name for name, state in roll.replicas if state != "absent"]
     untouched = tuple(name for name in ran if name not in {*changed, *stopped, *back, *lost})
     return End(failed=failed.step if failed else None, changed=changed, untouched=untouched, back=back)

@@ -146,13 +146,13 @@ def exchanged(
 
     Raises what `opened` raises, and TooLong.
     """
-    found = b""
+    whole = b""
     with opened(address, path, method=method, body=body, headers=headers, timeout_s=timeout_s) as arriving:
         for part in arriving.parts() if most else ():
-            found += part
-            if len(found) > most:
+            whole += part
+            if len(whole) > most:
                 raise TooLong(f"more than {most} bytes")
-        return arriving.status, found
+        return arriving.status, whole
 
 
 def _connected(host: str, port: int, deadline: _Deadline, *, secure: bool) -> socket.socket:

@@ -24,15 +24,15 @@ class Settings:
 
 def settings_from(text: str) -> Settings:
     """Return the settings in a file. Raises ValueError, KeyError, TypeError or AttributeError for any other."""
-    found = json.loads(text)
-    if found["schema"] != 1:
+    document = json.loads(text)
+    if document["schema"] != 1:
         raise ValueError("the settings have another schema")
-    wish = dict(found["watch"])
+    wish = dict(document["watch"])
     limits = limits_of(window_s=wish.pop("window_seconds"), hang_s=wish.pop("hang_seconds"))
     return Settings(
-        stack=found["stack"],
-        address=found["address"],
-        model=found["model"],
+        stack=document["stack"],
+        address=document["address"],
+        model=document["model"],
         webhook=wish.pop("webhook"),
         policy=Policy(**wish),
         limits=limits,

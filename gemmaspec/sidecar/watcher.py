@@ -101,7 +101,7 @@ class Watcher(Known):
 
     def _keep(self, now: float) -> Iterator[dict[str, Any]]:
         """Write down what is known, for `status` on the host; a disk that is full ends no watch."""
-        found = {
+        verdict = {
             "schema": 1,
             "at": now,
             "active": self.since,
@@ -111,7 +111,7 @@ class Watcher(Known):
             "interval": INTERVAL_S,
         }
         try:
-            _replace(self.shared / VERDICT, found)
+            _replace(self.shared / VERDICT, verdict)
         except OSError as error:
             yield self.line("failed", reason=f"cannot write {self.shared / VERDICT}: {error.strerror}")
 
@@ -129,9 +129,9 @@ def _replace(file: Path, document: Mapping[str, Any]) -> None:
 
 def watcher(settings: Settings, environment: Mapping[str, str]) -> Watcher:
     """Return the watch of a server. Raises ValueError for a webhook that nothing may be posted to."""
-    found = environment.get(WEBHOOK)
+    address_line = environment.get(WEBHOOK)
     try:
-        address = webhook(found) if found else settings.webhook
+        address = webhook(address_line) if address_line else settings.webhook
     except ValueError as error:
         raise ValueError(f"{WEBHOOK} {error}") from None
     return Watcher(

@@ -57,10 +57,10 @@ class Call:
     def parsed(self) -> dict[str, Any] | None:
         """Return the arguments; None if they are no JSON object."""
         try:
-            found = json.loads(self.arguments)
+            value = json.loads(self.arguments)
         except (ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ FEW: Final = 3
 
 def unlikely(tokens: Sequence[Token]) -> list[str]:
     """Return the sampled tokens to which the target itself gives a probability under 0.001."""
-    return [one.text for one in tokens if one.logprob is not None and not one.logprob >= UNLIKELY]
+    return [token.text for token in tokens if token.logprob is not None and not token.logprob >= UNLIKELY]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +139,11 @@ class Collector:
 
     def whole(self, body: bytes) -> None:
         """Take a document that was not streamed. Raises Malformed."""
-        found = _json(body)
-        choice = _choice(found)
+        document = _json(body)
+        choice = _choice(document)
         if choice is None:
             raise Malformed("the answer has no choice in it")
-        self._take(found, choice, choice.get("message"))
+        self._take(document, choice, choice.get("message"))
         self.ended = True
 
     def feed(self, part: bytes) -> None:
@@ -156,30 +156,30 @@ class Collector:
             if text == b"[DONE]":
                 self.ended = True
                 continue
-            found = _json(text)
-            if error := found.get("error"):
+            event = _json(text)
+            if error := event.get("error"):
                 raise StreamError(said(error))
-            choice = _choice(found)
-            self._take(found, choice or {}, choice.get("delta") if choice else {})
+            choice = _choice(event)
+            self._take(event, choice or {}, choice.get("delta") if choice else {})
 
     def answer(self, **more: Any) -> ChatAnswer:
         """Return what was collected; `more` are further fields of the answer."""
         calls = (
-            Call(name=one.name, arguments=one.arguments, named_first=one.named)
-            for _, one in sorted(self._calls.items())
+            Call(name=call.name, arguments=call.arguments, named_first=call.named)
+            for _, call in sorted(self._calls.items())
         )
         same = ("content", "reasoning", "finish", "model", "prompt_tokens", "completion_tokens")
-        own = {name: getattr(self, name) for name in same}
-        return ChatAnswer(**{**own, "calls": tuple(calls), "tokens": tuple(self._tokens), **more})
+        copied = {name: getattr(self, name) for name in same}
+        return ChatAnswer(**{**copied, "calls": tuple(calls), "tokens": tuple(self._tokens), **more})
 
-    def _take(self, found: Mapping[str, Any], choice: Mapping[str, Any], message: object) -> None:
+    def _take(self, event: Mapping[str, Any], choice: Mapping[str, Any], message: object) -> None:
         message = message if isinstance(message, dict) else {}
         self.content += _text(message.get("content"))
         # vLLM has called it both: entrypoints/openai/chat_completion/protocol.py
         self.reasoning += _text(message.get("reasoning")) or _text(message.get("reasoning_content"))
         self.finish = _text(choice.get("finish_reason"))[:40] or self.finish
-        self.model = _text(found.get("model"))[:200] or self.model
-        usage = found.get("usage")
+        self.model = _text(event.get("model"))[:200] or self.model
+        usage = event.get("usage")
         usage = usage if isinstance(usage, dict) else {}
         self.prompt_tokens = count(usage.get("prompt_tokens")) or self.prompt_tokens
         self.completion_tokens = count(usage.get("completion_tokens")) or self.completion_tokens
@@ -203,10 +203,10 @@ class Collector:
 
     def _take_tokens(self, logprobs: object) -> None:
         content = logprobs.get("content") if isinstance(logprobs, dict) else None
-        for one in content if isinstance(content, list) else ():
-            if isinstance(one, dict) and len(self._tokens) < MAX_TOKENS:
-                text, gap = _text(one.get("token")), _gap(one.get("top_logprobs"))
-                self._tokens.append(Token(text=text, gap=gap, logprob=_number(one.get("logprob"))))
+        for entry in content if isinstance(content, list) else ():
+            if isinstance(entry, dict) and len(self._tokens) < MAX_TOKENS:
+                text, gap = _text(entry.get("token")), _gap(entry.get("top_logprobs"))
+                self._tokens.append(Token(text=text, gap=gap, logprob=_number(entry.get("logprob"))))
 
 
 class StreamError(Exception):
@@ -231,16 +231,16 @@ def said(error: object) -> str:
 
 def _json(text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         raise Malformed("the answer holds what is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Malformed("the answer contains something that is not a JSON object")
-    return found
+    return document
 
 
-def _choice(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    choices = found.get("choices")
+def _choice(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    choices = event.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return first if isinstance(first, dict) else None
 
@@ -259,8 +259,8 @@ def _number(value: object) -> float | None:
 
 
 def _gap(top: object) -> float | None:
-    values = [one.get("logprob") for one in top if isinstance(one, dict)] if isinstance(top, list) else []
-    numbers = sorted((one for one in values if isinstance(one, int | float)), reverse=True)
+    values = [token.get("logprob") for token in top if isinstance(token, dict)] if isinstance(top, list) else []
+    numbers = sorted((number for number in values if isinstance(number, int | float)), reverse=True)
     return numbers[0] - numbers[1] if len(numbers) > 1 else None
 
 
@@ -388,9 +388,9 @@ def fits(schema: type[BaseModel], text: str) -> bool:
 
 def book(entries: int, *, needle: str = "") -> str:
     """Return a logbook of so many entries, no two alike, with the needle in its middle."""
-    found = [_BOOK.format(n=n, a=n * 7 % 23, b=n * 5 % 17, c=n * 13 % 91) for n in range(1, max(1, entries) + 1)]
-    found.insert(len(found) // 2, f"{needle} " if needle else "")
-    return "".join(found)
+    pages = [_BOOK.format(n=n, a=n * 7 % 23, b=n * 5 % 17, c=n * 13 % 91) for n in range(1, max(1, entries) + 1)]
+    pages.insert(len(pages) // 2, f"{needle} " if needle else "")
+    return "".join(pages)
 
 
 def picture() -> str:

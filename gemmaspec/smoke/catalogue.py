@@ -45,7 +45,7 @@ from gemmaspec.smoke.check import (
 from gemmaspec.smoke.texture import TEXTURE, THINKING, loop, twice
 
 _REQUIRED: Final = {
-    one["function"]["name"]: frozenset(one["function"]["parameters"]["required"]) for one in (STATION, TRAINS)
+    tool["function"]["name"]: frozenset(tool["function"]["parameters"]["required"]) for tool in (STATION, TRAINS)
 }
 
 
@@ -101,8 +101,8 @@ def _wrong(answer: ChatAnswer, schema: type[BaseModel]) -> str | None:
     text = answer.content
     if text.strip() and not text.lstrip().startswith("{"):
         return f"text before the JSON: {shown(text)}"
-    if found := loop(text):
-        return f"{found}: {shown(text)}"
+    if repeated := loop(text):
+        return f"{repeated}: {shown(text)}"
     if answer.finish == "length":
         return "cut"
     return None if fits(schema, text) else f"does not fit the schema: {shown(text) or 'empty'}"
@@ -116,8 +116,8 @@ def _s10(offer: Offer) -> Sequence[Ask]:
 
 def _ends(received: Received) -> Judged:
     ((ask, answer),) = received.pairs()
-    if found := loop(answer.content) or loop(answer.reasoning):
-        return failed(f"{found}, {answer.completion_tokens} tokens: {shown(answer.content)}", ask.key)
+    if repeated := loop(answer.content) or loop(answer.reasoning):
+        return failed(f"{repeated}, {answer.completion_tokens} tokens: {shown(answer.content)}", ask.key)
     if answer.finish == "length":
         return unknown("the answer was cut off after 384 tokens, without a loop", ask.key)
     return _fit(received, Cities)
@@ -146,14 +146,14 @@ def _calls_whole(received: Received) -> Judged:
 
 
 def _wrong_calls(answer: ChatAnswer, whole: ChatAnswer) -> str | None:
-    if [one.name for one in answer.calls] != [one.name for one in whole.calls]:
-        names = [", ".join(one.name for one in side.calls) or "none" for side in (answer, whole)]
+    if [call.name for call in answer.calls] != [call.name for call in whole.calls]:
+        names = [", ".join(call.name for call in side.calls) or "none" for side in (answer, whole)]
         return f"calls {names[0]}; without a stream {names[1]}"
     for call in answer.calls:
-        found = call.parsed()
+        arguments = call.parsed()
         if not call.named_first:
             return f"the first chunk of {shown(call.name, 60)} has no id or no name"
-        if found is None or not _REQUIRED.get(call.name, frozenset()) <= found.keys():
+        if arguments is None or not _REQUIRED.get(call.name, frozenset()) <= arguments.keys():
             return f"the arguments of {shown(call.name, 60)} are {shown(call.arguments) or 'empty'}"
     return None
 
@@ -236,8 +236,8 @@ def _s14(offer: Offer) -> Sequence[Ask]:
 def _taken(received: Received) -> Judged:
     refused = [ask.key for ask, answer in received.pairs() if answer.fault is Fault.REFUSED]
     if refused:
-        said = shown(received.answers[refused[0]].said)
-        return failed(f"clients that send {' or '.join(refused)} fail while speculation is on: {said}", refused[0])
+        refusal = shown(received.answers[refused[0]].said)
+        return failed(f"clients that send {' or '.join(refused)} fail while speculation is on: {refusal}", refused[0])
     return passed("min_p and logit_bias are accepted")
 
 
@@ -271,9 +271,9 @@ def _s18(offer: Offer) -> Sequence[Ask]:
 
 def _drafts(received: Received) -> Judged:
     answers = [answer for _, answer in received.pairs()]
-    if any(one.drafts is None for one in answers):
+    if any(answer.drafts is None for answer in answers):
         return unknown("other requests ran, or the server's counters could not be read")
-    drafts, accepted = sum(one.drafts or 0 for one in answers), sum(one.accepted or 0 for one in answers)
+    drafts, accepted = sum(answer.drafts or 0 for answer in answers), sum(answer.accepted or 0 for answer in answers)
     if not drafts:
         return failed("nothing was drafted", "text 1")
     length = 1 + accepted / drafts
@@ -306,7 +306,7 @@ SERVING: Final = (
 )  # fmt: skip
 
 
-CHECKS: Final = tuple(sorted((*THINKING, *FORMS, *TEXTURE, *SERVING), key=lambda one: int(one.id[1:])))
+CHECKS: Final = tuple(sorted((*THINKING, *FORMS, *TEXTURE, *SERVING), key=lambda check: int(check.id[1:])))
 _GAIN: Final = 0.6
 """How much each further request at once adds to the tokens per second, in units of one request's. Published figures:
 3.2 times as many for 3 requests, 5.6 for 4, 6.2 for 8 (docs/reference/shipped-profiles.md)."""
@@ -314,11 +314,11 @@ _GAIN: Final = 0.6
 
 def chosen(*, only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:
     """Return the checks of these ids, or all but those. Raises UsageError for an id that does not exist."""
-    known = {one.id for one in CHECKS}
-    for one in (*only, *skip):
-        if one not in known:
-            raise UsageError(f"there is no check {one!r}", hint="gemmaspec smoke --list")
-    return tuple(one for one in CHECKS if (not only or one.id in only) and one.id not in skip)
+    known = {check.id for check in CHECKS}
+    for name in (*only, *skip):
+        if name not in known:
+            raise UsageError(f"there is no check {name!r}", hint="gemmaspec smoke --list")
+    return tuple(check for check in CHECKS if (not only or check.id in only) and check.id not in skip)
 
 
 def budget_s(checks: Sequence[Check], offer: Offer, *, tokens_per_second: float = 30.0) -> float:
@@ -327,7 +327,7 @@ def budget_s(checks: Sequence[Check], offer: Offer, *, tokens_per_second: float 
     `tokens_per_second` is the speed of one request alone. Reading the prompts, some 17,000 tokens in all, comes on top.
     """
     asks = [ask for check in checks if not skipped(check, offer) for ask in check.asks(offer)]
-    alone = sum(one.max_tokens for one in asks if one.alone)
-    together = sum(one.max_tokens for one in asks if not one.alone)
+    alone = sum(ask.max_tokens for ask in asks if ask.alone)
+    together = sum(ask.max_tokens for ask in asks if not ask.alone)
     gain = 1 + _GAIN * (offer.together - 1)
     return (alone + together / gain) / tokens_per_second

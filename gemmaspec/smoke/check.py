@@ -87,7 +87,7 @@ class Received:
 
     def pairs(self, *, alone: bool | None = None) -> list[tuple[Ask, ChatAnswer]]:
         """Return requests with their answers, all or only those of one kind."""
-        return [(one, self.answers[one.key]) for one in self.asks if alone is None or one.alone == alone]
+        return [(ask, self.answers[ask.key]) for ask in self.asks if alone is None or ask.alone == alone]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +134,11 @@ _UNKNOWN: Final = {
 
 def judged(check: Check, received: Received) -> Judged:
     """Return what a check says of its answers. Faults come first: an answer that did not come is never a pass."""
-    faults = [(ask, one, one.fault) for ask, one in received.pairs() if one.fault and one.fault not in check.judges]
+    faults = [(ask, got, got.fault) for ask, got in received.pairs() if got.fault and got.fault not in check.judges]
     for words, word in ((_FAILURES, "fail"), (_UNKNOWN, "unknown")):
-        for ask, one, fault in faults:
+        for ask, answer, fault in faults:
             if fault in words:
-                text = f"{words[fault]}{f': {shown(one.said)}' if one.said else ''}"
+                text = f"{words[fault]}{f': {shown(answer.said)}' if answer.said else ''}"
                 return Judged(word=word, seen=text, key=ask.key)  # type: ignore[arg-type]
     return check.judge(received)
 
@@ -165,11 +165,11 @@ def unknown(seen: str, key: str | None = None) -> Judged:
 
 def shown(text: str, most: int = SHORTEST_LINE) -> str:
     """Return a text as a row shows it: one line without control characters, shortened in its middle."""
-    line = "".join(one if one.isprintable() else {"\n": "⏎"}.get(one, " ") for one in text[:20_000])
+    line = "".join(letter if letter.isprintable() else {"\n": "⏎"}.get(letter, " ") for letter in text[:20_000])
     if len(line) <= most and len(text) <= 20_000:
         return line
     half = most // 2 - 1
-    tail = "".join(one if one.isprintable() else " " for one in text[-half:])
+    tail = "".join(letter if letter.isprintable() else " " for letter in text[-half:])
     return f"{line[:half]} … {tail}"
 
 
@@ -205,7 +205,7 @@ class SmokeRow:
 
     def document(self) -> dict[str, Any]:
         """Return the row for machines."""
-        return {**dataclasses.asdict(self), "known": [one.document() for one in self.known]}
+        return {**dataclasses.asdict(self), "known": [issue.document() for issue in self.known]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,15 +238,15 @@ class Verdict:
 
 def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm: str | None) -> Verdict:
     """Return what rows come to."""
-    warned = [one for one in rows if one.word == "fail" and not one.counts]
-    plain = [one for one in rows if one not in warned]
+    warned = [row for row in rows if row.word == "fail" and not row.counts]
+    plain = [row for row in rows if row not in warned]
     return Verdict(
         at=at,
         since=since,
         vllm=vllm,
-        counts={word: sum(one.word == word for one in plain) for word in WORDS},
-        failed=tuple(one.id for one in plain if one.word == "fail"),
-        warned=tuple(one.id for one in warned),
+        counts={word: sum(row.word == word for row in plain) for word in WORDS},
+        failed=tuple(row.id for row in plain if row.word == "fail"),
+        warned=tuple(row.id for row in warned),
     )
 
 

@@ -38,9 +38,9 @@ def loop(text: str) -> str | None:
     blanks = len(text) - len(text.rstrip())
     if blanks >= MOST_BLANKS:
         return f"{blanks} blanks at the end"
-    found = Counter(_grams(text.split(), _WORDS)).most_common(1)
-    if found and found[0][1] > MOST_REPEATS:
-        return f"the same {_WORDS} words {found[0][1]} times"
+    repeats = Counter(_grams(text.split(), _WORDS)).most_common(1)
+    if repeats and repeats[0][1] > MOST_REPEATS:
+        return f"the same {_WORDS} words {repeats[0][1]} times"
     return None
 
 
@@ -102,8 +102,8 @@ def _sound(received: Received) -> Judged:
         if ask.key == "needle":
             continue
         share = variety(answer.content)
-        if found := loop(answer.content):
-            return failed(f"{found} ({where(ask)}): {shown(answer.content)}", ask.key)
+        if repeated := loop(answer.content):
+            return failed(f"{repeated} ({where(ask)}): {shown(answer.content)}", ask.key)
         if share is not None and share <= _VARIETY:
             return failed(f"{share:.0%} of the runs of four words are different: {shown(answer.content)}", ask.key)
         shares += [share] if share is not None else []
@@ -147,8 +147,8 @@ def _s12(offer: Offer) -> Sequence[Ask]:
 def _cached(received: Received) -> Judged:
     first, second = received.answers["first"], received.answers["second"]
     if first.content.strip() != second.content.strip():
-        said = f"{shown(first.content, 70)!r}, then {shown(second.content, 70)!r}"
-        return failed(f"the same prompt is answered differently from the cache: {said}", "second")
+        texts = f"{shown(first.content, 70)!r}, then {shown(second.content, 70)!r}"
+        return failed(f"the same prompt is answered differently from the cache: {texts}", "second")
     if not first.content.strip():
         return unknown("the answers are empty", "second")
     if second.cached == 0:
@@ -183,17 +183,17 @@ def _parity(received: Received) -> Judged:
     return passed(f"{same}{f'; the others part where two tokens are close: {moved[0]}' if moved else ''}")
 
 
-def _difference(one: ChatAnswer, other: ChatAnswer) -> int | None:
-    for place, (mine, theirs) in enumerate(zip(one.tokens, other.tokens, strict=False)):
+def _difference(answer: ChatAnswer, other: ChatAnswer) -> int | None:
+    for place, (mine, theirs) in enumerate(zip(answer.tokens, other.tokens, strict=False)):
         if mine.text != theirs.text:
             return place
-    short = min(len(one.tokens), len(other.tokens))
-    return short - 1 if len(one.tokens) != len(other.tokens) else None
+    short = min(len(answer.tokens), len(other.tokens))
+    return short - 1 if len(answer.tokens) != len(other.tokens) else None
 
 
-def _gap(one: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
+def _gap(answer: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
     """Return the smaller of the two sides' gaps between the likeliest tokens, in nats."""
-    gaps = [gap for side in (one, other) if (gap := side.tokens[place].gap) is not None]
+    gaps = [gap for side in (answer, other) if (gap := side.tokens[place].gap) is not None]
     return min(gaps, default=None)
 
 
@@ -206,11 +206,11 @@ def _s20(offer: Offer) -> Sequence[Ask]:
 def _likely(received: Received) -> Judged:
     total = rare = 0
     for ask, answer in received.pairs():
-        known, found = sum(token.logprob is not None for token in answer.tokens), unlikely(answer.tokens)
-        if len(found) > FEW:
-            seen = f"{len(found)} of {known} sampled tokens have a probability under 0.001"
-            return failed(f"{seen}, the first {shown(found[0], 30)!r}: {shown(answer.content)}", ask.key)
-        total, rare = total + known, rare + len(found)
+        known, strange = sum(token.logprob is not None for token in answer.tokens), unlikely(answer.tokens)
+        if len(strange) > FEW:
+            seen = f"{len(strange)} of {known} sampled tokens have a probability under 0.001"
+            return failed(f"{seen}, the first {shown(strange[0], 30)!r}: {shown(answer.content)}", ask.key)
+        total, rare = total + known, rare + len(strange)
     if total < _ENOUGH:
         return unknown("the answers have too few tokens with log-probabilities", "text 1")
     return passed(f"{rare} of {total} sampled tokens have a probability under 0.001")
@@ -254,8 +254,8 @@ def twice(key: str, body: dict[str, object], offer: Offer) -> list[Ask]:
 def no_leak(received: Received) -> Judged | None:
     """Return a failure if an answer holds what belongs to the chat format."""
     for ask, answer in received.pairs():
-        if found := leak(answer.content):
-            return failed(f"{found} ({where(ask)}): {shown(answer.content)}", ask.key)
+        if leaked := leak(answer.content):
+            return failed(f"{leaked} ({where(ask)}): {shown(answer.content)}", ask.key)
     return None
 
 
@@ -290,7 +290,7 @@ def _s3(offer: Offer) -> Sequence[Ask]:
 
 
 def _has_content(received: Received) -> Judged:
-    ended = [(ask, one) for ask, one in received.pairs() if one.finish == "stop"]
+    ended = [(ask, answer) for ask, answer in received.pairs() if answer.finish == "stop"]
     for ask, answer in ended:
         if not answer.content.strip():
             return failed(f"ended with an empty content ({where(ask)}); reasoning: {shown(answer.reasoning)}", ask.key)
@@ -320,8 +320,8 @@ def _s6(offer: Offer) -> Sequence[Ask]:
 
 def _cut_thought(received: Received) -> Judged:
     ((ask, answer),) = received.pairs()
-    if found := leak(answer.content):
-        return failed(f"{found}: {shown(answer.content)}", ask.key)
+    if leaked := leak(answer.content):
+        return failed(f"{leaked}: {shown(answer.content)}", ask.key)
     if answer.finish != "length":
         return unknown(f"the answer was not cut off (finish_reason {answer.finish or 'missing'})", ask.key)
     if not answer.content and not answer.reasoning:
@@ -340,7 +340,7 @@ def _s8(offer: Offer) -> Sequence[Ask]:
 
 def _as_long(received: Received) -> Judged:
     (ask, streamed), (_, whole) = received.pairs()
-    lengths = [len(one.reasoning) + len(one.content) for one in (streamed, whole)]
+    lengths = [len(answer.reasoning) + len(answer.content) for answer in (streamed, whole)]
     if not lengths[1]:
         return unknown("the answer that was not streamed is empty")
     if lengths[0] < _LENGTH * lengths[1]:

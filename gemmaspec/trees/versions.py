@@ -85,11 +85,11 @@ def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]
         yield from _differs(path, "overlay", engine.read(server, f"{overlay}/{path}"), sha256)
 
 
-def _differs(path: str, place: str, found: bytes | None, sha256: str) -> Iterator[ChangedFile]:
-    if found is None:
+def _differs(path: str, place: str, content: bytes | None, sha256: str) -> Iterator[ChangedFile]:
+    if content is None:
         yield ChangedFile(path=path, place=place, detail="it is missing")
-    elif launcher.sha256(found) != sha256:
-        detail = f"it was changed since the start: sha256 {launcher.sha256(found)[:12]}…, reported {sha256[:12]}…"
+    elif launcher.sha256(content) != sha256:
+        detail = f"it was changed since the start: sha256 {launcher.sha256(content)[:12]}…, reported {sha256[:12]}…"
         yield ChangedFile(path=path, place=place, detail=detail)
 
 

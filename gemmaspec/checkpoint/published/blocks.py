@@ -62,5 +62,5 @@ def _backbone(config: Mapping[str, Any]) -> Shapes:
     return shapes
 
 
-def _put(found: Shapes, name: str, *shape: int) -> None:
-    found[name] = ("BF16", shape)
+def _put(made: Shapes, name: str, *shape: int) -> None:
+    made[name] = ("BF16", shape)

@@ -113,18 +113,18 @@ def servable_config(known: PublishedCheckpoint) -> dict[str, Any]:
     return config
 
 
-def _entry(one: dict[str, Any]) -> PublishedCheckpoint:
+def _entry(entry: dict[str, Any]) -> PublishedCheckpoint:
     return PublishedCheckpoint(
-        ref=one["ref"],
-        kind=one["kind"],
-        size=one["size"],
-        form=one["form"],
-        base=one.get("base", False),
-        towers=one.get("towers", True),
-        method=one.get("method", "modelopt"),
-        revision=one["revision"],
-        date=one["date"],
-        source=one["source"],
+        ref=entry["ref"],
+        kind=entry["kind"],
+        size=entry["size"],
+        form=entry["form"],
+        base=entry.get("base", False),
+        towers=entry.get("towers", True),
+        method=entry.get("method", "modelopt"),
+        revision=entry["revision"],
+        date=entry["date"],
+        source=entry["source"],
     )
 
 
@@ -186,6 +186,6 @@ def _compressed(form: str, weights: dict[str, Any], inputs: dict[str, Any] | Non
     return {**quantization, "config_groups": groups, "ignore": left}
 
 
-def _tensors(found: Shapes) -> Iterator[Tensor]:
-    for name, (dtype, shape) in found.items():
+def _tensors(made: Shapes) -> Iterator[Tensor]:
+    for name, (dtype, shape) in made.items():
         yield Tensor(name=name, dtype=dtype, shape=shape, nbytes=_SIZES[dtype] * math.prod(shape))
