@@ -145,7 +145,9 @@ class Command(typer.core.TyperCommand):
         after = given[given.index(option) + 1 :][:1] if option in given else []
         value = after[0] if after and not after[0].startswith("-") else None
         names = [name for param in self.params for name in param.opts if name.startswith("--")]
-        meant = option_meant(option, value, {"serve": Serve.model_fields, "": Profile.model_fields}, command)
+        whole = next((word for word in given if len(option) < 3 and word.startswith(option)), option)  # -ngl is no -n
+        fields = {"serve": Serve.model_fields, "": Profile.model_fields}
+        meant = option_meant(whole, value, fields, command) or option_meant(option, value, fields, command)
         if meant and "--set" in meant and "--set" not in names:
             meant = None
         near = nearest(option, names)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gemmaspec.checkpoint.sizes import UNIFIED
 from gemmaspec.lint.rule import Issue, Subject, rule
 from gemmaspec.profile.command import vllm_of
+from gemmaspec.profile.meant import OTHER_SERVER
 from gemmaspec.releases.drafting import ASSISTANTS_FROM
 from gemmaspec.releases.facts import facts_for, newest, spans
 
@@ -19,18 +20,12 @@ if TYPE_CHECKING:
 _SUFFIX: Final = "arctic-inference"
 """The architecture of the 12B."""
 
-_OTHER_SERVER: Final = re.compile(
-    r"(?<![a-z0-9])(?:sglang|text-generation-inference|ollama|llama[.-]?cpp|tensorrt-?llm|trtllm|tritonserver|lmdeploy|tabbyapi"
-    r"|localai|aphrodite|open-webui|litellm|lmstudio|rocm|tpu|xpu|gaudi|hpu|ascend|neuron)(?![a-z0-9])"
-)
-"""Names of images that serve models with something else than vLLM, or on other devices than NVIDIA's GPUs and CPUs."""
-
 
 @rule("GS702", "warning", any_release=True)
 def moving_tag(subject: Subject) -> Iterator[Issue]:
     """An image whose tag is not fixed, so that another vLLM release may start tomorrow; or one without vLLM."""
     image = subject.profile.image or ""
-    if other := _OTHER_SERVER.search(image.partition("@")[0].lower()):
+    if other := OTHER_SERVER.search(image.partition("@")[0].lower()):
         message = f"{image} is an image of {other[0]}, and gemmaspec starts vLLM on NVIDIA GPUs or a CPU"
         yield Issue(path=("image",), message=message, fix=f"use vllm/vllm-openai:v{subject.vllm}", severity="error")
         return

@@ -91,10 +91,9 @@ def _read(file: Path) -> Document:
         raise ProfileError(f"cannot read {file}: {error.why}") from None
     if content is None:
         raise ProfileError(f"cannot read {file}: No such file or directory")
-    text = strict_yaml.read_text(content, file=_shown(file))
-    if foreign := foreign_file(text):
+    if foreign := foreign_file(content.decode("utf-8-sig", "replace")):
         raise UsageError(f"{_shown(file)} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(_shown(file))))
-    document = strict_yaml.parse(text, file=_shown(file))
+    document = strict_yaml.parse(strict_yaml.read_text(content, file=_shown(file)), file=_shown(file))
     if document.data in ({}, None):
         raise ProfileError(
             f"{_shown(file)}:1: the file is empty; a profile names at least schema, name, summary, machine and target",

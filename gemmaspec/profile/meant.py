@@ -103,14 +103,23 @@ def _word(text: str) -> str:
     return re.sub(r"[-_\s]", "", text.lower())
 
 
+OTHER_SERVER: Final = re.compile(
+    r"(?<![a-z0-9])(?:sglang|text-generation-inference|ollama|llama(?:[.-]?cpp|-server|-cli)|tensorrt-?llm|trtllm|tritonserver|lmdeploy"
+    r"|tabbyapi|localai|aphrodite|open-webui|litellm|lmstudio|rocm|tpu|xpu|gaudi|hpu|ascend|neuron)(?![a-z0-9])"
+)
+"""Names of what serves models with something else than vLLM, or on other devices than NVIDIA's GPUs and CPUs."""
+COMPOSE_FILE: Final = "a Compose file"
 _FROM_COMMAND: Final = "gemmaspec profile new NAME --from-command 'vllm serve …'"
+_NEW: Final = "gemmaspec profile new NAME --from spark-31b-mtp"
+_PICTURES: Final = ("\ufffdPNG", "\ufffd\ufffd\ufffd", "GIF8", "%PDF", "PK\3\4")
+"""How files that are no text begin, where their bytes are read as UTF-8: PNG, JPEG, GIF, PDF, archives."""
 
 
 def foreign_file(text: str) -> tuple[str, str] | None:
     """Return what a file is instead of a profile, and the command for it; None for one that may be a profile."""
     keys = set(re.findall(r"^(\w+):", text, re.MULTILINE))
     if "services" in keys:
-        return "a Compose file", "gemmaspec profile new NAME --from-compose {file}"
+        return COMPOSE_FILE, "gemmaspec profile new NAME --from-compose {file}"
     if {"apiVersion", "kind"} <= keys:
         made = "a Kubernetes object; gemmaspec writes those from a profile (render PROFILE --to kubernetes)"
         return made, _FROM_COMMAND
@@ -128,7 +137,14 @@ def foreign_file(text: str) -> tuple[str, str] | None:
         return "a command, not a profile", 'gemmaspec profile new NAME --from-command "$(cat {file})"'
     if re.search(r"^FROM \S", text, re.MULTILINE):
         return "a Modelfile or a Dockerfile; a profile names a model of the Hub", "gemmaspec profile list"
-    return None
+    if text.startswith("GGUF"):
+        return "a model for llama.cpp; vLLM serves a checkpoint of the Hub or its folder", "gemmaspec profile list"
+    if text.startswith(_PICTURES):
+        return "a picture, a PDF or an archive; a profile is YAML", _NEW
+    first = next((line for line in text.splitlines() if line.strip() and line[0] != "#"), "")
+    if re.match(r"(?:export )?[A-Za-z_]\w*=\S*\s*$", first):
+        return "a file of variables: a profile lists their names under pass_env, and your shell exports them", _NEW
+    return ("TOML or INI; a profile is YAML", _NEW) if re.match(r"\[+[\w.-]+\]+\s*$|[\w.-]+ *= ", first) else None
 
 
 def unknown_machine(text: str, also: Iterable[str] = ()) -> str:

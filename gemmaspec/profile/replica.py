@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.profile.machines import MACHINES
@@ -152,10 +151,3 @@ def _cpus(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
         for core in sorted(cores & taken.keys())[:1]:
             yield ("cpus",), f"core {core} is listed for replica {taken[core]} and for replica {index}"
         taken |= dict.fromkeys(cores, index)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return bool(ip_address(text))
-    except ValueError:
-        return False  # a mistake of its own

@@ -110,6 +110,10 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
         else:
             made.put("target", "model", word)
     _speculative(made, command)
+    if any(arg.flag == "--enable-auto-tool-choice" for arg in command.arguments) and not made.content.get(
+        "chat", {}
+    ).get("tool_call_parser"):
+        made.leave("--enable-auto-tool-choice", "it needs a parser: chat.tool_call_parser sets both")
     if not made.content.get("target", {}).get("model"):
         raise UsageError("there is no model: neither after `vllm serve` nor with --model")
     if not command.given("--host"):

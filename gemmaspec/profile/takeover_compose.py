@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gemmaspec import strict_yaml
 from gemmaspec.errors import UsageError
+from gemmaspec.profile.meant import COMPOSE_FILE, foreign_file
 from gemmaspec.profile.takeover import TakenOver, variable
 from gemmaspec.profile.takeover_docker import INSTEAD, address, gpus, mount, option, port, volume
 from gemmaspec.profile.takeover_shell import arguments
@@ -33,6 +34,8 @@ def from_compose(content: bytes, *, file: str, service: str | None = None) -> Ta
 
     `service` names one of several.
     """
+    if (foreign := foreign_file(content.decode("utf-8-sig", "replace"))) and foreign[0] != COMPOSE_FILE:
+        raise UsageError(f"{file} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(file)))
     text = strict_yaml.read_text(content, file=file, error=UsageError)
     document = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
     services = document.get("services") if isinstance(document, dict) else None

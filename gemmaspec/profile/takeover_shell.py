@@ -10,6 +10,7 @@ from typing import Final
 
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.fields import secret_name
+from gemmaspec.profile.meant import OTHER_SERVER
 from gemmaspec.profile.takeover import OUTPUT, TakenOver, from_words, variable
 from gemmaspec.profile.takeover_docker import docker_run, image_name, volume
 
@@ -60,11 +61,18 @@ def from_command(text: str) -> TakenOver:
     """Return what a command line says. Raises UsageError for one that does not serve a model with vLLM."""
     if len(text) > _LONGEST:
         raise UsageError(f"--from-command: longer than {_LONGEST:,} characters")
+    if "vllm" not in text.lower() and (other := OTHER_SERVER.search(text.lower())):
+        model = re.search(r"[\w.-]+/gemma-4-(?:(?!gguf)[\w.-])+(?![\w.-])", text, re.IGNORECASE)
+        hint = f"gemmaspec profile new mine --from-command 'vllm serve {model[0]}'" if model else _EXAMPLE
+        raise UsageError(f"this is a command of {other[0]}, and gemmaspec serves with vLLM", hint=hint)
     made = TakenOver()
     listed = _LIST.fullmatch(text)
     words = _json_words(listed[1]) if listed else []
     if _COMMAS.fullmatch(text.strip()):  # as a cloud's console takes them
         words = text.strip().split(",")
+    rows = [row.strip() for row in text.strip().splitlines()]
+    if len(rows) > 1 and all(row.startswith("- ") or row.endswith(":") for row in rows):  # `args:` of a manifest
+        words = [_list_word(row[2:].strip()) for row in rows if not row.endswith(":")]
     if not (arguments(made, words) if words else shell(made, text)):
         part = "; give the words of `vllm serve` or `docker run` alone" if "vllm" in text else ""
         hint = _COMPOSE if "compose" in text else _EXAMPLE
@@ -77,6 +85,10 @@ def from_command(text: str) -> TakenOver:
         made.left = [line for line in made.left if not line.endswith(ending)]
         made.leave(", ".join(dict.fromkeys(around)), _LEFT_TO_UP)
     return made
+
+
+def _list_word(text: str) -> str:
+    return next(iter(_json_words(f"[{text}]")), text) if text.startswith('"') else text.strip("'")
 
 
 def _json_words(text: str) -> list[str]:

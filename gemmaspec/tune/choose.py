@@ -62,7 +62,7 @@ def choose(tried: Tried, field: Field) -> Choice | None:
     alone, rung = arms[0], last_rung(tried, field)
     finalists = [candidate for arm in members(tried, field, rung) if (candidate := worth(tried, arm, alone, rung=rung))]
     base = worth(tried, alone, alone, rung=rung)
-    if base is None or (len(finalists) < 2 and not _all_failed(tried, field)):
+    if base is None or (len(finalists) < 2 and not all(arm.alone or arm.key in tried.failed for arm in field.arms)):
         return None
     tables = [finalist for finalist in finalists if finalist.arm.table]
     finalists = [finalist for finalist in finalists if not finalist.arm.table]
@@ -87,10 +87,6 @@ def table_gains(loads: Sequence[int], table: Worth, single: Worth) -> str | None
     if gain <= 1 + GAIN or min(ratios) < 1 - TIE or min(table.times) < 1:
         return None
     return f"{gain - 1:.0%} over {single.arm} at {load} at once, and behind it at none"
-
-
-def _all_failed(tried: Tried, field: Field) -> bool:
-    return all(arm.alone or arm.key in tried.failed for arm in field.arms)
 
 
 def _as_in(tried: Tried, arm: Arm, chosen: Worth, base: Worth) -> Worth | None:

@@ -150,7 +150,8 @@ def write_audit(name: str, command: str, step: str, result: str) -> None:
     Raises EnvironmentMissing if it cannot be written, so that no change goes unrecorded.
     """
     file = stack_folder(name) / AUDIT
-    line = f"{_now()} {_who()} {command} (pid {os.getpid()}): {step}: {' '.join(result.split())}\n"
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    line = f"{now} {_who()} {command} (pid {os.getpid()}): {step}: {' '.join(result.split())}\n"
     try:
         make_folder(file.parent)
         if file.is_file() and file.stat().st_size > _MOST_AUDIT:
@@ -168,10 +169,6 @@ def last_audit(group: Group) -> Sequence[str]:
     except GemmaspecError:
         return []
     return (text or b"").decode("utf-8", "replace").splitlines()[-3:]
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _who() -> str:
