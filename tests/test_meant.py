@@ -138,6 +138,7 @@ LINES = (
     ("benchmark", "gemmaspec bench"),
     ("up mine --max-model-len 8192", "--set serve.max_model_len=8192"),
     ("up mine --gpus all", "devices"),
+    ("up mine -ngl 99", "it is a setting of llama.cpp"),
     ("up gemma4:31b", "gemmaspec profile list"),
     ("download a/b", "gemmaspec pull"),
     ("port-forward mine", "gemmaspec connect"),
@@ -308,3 +309,27 @@ def test_a_range_and_a_number_in_thousands_are_told_as_lists(
 ) -> None:
     assert run(["bench", "tiny-cpu", *words.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"# a server\n[server]\nmodel = 'a'\n", "TOML or INI; a profile is YAML"),
+        (b"HF_TOKEN=hf_x\nPORT=8000\n", "a file of variables"),
+        (b"\n# mine\nexport PORT=8000\n", "a file of variables"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a picture, a PDF or an archive"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "a picture, a PDF or an archive"),
+        (b"GGUF\3\0\0\0", "a model for llama.cpp"),
+    ],
+)
+@pytest.mark.parametrize("words", [["profile", "lint"], ["profile", "new", "new", "--from-compose"]], ids=" ".join)
+def test_a_file_that_is_no_yaml_is_called_what_it_is(
+    content: bytes, what: str, words: list[str], own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = own.with_name("other")
+    file.write_bytes(content)
+    assert run([*words, str(file)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"is {what}" in said.replace(str(file), "other")
+    assert "try: gemmaspec profile" in said
+    assert not own.with_name("new.yaml").exists()

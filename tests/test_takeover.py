@@ -269,6 +269,48 @@ def composed(service: dict[str, Any]) -> TakenOver:
     return from_compose(yaml.safe_dump(whole).encode(), file="compose.yaml")
 
 
+@pytest.mark.parametrize(
+    ("command", "server", "model"),
+    [
+        ("sglang serve --model-path google/gemma-4-26B-A4B-it --tp 2", "sglang", "google/gemma-4-26B-A4B-it'"),
+        ("python3 -m sglang.launch_server --model-path zai-org/GLM-5-FP8", "sglang", "google/gemma-4-31B-it "),
+        ("llama-server -hf ggml-org/gemma-4-31B-it-GGUF:Q4_K_M -ngl 99", "llama-server", "google/gemma-4-31B-it "),
+        (
+            "docker run ghcr.io/huggingface/text-generation-inference:3.0 --model-id a/b",
+            "text-generation-inference",
+            "-it ",
+        ),
+        ("trtllm-serve google/gemma-4-12B-it --tp_size 8", "trtllm", "google/gemma-4-12B-it'"),
+    ],
+)
+def test_a_command_of_another_server_is_called_what_it_is(command: str, server: str, model: str) -> None:
+    with pytest.raises(UsageError, match=f"a command of {server}, and gemmaspec serves with vLLM") as caught:
+        from_command(command)
+    assert f"--from-command 'vllm serve {model}" in str(caught.value.hint)
+
+
+def test_a_list_of_arguments_is_read() -> None:
+    made = from_command(
+        """- command:
+          - python3
+          - -m
+          - vllm.entrypoints.openai.api_server
+          - --model=google/gemma-4-31B-it
+          - "--max-model-len=8192"
+          - --speculative-config={"method":"ngram","num_speculative_tokens":5}"""
+    )
+    assert made.content["target"] == {"model": "google/gemma-4-31B-it"}
+    assert made.content["serve"]["max_model_len"] == 8192
+    assert made.content["speculative"] == {"method": "ngram", "num_speculative_tokens": 5}
+
+
+def test_automatic_tool_calls_without_a_parser_are_named() -> None:
+    assert any(
+        line.startswith("--enable-auto-tool-choice")
+        for line in from_command("vllm serve a/b --enable-auto-tool-choice").left
+    )
+
+
 @pytest.mark.parametrize("command", ["ollama run gemma", "vllm serve", "vllm bench latency", "", "'", "docker run -it"])
 def test_another_command_is_refused(command: str) -> None:
     with pytest.raises(UsageError):

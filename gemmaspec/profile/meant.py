@@ -18,6 +18,11 @@ NEAR: Final = 0.75
 """How alike two words must be (difflib's ratio) before one is guessed from the other's letters."""
 
 _ROWS: Final = json.loads(Path(__file__).with_name("meant.json").read_text(encoding="utf-8"))
+_FILES: Final[list[tuple[str, str, str]]] = _ROWS.pop("files")
+"""What a file begins with or contains, what it is then (nothing: a profile), and the command for it: the first."""
+OTHER_SERVER: Final = re.compile(rf"(?<![a-z0-9])(?:{_ROWS.pop('servers')})(?![a-z0-9])")
+"""Names of what serves models with something else than vLLM, or on other devices than NVIDIA's GPUs and CPUs."""
+COMPOSE_FILE: Final = "a Compose file"
 _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     name: {word: meaning for meaning, words in table.items() for word in words.split()} for name, table in _ROWS.items()
 }
@@ -103,48 +108,10 @@ def _word(text: str) -> str:
     return re.sub(r"[-_\s]", "", text.lower())
 
 
-OTHER_SERVER: Final = re.compile(
-    r"(?<![a-z0-9])(?:sglang|text-generation-inference|ollama|llama(?:[.-]?cpp|-server|-cli)|tensorrt-?llm|trtllm|tritonserver|lmdeploy"
-    r"|tabbyapi|localai|aphrodite|open-webui|litellm|lmstudio|rocm|tpu|xpu|gaudi|hpu|ascend|neuron)(?![a-z0-9])"
-)
-"""Names of what serves models with something else than vLLM, or on other devices than NVIDIA's GPUs and CPUs."""
-COMPOSE_FILE: Final = "a Compose file"
-_FROM_COMMAND: Final = "gemmaspec profile new NAME --from-command 'vllm serve …'"
-_NEW: Final = "gemmaspec profile new NAME --from spark-31b-mtp"
-_PICTURES: Final = ("\ufffdPNG", "\ufffd\ufffd\ufffd", "GIF8", "%PDF", "PK\3\4")
-"""How files that are no text begin, where their bytes are read as UTF-8: PNG, JPEG, GIF, PDF, archives."""
-
-
 def foreign_file(text: str) -> tuple[str, str] | None:
     """Return what a file is instead of a profile, and the command for it; None for one that may be a profile."""
-    keys = set(re.findall(r"^(\w+):", text, re.MULTILINE))
-    if "services" in keys:
-        return COMPOSE_FILE, "gemmaspec profile new NAME --from-compose {file}"
-    if {"apiVersion", "kind"} <= keys:
-        made = "a Kubernetes object; gemmaspec writes those from a profile (render PROFILE --to kubernetes)"
-        return made, _FROM_COMMAND
-    if "model_list" in keys:
-        return "a configuration of LiteLLM", "gemmaspec connect litellm"
-    if "models" in keys and re.search(r"^\s+cmd:", text, re.MULTILINE):
-        return "a configuration of llama-swap, whose commands become profiles one by one", _FROM_COMMAND
-    if "target" in keys or "extends" in keys:
-        return None
-    if "recipe_version" in keys or {"container", "command"} <= keys:
-        return "a recipe of sparkrun, whose command becomes a profile", _FROM_COMMAND
-    if "replicaCount" in keys or {"image", "resources"} <= keys:
-        return "a file of values for a Helm chart; gemmaspec writes objects for a cluster from a profile", _FROM_COMMAND
-    if re.search(r"^(?:sudo |[A-Z_]+=\S+ )*(?:vllm serve|docker run)\s", text, re.MULTILINE):
-        return "a command, not a profile", 'gemmaspec profile new NAME --from-command "$(cat {file})"'
-    if re.search(r"^FROM \S", text, re.MULTILINE):
-        return "a Modelfile or a Dockerfile; a profile names a model of the Hub", "gemmaspec profile list"
-    if text.startswith("GGUF"):
-        return "a model for llama.cpp; vLLM serves a checkpoint of the Hub or its folder", "gemmaspec profile list"
-    if text.startswith(_PICTURES):
-        return "a picture, a PDF or an archive; a profile is YAML", _NEW
-    first = next((line for line in text.splitlines() if line.strip() and line[0] != "#"), "")
-    if re.match(r"(?:export )?[A-Za-z_]\w*=\S*\s*$", first):
-        return "a file of variables: a profile lists their names under pass_env, and your shell exports them", _NEW
-    return ("TOML or INI; a profile is YAML", _NEW) if re.match(r"\[+[\w.-]+\]+\s*$|[\w.-]+ *= ", first) else None
+    _, what, command = next((row for row in _FILES if re.search(row[0], text)), ("", "", ""))
+    return (what, command) if what else None
 
 
 def unknown_machine(text: str, also: Iterable[str] = ()) -> str:
