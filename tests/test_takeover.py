@@ -278,7 +278,7 @@ def composed(service: dict[str, Any]) -> TakenOver:
         (
             "docker run ghcr.io/huggingface/text-generation-inference:3.0 --model-id a/b",
             "text-generation-inference",
-            "-it ",
+            "google/gemma-4-31B-it ",
         ),
         ("trtllm-serve google/gemma-4-12B-it --tp_size 8", "trtllm", "google/gemma-4-12B-it'"),
     ],
