@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.checkpoint.published.configs import (
+from published.configs import (
     assistant_config,
     config,
     eagle3_config,
     text_of,
 )
-from gemmaspec.checkpoint.published.shapes import (
+from published.shapes import (
     Shapes,
     assistant_tensors,
     eagle3_tensors,
@@ -28,6 +28,7 @@ from gemmaspec.checkpoint.published.shapes import (
     single_experts,
     tensors,
 )
+
 from tests.hub import Body, Zeros
 
 __all__ = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from published import record
 
-from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, checkpoint_of, shipped_for
+from gemmaspec.checkpoint.parts import Checkpoint
+from gemmaspec.checkpoint.published.shipped import checkpoint_from, checkpoint_of, shipped_for
 from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GIB, Device, named
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
@@ -26,20 +29,23 @@ A100 = named(MACHINES["a100"])
 RTX_5090 = Device(name="NVIDIA GeForce RTX 5090", memory=33_661_911_040, bandwidth=1.792e12, capability="12.0")
 
 
-def model(size: str, form: str = "BF16", **more: Any) -> PublishedCheckpoint:
+@functools.cache
+def model(size: str, form: str = "BF16", **more: Any) -> Checkpoint:
+    """A checkpoint of a size as somebody might store it."""
     known = shipped_for(f"google/gemma-4-{size}-it")
     assert known
-    return replace(known, form=form, **more)
+    config, tensors = record.built({"kind": "model", "size": size, "form": form, **more})
+    return checkpoint_from(known, config, record.rows(tensors))
 
 
-def assistant(size: str) -> PublishedCheckpoint:
+def assistant(size: str) -> Checkpoint:
     known = shipped_for(f"google/gemma-4-{size}-it-assistant")
     assert known
-    return known
+    return checkpoint_of(known)
 
 
 def plan(
-    target: PublishedCheckpoint, *sets: str, device: Device | None, vllm: str, draft: PublishedCheckpoint | None = None
+    target: Checkpoint, *sets: str, device: Device | None, vllm: str, draft: Checkpoint | None = None
 ) -> MemoryPlan:
     """The profile of a Spark's E2B with other models and flags."""
     assert device
@@ -47,7 +53,7 @@ def plan(
     spec = ("draft.model=google/gemma-4-31B-it-assistant", "speculative.method=mtp") if draft else ()
     tokens = () if any("num_speculative_tokens" in one for one in sets) or not draft else (_K4,)
     loaded = load_profile("spark-e2b", overrides=(*base, *spec, *tokens, *sets)).profile
-    one, other = checkpoint_of(target), checkpoint_of(draft) if draft else None
+    one, other = target, draft
     return MemoryPlan(Models(target=one, draft=other), flags_of(loaded, one, other, vllm=vllm, device=device), device)
 
 
@@ -65,8 +71,8 @@ class Cache:
     gib: float | None = None
     """"Available KV cache memory" of its log."""
     within: float = 0.03
-    target: PublishedCheckpoint
-    draft: PublishedCheckpoint | None = None
+    target: Checkpoint
+    draft: Checkpoint | None = None
     sets: tuple[str, ...]
     device: Device | None
     vllm: str
@@ -79,8 +85,9 @@ class Cache:
         return self.source.partition(":")[0]
 
 
-NVIDIA_31B = shipped_for("nvidia/Gemma-4-31B-IT-NVFP4")
-assert NVIDIA_31B
+_NVIDIA = shipped_for("nvidia/Gemma-4-31B-IT-NVFP4")
+assert _NVIDIA
+NVIDIA_31B = checkpoint_of(_NVIDIA)
 _SHARE_90 = "serve.gpu_memory_utilization=0.9"
 _CARD = {"target": model("26B-A4B", "NVFP4"), "device": RTX_5090, "vllm": "0.19.0", "loading": 17.2}
 CACHES = (
@@ -174,7 +181,7 @@ def test_a_published_cache_whose_batch_is_not_known_is_between_two() -> None:
     [(NVIDIA_31B, SPARK, "0.22.1", 31.18), (model("26B-A4B"), A100, "0.19.0", 48.5)],
 )
 def test_published_loads_are_within_one_percent(
-    known: PublishedCheckpoint, device: Device | None, vllm: str, published: float
+    known: Checkpoint, device: Device | None, vllm: str, published: float
 ) -> None:
     assert plan(known, device=device, vllm=vllm).target.total / GIB == pytest.approx(published, rel=0.01)
 
@@ -201,9 +208,9 @@ class Published:
     """Tokens per second of one published server, of all its requests together."""
 
     tokens_per_second: float
-    target: PublishedCheckpoint
+    target: Checkpoint
     device: Device | None = SPARK
-    draft: PublishedCheckpoint | None = None
+    draft: Checkpoint | None = None
     k: int = 4
     requests: int = 1
     outside: bool = False

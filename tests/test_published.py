@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from published import configs, record
 
 from gemmaspec import data
 from gemmaspec.checkpoint.parts import parameters
-from gemmaspec.checkpoint.published import configs
-from gemmaspec.checkpoint.published.shipped import NOT_RECORDED, checkpoint_of, shipped, shipped_for
+from gemmaspec.checkpoint.published.shipped import DATA, NOT_RECORDED, checkpoint_of, shipped, shipped_for
 from gemmaspec.checkpoint.sizes import SIZES, UNIFIED, size_called
 from gemmaspec.cli.app import run
 from gemmaspec.fit.machine import GIB
@@ -181,6 +181,11 @@ def test_what_the_name_of_a_size_says_is_what_its_config_says(size: str) -> None
 
 
 def test_a_size_that_nobody_published_is_not_known() -> None:
-    assert set(SIZES) == set(json.loads((configs.DATA / "configs.json").read_text())["texts"])
+    assert set(SIZES) == set(json.loads(Path(configs.__file__).with_name("configs.json").read_text())["texts"])
     assert size_called("google/gemma-4-62B-it") is None
     assert size_called("google/gemma-3-12b-it") is None
+
+
+def test_what_ships_is_what_follows_from_the_rows() -> None:
+    """`python tools/published/record.py` writes it."""
+    assert (DATA / "headers.json").read_text() == record.text()

@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from gemmaspec.checkpoint.published.configs import config as published
+from published.configs import config as published
 
 NOT_QUANTIZED = [
     "lm_head", "*vision_tower*", "*audio_tower*", "*embed_vision*", "*embed_audio*", "*embed_tokens*",

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from packaging.version import Version
+from published import configs
 
-from gemmaspec.checkpoint.published import configs
 from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.data import MODELS
 from gemmaspec.deploy.start.prepare import runtime_spec

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.checkpoint.published import configs
-from gemmaspec.checkpoint.published.shipped import PublishedCheckpoint, servable_config, shipped_for
+from gemmaspec.checkpoint.published.shipped import DATA, PublishedCheckpoint, servable_config, shipped_for
 from gemmaspec.checkpoint.sizes import SIZES
 from gemmaspec.data import MODELS
 from gemmaspec.errors import EnvironmentMissing, UsageError
@@ -167,7 +166,7 @@ def _shipped(model: str, note: Callable[[str], None]) -> PublishedCheckpoint:
 
 def _published(known: PublishedCheckpoint) -> Iterator[tuple[str, str]]:
     yield "config.json", _text(servable_config(known))
-    beside: Mapping[str, Any] = json.loads((configs.DATA / "beside.json").read_text(encoding="utf-8"))
+    beside: Mapping[str, Any] = json.loads((DATA / "beside.json").read_text(encoding="utf-8"))
     for name, content in beside.items():
         yield name, _text({**content, **_tokens()} if name == "tokenizer.json" else content)
     yield "chat_template.jinja", (_TINY / "chat_template.jinja").read_text(encoding="utf-8")

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from gemmaspec.checkpoint.sizes import SIZES, UNIFIED
 
-DATA: Final = Path(__file__).parent / "data"
 _SIX: Final = [*["sliding_attention"] * 5, "full_attention"]
 
 
 @functools.cache
 def _facts() -> dict[str, Any]:
-    configs: dict[str, Any] = json.loads((DATA / "configs.json").read_text(encoding="utf-8"))
+    configs: dict[str, Any] = json.loads(Path(__file__).with_name("configs.json").read_text(encoding="utf-8"))
     return configs
 
 

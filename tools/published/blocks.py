@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gemmaspec.checkpoint.published.shapes import Shapes
+from published.shapes import Shapes
 
 
 def dflash2_tensors(config: Mapping[str, Any]) -> Shapes:
