@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import random
 import shutil
 import stat
 import subprocess
@@ -36,6 +37,12 @@ from gemmaspec.sidecar import telling
 from tests.fake_engine import FakeMachine
 from tests.fake_server import FakeServer, fake_server
 
+NAMES = (
+    *("num_requests_running", "num_requests_waiting", "generation_tokens_total", "spec_decode_num_drafts_total"),
+    *("spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total", "kv_cache_usage_perc"),
+    *("process_start_time_seconds", 'spec_decode_num_accepted_tokens_per_pos_total{position="99999999999"}'),
+)
+VALUES = ("nan", "inf", "-inf", "-1", "1e308", "1e-320", "0", "9" * 400, "x", "0x10", "")
 DEAD = Event(kind=FaultKind.DEAD_DRAFT, begins=True, reason="")
 HANGS = Event(kind=FaultKind.HANGS, begins=True, reason="")
 SLOWER = Event(kind=FaultKind.SLOWER, begins=True, reason="")
@@ -134,6 +141,63 @@ def test_a_dead_draft_is_switched_off_once(one: Watched, fake: FakeServer) -> No
     assert [line.what for line in again] == ["begins"]
     assert "not restarted: the limit of 1 restarts" in again[0].reason
     assert len(restart.calls) == 1
+
+
+def test_an_acceptance_that_decays_is_named_once_and_acted_on_once(one: Watched, fake: FakeServer) -> None:
+    """It falls by a seventh with each window, from 0.7 to nothing; the server of before is not asked again."""
+    restart, accepted, lines = Restarts(), 0.0, []
+    for turn in range(1, 60):
+        accepted += 4000 * 0.7 * 0.85**turn
+        fake.metrics = counters(1000 * turn, round(accepted))
+        lines += look(one, power_w=None, restart=restart)
+        if restart.calls:
+            break
+    assert [(line.what, line.fault) for line in lines] == [
+        ("begins", "dead draft"),
+        ("drained", "dead draft"),
+        ("off", None),
+    ]
+    assert restart.calls == [("fake", True, False)]
+    assert 10 < turn < 40
+
+
+GARBAGE = (
+    *(
+        b"",
+        b"\0" * 999,
+        b"\xff\xfe",
+        b"vllm:",
+        b"vllm:num_requests_running",
+        b"# TYPE vllm:x counter\n",
+        b"{}",
+        b"<html>",
+    ),
+    *(b"vllm:num_requests_running{engine='0'} 1\n", b'vllm:num_requests_running{engine="0" 1\n', b"a" * 10**6),
+    *(f"vllm:{name} {value}\n".encode() for name in NAMES for value in VALUES),
+)
+"""What a broken or a hostile server may answer where its counters should be."""
+
+
+def test_garbage_neither_ends_the_watch_nor_makes_it_restart_more_than_it_may(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage and good counters in any order, with everything allowed; the seed is in the failure."""
+    one.policy = Policy(
+        on_dead_draft="restart", on_slower="off", on_hang="restart", on_exit="restart", most_restarts_per_hour=2
+    )
+    one.started = dataclasses.replace(one.started, outcome="ready")
+    monkeypatch.setattr(stacks, "find", lambda _: one.started)
+    monkeypatch.setattr(stacks, "look", lambda *_: State(status="running"))
+    seed = random.randrange(10**6)
+    chosen, restart, lines = random.Random(seed), Restarts(), []
+    for turn in range(1, 300):
+        parts = chosen.choices(GARBAGE, k=chosen.choice((1, 1, 3)))
+        good = counters(1000 * turn, chosen.choice((0, 2000 * turn)))
+        fake.metrics = chosen.choice((good, good + b"".join(parts), b"".join(parts)))
+        lines += look(one, power_w=chosen.choice((None, 0.0, 900.0)), restart=restart)
+    assert len(restart.calls) <= 2, (seed, restart.calls)
+    assert all(len(line.reason) < 2000 for line in lines), (seed, lines)
+    assert stacks.last_watch("fake"), seed
 
 
 def test_a_draft_that_works_is_left_alone(one: Watched, fake: FakeServer) -> None:
