@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
 from gemmaspec.cli.app import run
+from gemmaspec.data import MODELS
 
 FOREIGN = "extends: tiny-cpu\nname: foreign\nsummary: s\nchat: {{template: {template}}}\n"
 
@@ -61,3 +64,31 @@ def test_a_containers_own_user_can_read_it(profile: Path) -> None:
     out = profile.parent.parent / "out"
     assert run(["render", str(profile), "--out", str(out)]) == 0
     assert stat.S_IMODE((out / "chat-template.jinja").stat().st_mode) == 0o644
+
+
+def test_a_hostile_template_of_a_model_or_a_profile_is_never_run(
+    profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would make a file, or never end; and its text reaches no terminal."""
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    touch = f"{{{{ cycler.__init__.__globals__.os.system('touch {tmp_path}/owned') }}}}"
+    hostile = touch + "{% for _ in range(10**12) %}x{% endfor %}\x1b]0;title\x07"
+    model = tmp_path / "model"
+    shutil.copytree(MODELS / "tiny-target", model)
+    (model / "chat_template.jinja").write_text(hostile)
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": hostile}))
+    (profile.parent / "own.jinja").write_text(hostile)
+    profile.write_text(f"{FOREIGN.format(template='./own.jinja')}target: {{model: {model}}}\n")
+    out = tmp_path / "out"
+    for words in (
+        ["inspect", str(model)],
+        ["profile", "lint", str(profile)],
+        ["up", str(profile), "--dry-run", "--engine", "process"],
+        ["render", str(profile), "--out", str(out)],
+    ):
+        assert run(words) in (0, 1), words
+    printed = capsys.readouterr()
+    assert "\x1b]0;" not in printed.out + printed.err
+    assert not (tmp_path / "owned").exists()
+    assert (out / "chat-template.jinja").read_text() == hostile
