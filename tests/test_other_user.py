@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pkgutil
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,8 @@ from gemmaspec import cli, deploy, engine
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.kept.newprofile import _written
 from gemmaspec.files import UnreadableFile, make_folder, other_owner, read_regular, state_dir, write_whole
+from tests import fake_runtime
+from tests.real import free_port
 
 NOBODY = 65534
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a command as another user")
@@ -112,3 +117,39 @@ def test_another_user_reads_nothing_of_a_state_folder(own: Path, tmp_path: Path)
     )  # fmt: skip
     assert done.returncode != 0
     assert "Permission denied" in done.stderr
+
+
+@ROOT
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv is not installed (Debian: util-linux)")
+def test_another_users_server_in_a_shared_folder_is_never_called_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder, fake_runtime.installed(Path(folder) / "fake") as fake:
+        monkeypatch.setenv("GEMMASPEC_STATE", f"{folder}/state")
+        fake_runtime.make_models()
+        fake.profile("shared", free_port())
+        as_other = [
+            "setpriv",
+            "--reuid",
+            str(NOBODY),
+            "--regid",
+            str(NOBODY),
+            "--clear-groups",
+            sys.executable,
+            "-m",
+            "gemmaspec",
+        ]
+        with contextlib.ExitStack() as opened:
+            assert fake.run("up", "shared", "--engine", "process").code == 0
+            opened.callback(fake.run, "down", "shared")
+            subprocess.run(["chmod", "-R", "a+rwX", folder], check=True)
+            homes = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), folder)
+            own = {**fake.environment(), **homes, "PYTHONDONTWRITEBYTECODE": "1"}
+            if subprocess.run([*as_other, "--version"], env=own, cwd="/", capture_output=True, check=False).returncode:
+                pytest.skip("another user may not read this Python")
+            for words in (["down", "shared"], ["down", "shared", "--force"], ["restart", "shared"]):
+                done = subprocess.run(
+                    [*as_other, *words], env=own, cwd="/", capture_output=True, text=True, check=False
+                )
+                assert done.returncode != 0, words
+                assert "because another user started the server" in done.stderr, (words, done.stderr)
+                assert "was not running" not in done.stderr
+                assert "shared is ready" in fake.run("status", "shared").out, words

@@ -45,8 +45,8 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
 def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
     """Stop whatever runs of a stack, and return whether anything did. Needs neither its record nor a disk to write to.
 
-    Other commands that work on the stack are not waited for. Raises GemmaspecError for a process that survives, and for
-    a container engine that does not answer.
+    Waits for no other command. Raises GemmaspecError for what survives, is another user's or does not answer, and where
+    nothing was found and no record can be read.
     """
     from gemmaspec.engine.tail import marked
 
@@ -56,9 +56,14 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
     try:
         started, _ = _find(name, note)
     except (GemmaspecError, OSError):
-        return ended
-    if ENGINES[started.engine].needs_daemon:
-        ended = stacks.engine_of(started).stop(started.server) or ended
+        if ended:
+            return True
+        raise
+    engine = stacks.engine_of(started)
+    if ENGINES[started.engine].needs_daemon or not _has_ended(
+        engine, started.server
+    ):  # another user's has no mark here
+        ended = engine.stop(started.server) or ended
     with contextlib.suppress(GemmaspecError, OSError):
         stacks.save(dataclasses.replace(started, outcome="stopped"))
     return ended
