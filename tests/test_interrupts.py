@@ -51,8 +51,8 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 }
 LOOKS = ("watch", "wait", "top", "logs")
 """Commands that change nothing."""
-FOLLOW = ("watch", "top", "logs", "status")
-"""Commands that may go on when the server has died."""
+FOLLOW = ("watch", "top", "logs", "status", "bench", "tune")
+"""Commands that may go on when a server has died, or that wait for one that does not answer."""
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ _HARMLESS: Final = re.compile(
     r"|ALLOW_LONG_MAX_MODEL_LEN|FUSED_MOE_CHUNK_SIZE|SKIP_P2P_CHECK|NVFP4_GEMM_BACKEND)"
 )
 """Variables that are neither secrets nor ways to run code: devices, threads, links, log levels, kernels of vLLM."""
-_KINDS: Final = re.compile(r"VLLM_(?:USE|ENABLE|DISABLE|CPU|FLASHINFER|MXFP4)_\w+")
-"""Kinds of them that vLLM has many of, and names by their begin."""
+_KINDS: Final = re.compile(r"VLLM_(?:USE|ENABLE|DISABLE|CPU|FLASHINFER|MXFP4)_\w+")  # if vLLM reads it
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.,:%+ -]{0,64}")
 """A value without a path, an address or a line."""
 _RUNS: Final = re.compile(

@@ -45,8 +45,7 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
 def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
     """Stop whatever runs of a stack, and return whether anything did. Needs neither its record nor a disk to write to.
 
-    Waits for no other command. Raises GemmaspecError for what survives, is another user's or does not answer, and where
-    nothing was found and no record can be read.
+    Waits for no other command. Raises GemmaspecError for what survives, is another user's, or cannot be found out.
     """
     from gemmaspec.engine.tail import marked
 
