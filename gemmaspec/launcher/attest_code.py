@@ -71,19 +71,19 @@ def expected(file: Mapping[str, Any]) -> Expected:
         if sha256 != file["sha256"]:
             raise ValueError(f"it was changed since the launcher wrote it: sha256 {sha256[:12]}…")
     code = compile(data, file["file"], "exec", dont_inherit=True)
-    found = {name: Function(codes=set(codes)) for name, codes in wanted(code, data, file["hunks"]).items()}
+    functions = {name: Function(codes=set(codes)) for name, codes in wanted(code, data, file["hunks"]).items()}
     tree = ast.parse(data)
     lines = [line.decode("utf-8", "replace") for line in data.splitlines()]
     changed = {number for hunk in file["hunks"] for number in _changed(hunk, lines)}
     values: dict[str, Any] = {}
     for above, node in _statements(tree, ""):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if function := found.get(above + node.name):
+            if function := functions.get(above + node.name):
                 function.defaults.append(_constant_defaults(node.args))
                 function.sources.add(_source(node))
         elif changed & set(range(node.lineno, (node.end_lineno or 0) + 1)):
             values |= {above + name: value for name, value in _constants(node) if not _changes(tree, name)}
-    return Expected(found, values)
+    return Expected(functions, values)
 
 
 def _statements(node: ast.AST, above: str) -> Iterator[tuple[str, Any]]:
@@ -125,7 +125,7 @@ def _changes(tree: ast.AST, name: str) -> bool:
 
 def _constant_defaults(arguments: ast.arguments) -> dict[Any, Any]:
     rows: list[tuple[Any, Any]] = [*enumerate(arguments.defaults)]
-    rows += [(one.arg, value) for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
+    rows += [(arg.arg, value) for arg, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
     return {key: value.value for key, value in rows if isinstance(value, ast.Constant)}
 
 
@@ -143,8 +143,8 @@ def digest(code: types.CodeType) -> str:
 def _parts(code: types.CodeType) -> tuple[Any, ...]:
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~GENERATOR_BASED)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    own = (code.co_name, getattr(code, "co_qualname", ""), getattr(code, "co_exceptiontable", b""))
-    return (*own, *numbers, *names, code.co_code, tuple(map(_constant, code.co_consts)))
+    named = (code.co_name, getattr(code, "co_qualname", ""), getattr(code, "co_exceptiontable", b""))
+    return (*named, *numbers, *names, code.co_code, tuple(map(_constant, code.co_consts)))
 
 
 def _constant(value: Any) -> Any:
@@ -152,25 +152,25 @@ def _constant(value: Any) -> Any:
     if isinstance(value, types.CodeType):
         return _parts(value)
     if isinstance(value, (tuple, frozenset)):
-        inside = [_constant(one) for one in value]
+        inside = [_constant(value_inside) for value_inside in value]
         return type(value).__name__, sorted(inside, key=ascii) if isinstance(value, frozenset) else inside
     return type(value).__name__, ascii(value)
 
 
 def functions_of(code: types.CodeType, above: str = "") -> Iterator[tuple[str, types.CodeType]]:
     """Yield the functions of a module or class body by qualified name; what is nested in one is part of it."""
-    for one in code.co_consts:
-        if not isinstance(one, types.CodeType):
+    for const in code.co_consts:
+        if not isinstance(const, types.CodeType):
             continue
-        name = f"{above}{one.co_name}"
-        if one.co_name.startswith("<generic parameters of"):  # of Python 3.12
-            yield from functions_of(one, above)
-        elif one.co_name.startswith("<"):
+        name = f"{above}{const.co_name}"
+        if const.co_name.startswith("<generic parameters of"):  # of Python 3.12
+            yield from functions_of(const, above)
+        elif const.co_name.startswith("<"):
             continue
-        elif one.co_flags & CLASS_BODY:
-            yield name, one
+        elif const.co_flags & CLASS_BODY:
+            yield name, const
         else:
-            yield from functions_of(one, f"{name}.")
+            yield from functions_of(const, f"{name}.")
 
 
 def wanted(module: types.CodeType, data: bytes, hunks: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -178,16 +178,16 @@ def wanted(module: types.CodeType, data: bytes, hunks: Sequence[Mapping[str, Any
 
     A name that is defined twice has both digests. A hunk outside functions gives none.
     """
-    found = list(functions_of(module))
-    known = {name for name, _ in found}
+    functions = list(functions_of(module))
+    known = {name for name, _ in functions}
     names: set[str] = set()
     lines = [line.decode("utf-8", "replace") for line in data.splitlines()]
     for hunk in hunks:
         parts = hunk["scope"].split(".")
         heads = {".".join(parts[: count + 1]) for count in range(len(parts))} & known
-        names |= heads or {name for name, code in found if _touches(code, _changed(hunk, lines))}
+        names |= heads or {name for name, code in functions if _touches(code, _changed(hunk, lines))}
     result: dict[str, list[str]] = {name: [] for name in sorted(names)}
-    for name, code in found:
+    for name, code in functions:
         if name in result:
             result[name].append(digest(code))
     return result
@@ -214,19 +214,19 @@ def _touches(code: types.CodeType, lines: set[int]) -> bool:
 
 
 def _last(code: types.CodeType) -> int:
-    own = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
-    return max([own, *(_last(one) for one in code.co_consts if isinstance(one, types.CodeType))])
+    last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+    return max([last, *(_last(const) for const in code.co_consts if isinstance(const, types.CodeType))])
 
 
 def bound(module: Any, name: str) -> Any:
     """Return what is bound under a qualified name now, without running a descriptor; MISSING if nothing is."""
     head, *rest = name.split(".")
-    found = vars(module).get(head, MISSING)
+    value = vars(module).get(head, MISSING)
     for part in rest:
-        if not isinstance(found, type):
+        if not isinstance(value, type):
             return MISSING
-        found = next((vars(one)[part] for one in found.__mro__ if part in vars(one)), MISSING)
-    return found
+        value = next((vars(kind)[part] for kind in value.__mro__ if part in vars(kind)), MISSING)
+    return value
 
 
 def names(module: Any, wants: Expected) -> Iterator[tuple[str, Difference]]:
@@ -234,71 +234,71 @@ def names(module: Any, wants: Expected) -> Iterator[tuple[str, Difference]]:
     for name, function in wants.functions.items():
         yield name, difference(module, name, function)
     for name, value in wants.values.items():
-        found = bound(module, name)
-        same = found is not MISSING and _same(value, found)
-        yield name, Difference() if same else Difference("nothing" if found is MISSING else ascii(found)[:200], found)
+        now = bound(module, name)
+        same = now is not MISSING and _same(value, now)
+        yield name, Difference() if same else Difference("nothing" if now is MISSING else ascii(now)[:200], now)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(value: Any, other: Any) -> bool:
     """Return whether two values are equal in type and value, however deep."""
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    return one == other if isinstance(one, (set, frozenset)) else ascii(one) == ascii(other)
+    if isinstance(value, (list, tuple)):
+        return len(value) == len(other) and all(map(_same, value, other))
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(_same(value, other[key]) for key, value in value.items())
+    return value == other if isinstance(value, (set, frozenset)) else ascii(value) == ascii(other)
 
 
 def difference(module: Any, name: str, wants: Function) -> Difference:
     """Return how what is bound under a name differs from the patched function; a wrapper that holds it is told."""
-    found = bound(module, name)
-    if found is MISSING:
+    value = bound(module, name)
+    if value is MISSING:
         return Difference("nothing")
-    accessors = (found.fget, found.fset, found.fdel) if isinstance(found, property) else (found,)
-    told = [_behind(one, module, wants) for one in accessors if one is not None]
-    return next((one for one in told if one.what), told[0] if told else Difference("a property without a function"))
+    accessors = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
+    told = [_behind(accessor, module, wants) for accessor in accessors if accessor is not None]
+    return next((row for row in told if row.what), told[0] if told else Difference("a property without a function"))
 
 
-def _behind(found: Any, module: Any, wants: Function) -> Difference:
+def _behind(value: Any, module: Any, wants: Function) -> Difference:
     """Search a bound object for the patched function, the nearest objects first."""
-    waiting: collections.deque[tuple[Any, int]] = collections.deque([(found, 0)])
+    waiting: collections.deque[tuple[Any, int]] = collections.deque([(value, 0)])
     seen: set[int] = set()
     kept = []  # what was found on the way, so that no id is used twice
     while waiting and len(seen) < LOOKED_AT:
-        one, depth = waiting.popleft()
-        if id(one) in seen:
+        thing, depth = waiting.popleft()
+        if id(thing) in seen:
             continue
-        seen.add(id(one))
-        kept.append(one)
-        if isinstance(one, types.FunctionType) and digest(one.__code__) in wants.codes:
-            if vars(module) is one.__globals__:
-                return _function(found, one, wants)
-        elif is_kernel(one) and (wrong := _kernel(one, wants)):
-            return Difference(wrong, one)
+        seen.add(id(thing))
+        kept.append(thing)
+        if isinstance(thing, types.FunctionType) and digest(thing.__code__) in wants.codes:
+            if vars(module) is thing.__globals__:
+                return _function(value, thing, wants)
+        elif is_kernel(thing) and (wrong := _kernel(thing, wants)):
+            return Difference(wrong, thing)
         if depth < DEEPEST:
-            waiting.extend((more, depth + 1) for more in _reached(one))
-    return Difference(described(found), found)
+            waiting.extend((more, depth + 1) for more in _reached(thing))
+    return Difference(described(value), value)
 
 
-def _function(found: Any, function: types.FunctionType, wants: Function) -> Difference:
+def _function(value: Any, function: types.FunctionType, wants: Function) -> Difference:
     given: dict[Any, Any] = dict(enumerate(function.__defaults__ or ()))
     given |= function.__kwdefaults__ or {}
-    fits = (all(key in given and _same(value, given[key]) for key, value in one.items()) for one in wants.defaults)
+    fits = (all(key in given and _same(value, given[key]) for key, value in each.items()) for each in wants.defaults)
     if wants.defaults and not any(fits):
         return Difference(f"called with other defaults: {ascii(given)[:200]}", function)
-    own = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
-    plain = own is function or is_kernel(own) or _is_door(own)
-    return Difference(through="" if plain else f"called through {described(own)}")
+    called = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+    plain = called is function or is_kernel(called) or _is_door(called)
+    return Difference(through="" if plain else f"called through {described(called)}")
 
 
-def _is_door(found: Any) -> bool:
-    return getattr(getattr(found, "__code__", None), "co_name", "") == "gemmaspec_looks"
+def _is_door(value: Any) -> bool:
+    return getattr(getattr(value, "__code__", None), "co_name", "") == "gemmaspec_looks"
 
 
-def is_kernel(found: Any) -> bool:
+def is_kernel(value: Any) -> bool:
     """Return whether an object is what triton.jit makes of a function."""
-    return type(found).__module__.startswith("triton.") and "fn" in _inside(found)
+    return type(value).__module__.startswith("triton.") and "fn" in _inside(value)
 
 
 def _kernel(kernel: Any, wants: Function) -> str:
@@ -318,25 +318,25 @@ def _kernel(kernel: Any, wants: Function) -> str:
     return "compiled by Triton from another source"
 
 
-def _inside(one: Any) -> dict[str, Any]:
+def _inside(value: Any) -> dict[str, Any]:
     """Return an object's attributes without running anything of it: its __dict__ and its __slots__."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     with contextlib.suppress(AttributeError, TypeError):
-        found |= object.__getattribute__(one, "__dict__")
-    for kind in type(one).__mro__:
+        attributes |= object.__getattribute__(value, "__dict__")
+    for kind in type(value).__mro__:
         for name, slot in vars(kind).items():
             if isinstance(slot, types.MemberDescriptorType) and name not in ("__dict__", "__wrapped__"):
                 with contextlib.suppress(AttributeError, TypeError):
-                    found[name] = slot.__get__(one)
-    return found
+                    attributes[name] = slot.__get__(value)
+    return attributes
 
 
-def _reached(one: Any) -> list[Any]:
+def _reached(value: Any) -> list[Any]:
     """Return what an object holds in a way in which it can call it; __wrapped__ alone is only a name."""
-    if isinstance(one, types.FunctionType):
-        cells = [_content(cell) for cell in one.__closure__ or ()]
-        used = _names_in(one.__code__)
-        named = [one.__globals__[part] for part in used if part in one.__globals__]
+    if isinstance(value, types.FunctionType):
+        cells = [_content(cell) for cell in value.__closure__ or ()]
+        used = _names_in(value.__code__)
+        named = [value.__globals__[part] for part in used if part in value.__globals__]
         inside = [
             value
             for holder in [*cells, *named]
@@ -344,25 +344,25 @@ def _reached(one: Any) -> list[Any]:
             for part, value in list(vars(holder).items())
             if part in used
         ]
-        own = [value for name, value in vars(one).items() if name != "__wrapped__"]
-        return [*cells, *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), *own, *named, *inside]
-    if isinstance(one, (types.ModuleType, type, str, bytes, int, float)):
+        own = [value for name, value in vars(value).items() if name != "__wrapped__"]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *own, *named, *inside]
+    if isinstance(value, (types.ModuleType, type, str, bytes, int, float)):
         return []
-    if isinstance(one, weakref.ReferenceType):
-        return [weakref.ReferenceType.__call__(one)]
-    if isinstance(one, dict):
-        return list(dict.values(one))[:LOOKED_AT]
+    if isinstance(value, weakref.ReferenceType):
+        return [weakref.ReferenceType.__call__(value)]
+    if isinstance(value, dict):
+        return list(dict.values(value))[:LOOKED_AT]
     for kind in SEQUENCES:
-        if isinstance(one, kind):
-            return list(kind.__iter__(one))[:LOOKED_AT]
-    kept = BY_NAME.get(type(one).__module__.partition(".")[0])
-    if type(one).__name__ == "_lru_cache_wrapper" or kept:
-        return [getattr(one, kept or "__wrapped__", None)]
-    return [value for name, value in _inside(one).items() if name != "__wrapped__"]
+        if isinstance(value, kind):
+            return list(kind.__iter__(value))[:LOOKED_AT]
+    kept = BY_NAME.get(type(value).__module__.partition(".")[0])
+    if type(value).__name__ == "_lru_cache_wrapper" or kept:
+        return [getattr(value, kept or "__wrapped__", None)]
+    return [value for name, value in _inside(value).items() if name != "__wrapped__"]
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
     return set(code.co_names).union(*map(_names_in, inner))
 
 
@@ -386,18 +386,18 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def described(found: Any) -> str:
+def described(value: Any) -> str:
     """Return what a bound object is, and where it was defined, in one line; nothing of the object is run."""
-    if found is MISSING:
+    if value is MISSING:
         return "nothing"
-    if isinstance(found, types.ModuleType):
-        return f"another module ({file_of(found) or 'without a file'})"
-    plain = isinstance(found, (types.FunctionType, types.BuiltinFunctionType, type))
-    own = {name: getattr(found, name) for name in ("__module__", "__qualname__")} if plain else _inside(found)
-    code = found.__code__ if isinstance(found, types.FunctionType) else None
-    name = own.get("__qualname__") or type(found).__qualname__
+    if isinstance(value, types.ModuleType):
+        return f"another module ({file_of(value) or 'without a file'})"
+    plain = isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type))
+    names_of = {name: getattr(value, name) for name in ("__module__", "__qualname__")} if plain else _inside(value)
+    code = value.__code__ if isinstance(value, types.FunctionType) else None
+    name = names_of.get("__qualname__") or type(value).__qualname__
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-    return f"{own.get('__module__') or type(found).__module__}.{name}{where}"[:400]
+    return f"{names_of.get('__module__') or type(value).__module__}.{name}{where}"[:400]
 
 
 def file_of(module: Any) -> str:
@@ -406,9 +406,9 @@ def file_of(module: Any) -> str:
     return str(getattr(spec, "origin", None) or getattr(module, "__file__", None) or "")
 
 
-def same_file(one: str, other: str) -> bool:
+def same_file(file: str, other: str) -> bool:
     """Return whether two paths are one file."""
     try:
-        return one == other or os.path.samefile(one, other)
+        return file == other or os.path.samefile(file, other)
     except OSError:
         return False

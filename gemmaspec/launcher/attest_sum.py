@@ -49,27 +49,27 @@ def sum_up(folder: str, targets: Mapping[str, Any]) -> dict[str, Any]:
     lock = os.open(os.path.join(folder, "sum.lock"), flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        words = [one for one in _words(folder) if one["since"] == born(one["pid"]) != ""]
+        words = [process for process in _words(folder) if process["since"] == born(process["pid"]) != ""]
         known = {word["pid"] for word in words if word["roles"]}
         leader = targets["leader"]
-        silent = [f"{one} (pid {pid})" for pid in [leader, *below(leader)] if (one := title(pid)).startswith(TITLES)
+        silent = [f"{name} (pid {pid})" for pid in [leader, *below(leader)] if (name := title(pid)).startswith(TITLES)
                   and pid not in known]  # fmt: skip
-        found = judged(words, silent, targets)
-        write(os.path.join(os.path.dirname(folder), "attested.json"), found)
+        verdict = judged(words, silent, targets)
+        write(os.path.join(os.path.dirname(folder), "attested.json"), verdict)
     finally:
         os.close(lock)
-    return found
+    return verdict
 
 
 def judged(words: Sequence[Mapping[str, Any]], silent: Sequence[str], targets: Mapping[str, Any]) -> dict[str, Any]:
     """Return whether all processes run the patched functions, why not, and what each has."""
     processes = list(map(_process, words))
-    different = [f"{_titled(one)}: {what}" for one in processes for what in one["different"]]
-    problems = [*different, *(f"{one} has not looked before it was ready" for one in silent)]
+    different = [f"{_titled(process)}: {what}" for process in processes for what in process["different"]]
+    problems = [*different, *(f"{name} has not looked before it was ready" for name in silent)]
     problems += _unseen(words, targets) if words else ["no process has attested its patched functions"]
-    functions = {name for one in processes for name in one["functions"]}
-    optional = [f"{_titled(one)}: optional patch: {what}" for one in processes for what in one["optional"]]
-    notes = [*optional, *(what for one in processes for what in one["wrapped"])]
+    functions = {name for process in processes for name in process["functions"]}
+    optional = [f"{_titled(process)}: optional patch: {what}" for process in processes for what in process["optional"]]
+    notes = [*optional, *(what for process in processes for what in process["wrapped"])]
     text = f"attested: {_many(len(functions), 'function')} in {_many(len(processes), 'process')}"
     return {
         "schema": 2,
@@ -108,8 +108,8 @@ def _process(word: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _titled(one: Mapping[str, Any]) -> str:
-    return f"{one['title'] or 'a process'} (pid {one['pid']})"
+def _titled(process: Mapping[str, Any]) -> str:
+    return f"{process['title'] or 'a process'} (pid {process['pid']})"
 
 
 def _many(count: int, name: str) -> str:
@@ -124,9 +124,9 @@ def _words(folder: str) -> Iterator[dict[str, Any]]:
             yield _checked(json.loads(_read(os.path.join(inside, name))))
 
 
-def _checked(found: Any) -> dict[str, Any]:
+def _checked(answer: Any) -> dict[str, Any]:
     """Return a process's word with the fields and types that it must have. Raise ValueError, KeyError or TypeError."""
-    if type(found["pid"]) is not int or found["schema"] != 2 or len(found["rows"]) > MOST_ROWS:
+    if type(answer["pid"]) is not int or answer["schema"] != 2 or len(answer["rows"]) > MOST_ROWS:
         raise ValueError
     rows = [
         {
@@ -135,13 +135,13 @@ def _checked(found: Any) -> dict[str, Any]:
             "state": row["state"] if row["state"] in STATES else "different",
             "required": row["required"] is not False,
             **({"found": str(row["found"])[:1000]} if "found" in row else {}),
-            **({"wrapped": [str(one)[:400] for one in row["wrapped"]][:8]} if "wrapped" in row else {}),
+            **({"wrapped": [str(wrapper)[:400] for wrapper in row["wrapped"]][:8]} if "wrapped" in row else {}),
         }
-        for row in found["rows"]
+        for row in answer["rows"]
     ]
-    texts = {name: str(found[name])[:100] for name in ("since", "title", "python")}
-    roles = [role for role in (API_SERVER, ENGINE_CORE, WORKER) if role in list(found["roles"])]
-    return {"pid": found["pid"], **texts, "cost_ms": float(found["cost_ms"]), "roles": roles, "rows": rows}
+    texts = {name: str(answer[name])[:100] for name in ("since", "title", "python")}
+    roles = [role for role in (API_SERVER, ENGINE_CORE, WORKER) if role in list(answer["roles"])]
+    return {"pid": answer["pid"], **texts, "cost_ms": float(answer["cost_ms"]), "roles": roles, "rows": rows}
 
 
 def _read(path: str) -> bytes:
@@ -181,8 +181,8 @@ def _stat(pid: int) -> list[str]:
 
 def born(pid: int) -> str:
     """Return when a process began, in ticks since the boot; "" for one that is gone or has ended."""
-    found = _stat(pid)
-    return found[19] if len(found) > 19 and found[0] not in "ZX" else ""
+    stat = _stat(pid)
+    return stat[19] if len(stat) > 19 and stat[0] not in "ZX" else ""
 
 
 def title(pid: int) -> str:
@@ -202,11 +202,11 @@ def below(pid: int) -> list[int]:
     """Return the processes below one, children before grandchildren."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and len(found := _stat(int(name))) > 1:
-            children.setdefault(int(found[1]), []).append(int(name))
+        if name.isdigit() and len(stat := _stat(int(name))) > 1:
+            children.setdefault(int(stat[1]), []).append(int(name))
     found_below, waiting = [], [pid]
     while waiting:
-        more = [one for one in children.get(waiting.pop(0), []) if one not in found_below]
+        more = [child for child in children.get(waiting.pop(0), []) if child not in found_below]
         found_below += more
         waiting += more
     return found_below

@@ -94,11 +94,11 @@ def refuse_beside(package: Path, targets: Sequence[Target]) -> None:
             continue
         places = [inside.with_name(inside.name + end) for end in EXTENSION_SUFFIXES]  # of this Python, not of others
         places += [inside / f"__init__{end}" for end in (".py", ".pyc", *EXTENSION_SUFFIXES)]
-        found = [one for one in places if one.is_file()]
-        if found:
+        beside = [place for place in places if place.is_file()]
+        if beside:
             raise Refused(
                 5,
-                f"{found[0]} is imported in place of the patched {inside.name}.py, so the patch would not run",
+                f"{beside[0]} is imported in place of the patched {inside.name}.py, so the patch would not run",
                 "vllm was not started",
                 f"next: use a vllm without it, or remove the patch of {target.module} from the profile",
             )
@@ -141,19 +141,19 @@ class Attestation:
         interpreter = interpreter_of(program, command[1:], environment.get("PATH", os.defpath))
         modules = [target.module for target in self.targets]
         # this Python is asked for plugins where the server's cannot be
-        found = ask(interpreter or [sys.executable], program, modules, environment)
+        answer = ask(interpreter or [sys.executable], program, modules, environment)
         if interpreter is None:
             self.refuse_unasked(program, drift, say)
-        elif wrong := list(differences(found, self.targets, self.folder, interpreter, program)):
+        elif wrong := list(differences(answer, self.targets, self.folder, interpreter, program)):
             raise Refused(
                 5,
                 *wrong,
                 "the server would not run the patched code: vllm was not started",
                 f"next: head -1 {program}; {shlex.join(interpreter)} -c 'import sys; print(sys.path, sys.meta_path)'",
             )
-        elif not _same(found["prefix"], sys.prefix):
-            say(f"WARNING: {program} runs in the Python of {found['prefix']}, not of {sys.prefix}")
-        plugins: list[dict[str, Any]] = found["plugins"]
+        elif not _same(answer["prefix"], sys.prefix):
+            say(f"WARNING: {program} runs in the Python of {answer['prefix']}, not of {sys.prefix}")
+        plugins: list[dict[str, Any]] = answer["plugins"]
         for plugin in plugins:
             plugin["loaded"] = allowed(plugin, environment)
             does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
@@ -199,8 +199,8 @@ def interpreter_of(program: str, arguments: Sequence[str], path: str) -> list[st
     first, _, rest = head.partition(b"\n")
     if not first.startswith(b"#!"):
         return None
-    if found := LONG_SHEBANG.match(rest):
-        words = shlex.split(os.fsdecode(found[1]))
+    if shebang := LONG_SHEBANG.match(rest):
+        words = shlex.split(os.fsdecode(shebang[1]))
     else:
         words = os.fsdecode(first[2:]).strip().split(None, 1)
     if words and os.path.basename(words[0]) == "env":
@@ -233,9 +233,9 @@ def ask(
     """Return what the server's interpreter answers (see asked.py). Raise Refused(4) if it gives no answer."""
     question = json.dumps({"script": script, "modules": list(modules)})
     words = [*interpreter, str(Path(__file__).absolute().with_name(ASKED))]
-    found, why = _exchange(words, question, environment, ANSWER, wait_s)
-    if found.keys() >= ANSWERS:
-        return found
+    answer, why = _exchange(words, question, environment, ANSWER, wait_s)
+    if answer.keys() >= ANSWERS:
+        return answer
     raise Refused(4, *_no_answer(script, shlex.join(interpreter), why))
 
 
@@ -253,9 +253,9 @@ def _exchange(
         return {}, str(error)[:300]
     for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(line.removeprefix(marker)) if line.startswith(marker) else None
-            if isinstance(found, dict):
-                return found, "its answer is not complete"
+            answer = json.loads(line.removeprefix(marker)) if line.startswith(marker) else None
+            if isinstance(answer, dict):
+                return answer, "its answer is not complete"
     last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
     return {}, f"exit code {done.returncode}: {last[0][:300]}"
 
@@ -270,23 +270,23 @@ def probed(probe: str, package: Path, cache_dir: Path, environment: Mapping[str,
         digest.update(f"{file.relative_to(package)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     kept = cache_dir / "probes" / f"{digest.hexdigest()}.json"
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(kept.read_bytes() if kept.is_file() else b"")
-        if isinstance(found, dict) and found.get("state") in ("open", "closed"):
-            return found
+        verdict = json.loads(kept.read_bytes() if kept.is_file() else b"")
+        if isinstance(verdict, dict) and verdict.get("state") in ("open", "closed"):
+            return verdict
     with tempfile.TemporaryDirectory(prefix="gemmaspec-probe-") as home:
-        own = dict.fromkeys(("HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR"), home)
+        folders = dict.fromkeys(("HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR"), home)
         given = {name: environment[name] for name in PROBE_NEEDS if name in environment}
         words = [sys.executable, "-c", PROBE_RUNS, str(package)]
-        found, why = _exchange(words, probe, {**given, **PROBE_SETS, **own}, PROBE_SAYS, PROBE_S, home)
-    if found.get("state") not in PROBE_STATES:
+        verdict, why = _exchange(words, probe, {**given, **PROBE_SETS, **folders}, PROBE_SAYS, PROBE_S, home)
+    if verdict.get("state") not in PROBE_STATES:
         return {"state": "failed", "seen": why}
-    if found["state"] != "failed":
+    if verdict["state"] != "failed":
         with contextlib.suppress(OSError):
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh = kept.with_name(f"{kept.name}.{os.getpid()}.new")
-            fresh.write_text(json.dumps(found), encoding="utf-8")
+            fresh.write_text(json.dumps(verdict), encoding="utf-8")
             fresh.replace(kept)
-    return found
+    return verdict
 
 
 def _no_answer(script: str, shown: str, why: str) -> tuple[str, str]:
@@ -297,28 +297,28 @@ def _no_answer(script: str, shown: str, why: str) -> tuple[str, str]:
 
 
 def differences(
-    found: Mapping[str, Any], targets: Sequence[Target], folder: Path, interpreter: Sequence[str], script: str
+    answer: Mapping[str, Any], targets: Sequence[Target], folder: Path, interpreter: Sequence[str], script: str
 ) -> Iterator[str]:
     """Yield why the server would not run the patched code; nothing if it would."""
-    flags = found["flags"]
+    flags = answer["flags"]
     ignores = [name for name in ("isolated", "ignore_environment") if flags.get(name)]
     shown = shlex.join(interpreter)
     for target in targets:
-        seen = found["origins"].get(target.module, {})
+        seen = answer["origins"].get(target.module, {})
         origin = seen.get("origin") or ""
         if not _same(origin, target.file):
             by = f", by the finder {seen['finder']}" if seen.get("finder") not in (None, "PathFinder") else ""
             yield f"{shown} would import {target.module} from {origin or 'nowhere'}{by}, not from {target.file}"
     if ignores:
         yield f"the first line of {script} makes Python ignore PYTHONPATH ({', '.join(ignores)}), which has the overlay"
-    elif flags.get("no_site") or found["site"] != str(folder):
-        other = "Python runs without site (-S)" if flags.get("no_site") else f"{found['site'] or 'nothing'} runs first"
+    elif flags.get("no_site") or answer["site"] != str(folder):
+        other = "Python runs without site (-S)" if flags.get("no_site") else f"{answer['site'] or 'nothing'} runs first"
         yield f"its processes would not attest their patched functions: {other}, not {folder}/sitecustomize.py"
 
 
-def _same(one: str, other: str) -> bool:
+def _same(path: str, other: str) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(path, other)
     except OSError:
         return False
 
