@@ -22,7 +22,7 @@ from gemmaspec.deploy.speed.bench_patches import patch_arms
 from gemmaspec.deploy.speed.bench_server import Servers
 from gemmaspec.engine.server import server_at
 from gemmaspec.errors import PatchError, UsageError
-from gemmaspec.predict.predict import Asked, baseline_of, predict
+from gemmaspec.predict.predict import Cells, baseline_of, predict
 from gemmaspec.profile.load import load_profile
 from gemmaspec.rows import parse_rows, setting_json
 from tests.fake_engine import FakeMachine
@@ -175,7 +175,7 @@ def test_a_run_with_patches_keeps_their_cells_apart(
     ]  # fmt: skip
     assert {one["attention_backend"] for one in found["rows"]} == {"TRITON_ATTN"}
     rows = parse_rows(json.dumps(found), file="result.json")
-    asked = Asked(ks=(0, 4), concurrencies=(1,), idle_alone=frozenset({"faster", "second"}))
+    asked = Cells(ks=(0, 4), concurrencies=(1,), idle_alone=frozenset({"faster", "second"}))
     predicted = predict(rows, asked)
     assert {(one.k, one.setting.patches) for one in predicted} == {
         (0, ("always", "faster", "second")), (4, ("always", "faster", "second")), (0, ()), (4, ())
@@ -187,7 +187,7 @@ def test_cells_of_different_sets_and_backends_never_explain_each_other() -> None
     slow, fast = drafted(tokens_per_second=50.0), drafted(tokens_per_second=200.0, patches=["faster"])
     other = drafted(tokens_per_second=400.0, attention_backend="FLASH_ATTN")
     rows = parse_rows(json.dumps({"rows": [row(), slow, fast, other]}), file="x")
-    found = predict(rows, Asked(ks=(0, 2), concurrencies=(1,), idle_alone=frozenset({"faster"})))
+    found = predict(rows, Cells(ks=(0, 2), concurrencies=(1,), idle_alone=frozenset({"faster"})))
     speeds = {one.setting.patches: one for one in found if one.k == 2 and one.setting.backend is None}
     assert speeds[()].tokens_per_second == pytest.approx(50, rel=0.05)
     assert speeds["faster",].tokens_per_second == pytest.approx(200, rel=0.05)
@@ -197,7 +197,7 @@ def test_cells_of_different_sets_and_backends_never_explain_each_other() -> None
     assert str(speeds["faster",].setting) == 'compile "default", with faster'
     assert [setting_json(one.setting)["patches"] for one in rows if one.setting.patches] == [["faster"]]
     unknown = parse_rows(json.dumps({"rows": [row(), drafted(patches=None)]}), file="x")
-    assert len({one.setting for one in predict(unknown, Asked(ks=(0, 2), concurrencies=(1,)))}) == 2
+    assert len({one.setting for one in predict(unknown, Cells(ks=(0, 2), concurrencies=(1,)))}) == 2
 
 
 @pytest.mark.parametrize("patches", ["faster", [3], {"a": 1}, [""]])

@@ -24,7 +24,7 @@ from gemmaspec.cluster import names
 from gemmaspec.cluster.build import Manifests, build_manifests
 from gemmaspec.cluster.names import yaml_text
 from gemmaspec.cluster.objects import unexpanded
-from gemmaspec.cluster.settings import Settings
+from gemmaspec.cluster.settings import ClusterSettings
 from gemmaspec.errors import ProfileError, UsageError
 from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.profile.find import profile_names
@@ -37,7 +37,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 
 def rendered(name: str = "tiny-cpu", *overrides: str, **options: Any) -> Manifests:
-    return build_manifests(load_profile(name, overrides=overrides), Settings(**options))
+    return build_manifests(load_profile(name, overrides=overrides), ClusterSettings(**options))
 
 
 def changed(loaded: Loaded, **update: Any) -> Loaded:
@@ -158,7 +158,7 @@ def test_the_probes_leave_a_start_an_hour_and_ask_real_questions() -> None:
         command = container[name]["exec"]["command"]
         deadline = next(int(word.partition("=")[2]) for word in command if word.startswith("--deadline="))
         assert deadline < container[name]["timeoutSeconds"]
-    alone = build_manifests(load_profile("tiny-cpu", no_spec=True), Settings())
+    alone = build_manifests(load_profile("tiny-cpu", no_spec=True), ClusterSettings())
     assert "--speculates" not in pod_of(alone)["containers"][0]["startupProbe"]["exec"]["command"]
 
 
@@ -237,9 +237,9 @@ def test_root_and_images_of_this_machine_are_refused() -> None:
         with pytest.raises(ProfileError, match=r"container\.user: is root"):
             rendered("tiny-cpu", f"container.user={user}")
     with pytest.raises(ProfileError, match="of this machine alone"):
-        build_manifests(changed(load_profile("tiny-cpu"), image="sha256:" + "0" * 64), Settings())
+        build_manifests(changed(load_profile("tiny-cpu"), image="sha256:" + "0" * 64), ClusterSettings())
     with pytest.raises(ProfileError, match="image: is missing"):
-        build_manifests(changed(load_profile("tiny-cpu"), image=None), Settings())
+        build_manifests(changed(load_profile("tiny-cpu"), image=None), ClusterSettings())
 
 
 def test_the_replicas_of_a_profile_are_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +265,7 @@ def test_the_replicas_of_a_profile_are_the_default(tmp_path: Path, capsys: pytes
 )
 def test_settings_that_a_cluster_would_refuse_are_refused(options: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Settings(**options)
+        ClusterSettings(**options)
 
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -318,7 +318,7 @@ def test_hostile_values_of_a_profile_reach_the_server_as_they_are(value: str, mo
         env={"HOSTILE": value},
         serve=profile.serve.model_copy(update={"served_model_name": model, "extra_args": [value]}),
     )
-    made = build_manifests(hostile, Settings())
+    made = build_manifests(hostile, ClusterSettings())
     read = yaml.safe_load(made.files["deployment.yaml"])["spec"]["template"]["spec"]["containers"][0]
     seen = [expanded(word, {"HOME": "/root"}) for word in read["args"]]
     assert seen[seen.index("--served-model-name") + 1] == model

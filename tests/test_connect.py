@@ -13,17 +13,17 @@ import pytest
 import yaml
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.views.connect import CLIENTS, Endpoint, settings, warnings
+from gemmaspec.deploy.views.connect import CLIENTS, ServerAddress, settings, warnings
 from tests.fake_engine import FakeMachine
 
-OPEN = Endpoint(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=False, context=131072, tools=True)
-KEYED = Endpoint(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=True, context=None, tools=False)
+OPEN = ServerAddress(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=False, context=131072, tools=True)
+KEYED = ServerAddress(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=True, context=None, tools=False)
 ODD = replace(OPEN, name="b", model="a'b\"c: {d} # $(e) `f` \\g")
 
 
 @pytest.mark.parametrize("to", [OPEN, KEYED])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_settings_name_address_model_and_key(client: str, to: Endpoint) -> None:
+def test_settings_name_address_model_and_key(client: str, to: ServerAddress) -> None:
     text = settings(client, to)
     assert "http://127.0.0.1:8001" in text
     assert client == "open-webui" or "o/m" in text
@@ -31,7 +31,7 @@ def test_settings_name_address_model_and_key(client: str, to: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("to", [OPEN, KEYED, ODD])
-def test_settings_have_the_form_that_their_program_reads(to: Endpoint) -> None:
+def test_settings_have_the_form_that_their_program_reads(to: ServerAddress) -> None:
     ast.parse(settings("openai", to))
     opencode = json.loads(settings("opencode", to))
     assert opencode["provider"]["gemmaspec"]["options"]["baseURL"] == "http://127.0.0.1:8001/v1"
@@ -56,7 +56,7 @@ def test_settings_have_the_form_that_their_program_reads(to: Endpoint) -> None:
 def test_an_agent_is_warned_of_a_server_without_tools_or_with_a_short_context() -> None:
     assert warnings("opencode", OPEN) == []
     assert "has no tool parser" in warnings("opencode", KEYED)[0]
-    short = Endpoint(name="a", url="http://a", model="m", needs_key=False, context=1024, tools=True)
+    short = ServerAddress(name="a", url="http://a", model="m", needs_key=False, context=1024, tools=True)
     assert "takes 1024 tokens" in warnings("claude-code", short)[0]
     assert warnings("openai", short) == []
 

@@ -15,7 +15,7 @@ from gemmaspec.carry.patchset import PatchOnTree
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text import matrix
 from gemmaspec.launcher import launch
-from gemmaspec.patching.decide import FileVerdict, Verdict
+from gemmaspec.patching.decide import FileVerdict, PatchVerdict
 from gemmaspec.trees import verdicts
 from gemmaspec.trees.tree import TreeSource
 from tests import vllm_trees as fake
@@ -313,7 +313,7 @@ def cell(patch: str, place: TreeSource, state: str, *, vllm: str = "0.20.0") -> 
         path="vllm/v1/core.py", state=state, line=15, detail="the old lines are not in value",
         expected=("def value():", '    return "stock"'), found=("def value():", '    return "[red]other"'),
     )  # fmt: skip
-    verdict = Verdict(patch=patch, state=state, variant="0.19", files=(file,))
+    verdict = PatchVerdict(patch=patch, state=state, variant="0.19", files=(file,))
     return PatchOnTree(place=place, vllm=vllm, verdict=verdict, required=True)
 
 

@@ -25,9 +25,9 @@ from gemmaspec.errors import UsageError
 from gemmaspec.machine.nvidia import Gpu
 from gemmaspec.predict.efficiency import share_of
 from gemmaspec.predict.envelope import Cholesky, curve
-from gemmaspec.predict.predict import Asked, Predicted, predict
+from gemmaspec.predict.predict import Cells, Predicted, predict
 from gemmaspec.predict.speaks import Kind, speaking
-from gemmaspec.predict.steps import Cell, Server, Steps, Timed, graph_tokens
+from gemmaspec.predict.steps import StepAt, Steps, StepServer, Timed, graph_tokens
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.rows import Row, parse_rows
 
@@ -197,7 +197,7 @@ def errors(measured: tuple[Row, ...], seen: Callable[[Row], bool]) -> list[float
     unseen = cells(one for one in measured if not seen(one))
     found = []
     for (setting, method, k, concurrency), speed in unseen.items():
-        asked = Asked(ks=(k,), concurrencies=(concurrency,))
+        asked = Cells(ks=(k,), concurrencies=(concurrency,))
         (one,) = [p for p in predict(known, asked) if p.setting == setting and p.method == method]
         found.append(one.tokens_per_second / speed - 1)
     return found
@@ -295,7 +295,7 @@ def one_of(found: tuple[Predicted, ...], k: int, concurrency: int, context: int 
 
 def test_a_known_machine_is_found_again_between_and_beyond_its_cells() -> None:
     measured = grid((0, 1, 4), (1, 8))
-    found = predict(measured, Asked(ks=(0, 1, 2, 3, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
+    found = predict(measured, Cells(ks=(0, 1, 2, 3, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
     for one in found:
         true = rows(synthetic(one.k, one.concurrency))[0].tokens_per_second
         beyond = one.concurrency * (one.k + 1) > 72  # another tile of a matrix kernel, which this machine has not
@@ -304,7 +304,7 @@ def test_a_known_machine_is_found_again_between_and_beyond_its_cells() -> None:
 
 def test_context_is_learned_where_it_was_measured() -> None:
     measured = grid((0, 4), (1, 8), (256, 8192))
-    found = predict(measured, Asked(ks=(0, 2, 4), concurrencies=(4,), contexts=(4096,)))
+    found = predict(measured, Cells(ks=(0, 2, 4), concurrencies=(4,), contexts=(4096,)))
     for one in found:
         true = rows(synthetic(one.k, 4, 4096))[0].tokens_per_second
         assert one.tokens_per_second == pytest.approx(true, rel=0.05)
@@ -314,7 +314,7 @@ def test_settings_and_methods_never_explain_each_other() -> None:
     own = [synthetic(k, b) for k in (0, 2, 4) for b in (1, 8)]
     slow = [one | {"compile": "eager", "step_ms": one["step_ms"] * 9} for one in own]
     other = [one | {"method": "eagle3", "step_ms": one["step_ms"] * 5} for one in own if one["k"]]
-    asked = Asked(ks=(0, 3), concurrencies=(4,))
+    asked = Cells(ks=(0, 3), concurrencies=(4,))
 
     def speeds(found: tuple[Predicted, ...]) -> list[tuple[str, float]]:
         return [(p.method, p.tokens_per_second) for p in found if p.setting.compile == "default" and p.method == "mtp"]
@@ -327,7 +327,7 @@ def test_settings_and_methods_never_explain_each_other() -> None:
 
 def test_the_order_of_rows_and_a_repeated_row_change_nothing_that_matters() -> None:
     measured = grid((0, 2, 4), (1, 8))
-    asked = Asked(ks=(3,), concurrencies=(4,))
+    asked = Cells(ks=(3,), concurrencies=(4,))
     (one,), (turned,), (twice,) = (
         predict(given, asked) for given in (measured, measured[::-1], (*measured, *measured))
     )
@@ -336,8 +336,8 @@ def test_the_order_of_rows_and_a_repeated_row_change_nothing_that_matters() -> N
 
 
 def test_one_row_alone_gives_a_wide_interval_and_many_a_narrow_one() -> None:
-    asked = Asked(ks=(4,), concurrencies=(8,))
-    few = predict(rows(synthetic(0, 1)), Asked(ks=(4,), concurrencies=(8,), method="mtp"))[0]
+    asked = Cells(ks=(4,), concurrencies=(8,))
+    few = predict(rows(synthetic(0, 1)), Cells(ks=(4,), concurrencies=(8,), method="mtp"))[0]
     many = predict(grid((0, 1, 2, 6), (1, 4, 16)), asked)[0]
     assert few.deviation > 0.2
     assert many.deviation < 0.06
@@ -383,18 +383,18 @@ def test_rows_of_the_same_k_say_what_a_block_draft_accepts() -> None:
 
 def test_graph_sizes_are_vllms() -> None:
     """Tokens up to 0.30; from 0.31 on requests of k + 1 tokens, up to max_num_seqs (_set_cudagraph_sizes)."""
-    old, new, eight = Server(), Server(padded=True), Server(padded=True, sequences=6)
-    assert [graph_tokens(Cell(0, n, 1), old) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 256, 257, 512, 513)] == [
+    old, new, eight = StepServer(), StepServer(padded=True), StepServer(padded=True, sequences=6)
+    assert [graph_tokens(StepAt(0, n, 1), old) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 256, 257, 512, 513)] == [
         *(1, 2, 4, 4, 8, 8, 16, 16, 24, 256, 272, 512, 513)
     ]
-    assert [graph_tokens(Cell(4, n, 1), old) for n in (1, 2, 3, 4)] == [8, 16, 16, 24]
-    assert [graph_tokens(Cell(4, n, 1), new) for n in (1, 2, 3, 4, 5, 8, 9)] == [5, 10, 20, 20, 40, 40, 80]
-    assert [graph_tokens(Cell(4, n, 1), eight) for n in (4, 5, 6)] == [20, 30, 30]
+    assert [graph_tokens(StepAt(4, n, 1), old) for n in (1, 2, 3, 4)] == [8, 16, 16, 24]
+    assert [graph_tokens(StepAt(4, n, 1), new) for n in (1, 2, 3, 4, 5, 8, 9)] == [5, 10, 20, 20, 40, 40, 80]
+    assert [graph_tokens(StepAt(4, n, 1), eight) for n in (4, 5, 6)] == [20, 30, 30]
 
 
 def test_steps_of_a_cell_that_was_measured_are_near_it() -> None:
-    fit = Steps("mtp", [Timed(Cell(2, 1, 256), 0.02), Timed(Cell(0, 1, 256), 0.01)], context=256)
-    assert fit.at(Cell(2, 1, 256)).seconds == pytest.approx(0.02, rel=0.02)
+    fit = Steps("mtp", [Timed(StepAt(2, 1, 256), 0.02), Timed(StepAt(0, 1, 256), 0.01)], context=256)
+    assert fit.at(StepAt(2, 1, 256)).seconds == pytest.approx(0.02, rel=0.02)
 
 
 def test_a_system_is_solved() -> None:
@@ -418,7 +418,7 @@ def test_no_rows_are_so_wild_that_no_number_comes_out() -> None:
             at = {"concurrency": dice.choice([1, 64, 100_000]), "context": dice.choice([0, 256, 10**6])}
             speed = 10 ** dice.uniform(-5, 8)
             wild.append(row(method="mtp" if k else "none", k=k, acceptance=rates, tokens_per_second=speed, **at))
-        asked = Asked(ks=(0, 1, 64), concurrencies=(1, 100_000), contexts=(0, 10**7), method="mtp")
+        asked = Cells(ks=(0, 1, 64), concurrencies=(1, 100_000), contexts=(0, 10**7), method="mtp")
         for one in predict(rows(*wild), asked):
             low, high = one.interval
             assert 0 < low <= one.tokens_per_second <= high < math.inf
@@ -653,7 +653,7 @@ def test_the_roofline_is_quick() -> None:
 def test_a_hundred_cells_take_a_moment() -> None:
     measured = grid((0, 1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16, 32, 64), (256, 8192))
     began = time.process_time()
-    predict(measured, Asked(ks=(0, 1, 2, 3, 4, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
+    predict(measured, Cells(ks=(0, 1, 2, 3, 4, 6, 8), concurrencies=(1, 2, 4, 8, 16)))
     assert time.process_time() - began < 1.5
 
 
@@ -706,7 +706,7 @@ def _held_back(images: bool | None) -> Iterator[tuple[Row, Predicted]]:
         others = [one for one in rows if (one.method, one.k, one.concurrency, one.context, one.setting) != same]
         if images is not None:  # those of the other source alone
             others = [one for one in others if one.images is images]
-        asked = Asked(
+        asked = Cells(
             ks=(row.k,), concurrencies=(row.concurrency,), contexts=(row.context,), method="mtp", compile=row.compile
         )  # fmt: skip
         yield from ((row, one) for one in predict(speaking(others, kind).rows, asked))

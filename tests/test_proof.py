@@ -18,7 +18,7 @@ from gemmaspec.patching.patch import Patch, load_patch, load_patches
 from gemmaspec.proof import prove as proving
 from gemmaspec.proof import source
 from gemmaspec.proof.behaviour import table
-from gemmaspec.proof.prove import Observed, Probes, Proof, ends_of_ranges, prove, says
+from gemmaspec.proof.prove import ProbeResult, Probes, Proof, ends_of_ranges, prove, says
 from tests import vllm_trees as fake
 from tests.launching import CORE
 
@@ -63,8 +63,10 @@ def outcome(patch: Patch, probes: Probes, release: str = "0.20.0") -> Proof:
 def test_a_hole_that_is_open_and_then_closed_is_proven(tmp_path: Path, released: Path, probes: Probes) -> None:
     found = outcome(patch_with(tmp_path, GOOD), probes)
     assert found.holds
-    assert found.stock == Observed(state="open", seen="value() says stock, and the engine dies with ValueError: stock")
-    assert found.patched == Observed(state="closed", seen="value() says patched")
+    assert found.stock == ProbeResult(
+        state="open", seen="value() says stock, and the engine dies with ValueError: stock"
+    )
+    assert found.patched == ProbeResult(state="closed", seen="value() says patched")
     assert (released / "vllm/v1/core.py").read_text() == CORE
 
 

@@ -13,7 +13,7 @@ from gemmaspec.deploy.kept.stacks import Options, Started, stack_folder
 from gemmaspec.deploy.start import roll
 from gemmaspec.deploy.start.roll import Rolling
 from gemmaspec.deploy.start.starting import Told
-from gemmaspec.engine.router import HaProxy, Place, Routed, Router
+from gemmaspec.engine.router import HaProxy, Routed, RouterPlace, RouterServer
 from gemmaspec.engine.server import Server, State
 from gemmaspec.errors import GemmaspecError, StartFailed
 from gemmaspec.live.sample import Sample
@@ -30,13 +30,13 @@ class Remembering(HaProxy):
     def answers(self) -> bool:
         return True
 
-    def add(self, place: Place) -> None:
+    def add(self, place: RouterPlace) -> None:
         self.inside.add(place.index)
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: RouterPlace) -> None:
         self.inside.discard(place.index)
 
-    def look(self, place: Place) -> Routed:
+    def look(self, place: RouterPlace) -> Routed:
         return Routed(inside=place.index in self.inside, healthy=place.index not in self.dead, requests=0)
 
 
@@ -74,14 +74,14 @@ def _started(name: str) -> Started:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     routing, quiet = Remembering(), Quiet()
-    monkeypatch.setattr(Router, "routing", routing)
+    monkeypatch.setattr(RouterServer, "routing", routing)
     monkeypatch.setattr(stacks, "find", _started)
     monkeypatch.setattr(stacks, "read_stack", _started)
     monkeypatch.setattr(stacks, "look", lambda _: State(status="running"))
     for name, value in (("_SETTLE_S", 0.0), ("_POLL_S", 0.01), ("_HEALTHY_S", 0.0)):
         monkeypatch.setattr(roll, name, value)
     _running(monkeypatch, 0)
-    router = Router(
+    router = RouterServer(
         name="pair", folder=stack_folder("pair") / "router", policy="conversation",
         bind="127.0.0.1", port=8000, metrics_port=8003, first_port=8001, program="none",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from gemmaspec.rolling.steps import Action, End, Event, Found, Outcome, Roll, RouterFound, Step, next_step, steps
+from gemmaspec.rolling.steps import Action, End, Found, Outcome, Roll, RollEvent, RouterFound, Step, next_step, steps
 
 
 @dataclass
@@ -70,16 +70,16 @@ def rolls() -> Iterator[Roll]:
                 yield Roll(replicas=tuple((f"r{index}", found) for index, found in enumerate(mix)), router=router)
 
 
-def play(roll: Roll, failure: int | None = None, how: Outcome = "failed") -> tuple[World, Sequence[Event], End]:
+def play(roll: Roll, failure: int | None = None, how: Outcome = "failed") -> tuple[World, Sequence[RollEvent], End]:
     """Carry out a roll in which one step fails, and return how it ends."""
-    state, events = world(roll), list[Event]()
+    state, events = world(roll), list[RollEvent]()
     for _ in range(60):
         step = next_step(roll, events)
         if isinstance(step, End):
             return state, events, step
         outcome: Outcome = how if len(events) == failure else "done"
         state.carry_out(step, outcome)
-        events.append(Event(step=step, outcome=outcome))
+        events.append(RollEvent(step=step, outcome=outcome))
     raise AssertionError("it does not end")
 
 
@@ -109,7 +109,7 @@ def test_after_the_first_failure_nothing_else_is_changed_and_the_others_serve() 
                     assert kept - state.inside <= _not_yet_added(events, failure), (roll, step)
 
 
-def _not_yet_added(events: Sequence[Event], failure: int) -> set[str]:
+def _not_yet_added(events: Sequence[RollEvent], failure: int) -> set[str]:
     """Replicas whose turn to be added had not come."""
     added = {event.step.replica for event in events if event.step.action == "add" and event.outcome == "done"}
     return {event.step.replica for event in events[: failure + 1]} - added

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from gemmaspec.engine import router as routers
-from gemmaspec.engine.router import Place, Router
+from gemmaspec.engine.router import RouterPlace, RouterServer
 from gemmaspec.profile.model import Policy
 from gemmaspec.runtime.spec import router_program
 from gemmaspec.stack.paths import ADMIN_SOCKET, CONFIG_FILE, CONNECTIONS_OF_ONE, REQUEST_S
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
 class Pair:
     """A router and two fake replicas."""
 
-    def __init__(self, router: Router, replicas: tuple[FakeReplica, ...]) -> None:
+    def __init__(self, router: RouterServer, replicas: tuple[FakeReplica, ...]) -> None:
         self.router = router
         self.replicas = replicas
 
@@ -113,7 +113,7 @@ def policy() -> Policy:
 def pair(tmp_path: Path, policy: Policy) -> Iterator[Pair]:
     first, path = _free_block(), router_program()
     assert path
-    router = Router(
+    router = RouterServer(
         name="pair", folder=tmp_path / "router", policy=policy, bind="127.0.0.1", port=first,
         metrics_port=first + 3, first_port=first + 1, program=path,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def pair(tmp_path: Path, policy: Policy) -> Iterator[Pair]:
         held.callback(process.kill)
         wait_for(lambda: (router.folder / ADMIN_SOCKET).exists() and router.routing.answers(), seconds=10)
         for index in (1, 2):
-            router.routing.add(Place(index=index, url=""))
+            router.routing.add(RouterPlace(index=index, url=""))
         yield Pair(router, replicas)
 
 

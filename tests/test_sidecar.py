@@ -23,7 +23,7 @@ from gemmaspec.deploy.kept.stacks import Started
 from gemmaspec.profile.load import load_profile
 from gemmaspec.sidecar import watcher as sidecar
 from gemmaspec.sidecar.asking import post
-from gemmaspec.sidecar.settings import Settings, settings_from
+from gemmaspec.sidecar.settings import WatchSettings, settings_from
 from gemmaspec.sidecar.watcher import Watcher
 from gemmaspec.stack import serve
 from gemmaspec.stack.build import build_stack
@@ -43,7 +43,7 @@ def fake() -> Iterator[FakeServer]:
         yield server
 
 
-def rendered(*overrides: str) -> Settings:
+def rendered(*overrides: str) -> WatchSettings:
     """The settings as a stack brings them."""
     stack = build_stack(load_profile("tiny-cpu", overrides=overrides), form="folder")
     return settings_from(stack.files[serve.SETTINGS])

@@ -13,12 +13,12 @@ from gemmaspec.errors import UsageError
 from gemmaspec.measure.stream import ChatAsking, ask_all
 from gemmaspec.smoke.answer import ChatAnswer, Fault
 from gemmaspec.smoke.catalogue import CHECKS, budget_s, chosen
-from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, judged, shown, skipped
-from gemmaspec.smoke.known_issues import KNOWN, Known
+from gemmaspec.smoke.check import Ask, Check, Judged, Need, Received, ServerOffer, judged, shown, skipped
+from gemmaspec.smoke.known_issues import KNOWN, KnownIssue
 from gemmaspec.smoke.texture import leak, loop, variety
 from tests.fake_chat import CALLS, MODEL, TEXT, FakeChat, Reply, fake_chat
 
-OFFER = Offer(model=MODEL, max_len=16384, stored_length=4.0, versions=("0.32.0",))
+OFFER = ServerOffer(model=MODEL, max_len=16384, stored_length=4.0, versions=("0.32.0",))
 BY_ID = {one.id: one for one in CHECKS}
 
 
@@ -28,7 +28,7 @@ def asked(fake: FakeChat, asks: Any, *, request_s: float = 120.0, run_s: float =
     return {ask.key: answer for ask, answer in zip(asks, answers, strict=True)}
 
 
-def run(check: Check, fake: FakeChat, offer: Offer = OFFER, **limits: float) -> Judged:
+def run(check: Check, fake: FakeChat, offer: ServerOffer = OFFER, **limits: float) -> Judged:
     asks = check.asks(offer)
     reference: dict[str, ChatAnswer] = {}
     if Need.REFERENCE in check.needs:
@@ -270,7 +270,7 @@ def test_requests_that_are_alone_are_alone_and_the_rest_are_at_most_eight() -> N
 @pytest.mark.parametrize("lacks", [(Need.REFERENCE, Need.LONG), (Need.REFERENCE, Need.LONG, Need.THINKING, Need.TOOLS)])
 def test_a_run_takes_under_90_seconds_at_30_tokens_a_second(together: int, lacks: tuple[Need, ...]) -> None:
     """Answers as long as they may be, 30 tokens a second for one request; 8 s stay for 17,000 tokens of prompts."""
-    offer = Offer(model=MODEL, together=together, lacks=frozenset(lacks))
+    offer = ServerOffer(model=MODEL, together=together, lacks=frozenset(lacks))
     assert budget_s(CHECKS, offer) <= 82
     asked = [check for check in CHECKS if not skipped(check, offer) or Need.LONG not in check.needs]
     prompts = [json.dumps(ask.body["messages"]) for check in asked for ask in check.asks(offer)]
@@ -278,7 +278,7 @@ def test_a_run_takes_under_90_seconds_at_30_tokens_a_second(together: int, lacks
 
 
 def test_a_check_is_skipped_by_what_is_missing() -> None:
-    offer = Offer(model=MODEL, lacks=frozenset({Need.THINKING, Need.TOOLS}))
+    offer = ServerOffer(model=MODEL, lacks=frozenset({Need.THINKING, Need.TOOLS}))
     assert skipped(BY_ID["S2"], offer) == "the profile sets no chat.reasoning_parser"
     assert skipped(BY_ID["S7"], offer) == "the profile sets no chat.tool_call_parser"
     assert skipped(BY_ID["S9"], offer) is None
@@ -308,7 +308,7 @@ def test_issues_belong_to_checks_and_a_fix_has_its_source() -> None:
     ("dev", "fixed in 0.24.0"),
 ])  # fmt: skip
 def test_a_known_issue_says_what_it_means_for_the_vllm_that_runs(running: str | None, said: str) -> None:
-    known = Known(number=1, title="a bug", state="closed", fixed_in="0.24.0")
+    known = KnownIssue(number=1, title="a bug", state="closed", fixed_in="0.24.0")
     assert said in known.line(running)
 
 

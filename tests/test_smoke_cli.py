@@ -21,7 +21,7 @@ from gemmaspec.deploy.views import smoke
 from gemmaspec.engine.server import State
 from gemmaspec.profile.load import load_profile
 from gemmaspec.smoke.catalogue import CHECKS
-from gemmaspec.smoke.check import SmokeRow, Verdict, verdict_of
+from gemmaspec.smoke.check import SmokeRow, SmokeVerdict, verdict_of
 from tests.fake_chat import FakeChat, Reply, Spoil, fake_chat
 
 PARSERS = ("chat.reasoning_parser=gemma4", "chat.tool_call_parser=gemma4", "smoke=null")
@@ -216,7 +216,7 @@ def test_status_shows_the_last_verdict_and_whether_it_is_of_this_start(
     monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: False)
     run(["status", "mine"])
     assert "smoke" not in capsys.readouterr().out
-    verdict = Verdict(
+    verdict = SmokeVerdict(
         at=stacks.now() - 200, since=5.0, vllm=None, counts={"pass": 15, "fail": 1, "skipped": 2, "unknown": 0},
         failed=("S9",),
     )  # fmt: skip
@@ -241,9 +241,9 @@ def test_a_verdict_survives_being_kept_and_a_damaged_one_counts_as_missing() -> 
     ]
     verdict = verdict_of(made, at=1.0, since=None, vllm="0.32.0")
     assert verdict.line() == "1 of 4 passed, S9 failed, S14 warned, 1 unknown"
-    assert records.parse(Verdict, records.text_of(verdict)) == verdict
+    assert records.parse(SmokeVerdict, records.text_of(verdict)) == verdict
     for damaged in (b"", b"{}", b"[]", b"[" * 9999, records.text_of(verdict).replace("1.0", '"x"').encode()):
-        assert records.parse(Verdict, damaged) is None
+        assert records.parse(SmokeVerdict, damaged) is None
 
 
 def test_a_profile_names_the_checks_that_mean_something(start: Start, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.patching.bugs import Setting, is_shown, why_not
+from gemmaspec.patching.bugs import RunsOn, is_shown, why_not
 from gemmaspec.patching.evidence import OWN_LAUNCHES, is_twice
 from gemmaspec.patching.patch import Patch, load_patches
 from gemmaspec.profile.load import load_profile
@@ -49,7 +49,7 @@ def test_auto_takes_what_was_measured_there_after_what_it_needs(tmp_path: Path, 
 
 
 def test_a_release_of_the_range_without_cells_of_its_own_is_not_shown(patches: Mapping[str, Patch]) -> None:
-    known = Setting(vllm="0.32.0+cu130", family="hopper", capability="9.0", method="mtp", backend="TRITON_ATTN")
+    known = RunsOn(vllm="0.32.0+cu130", family="hopper", capability="9.0", method="mtp", backend="TRITON_ATTN")
     patch = patches["faster"]
     assert is_shown(patch, known)
     for other in ({"vllm": "0.32.1"}, {"method": "none"}, {"backend": "FLASH_ATTN"}, {"family": "gb10"}):

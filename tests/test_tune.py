@@ -16,9 +16,9 @@ from gemmaspec.bench.cells import NONE, Arm
 from gemmaspec.errors import UsageError
 from gemmaspec.profile.load import load_profile
 from gemmaspec.tune import choose as stored
-from gemmaspec.tune.choose import Choice, choose
+from gemmaspec.tune.choose import TuneChoice, choose
 from gemmaspec.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
-from gemmaspec.tune.tried import Cell, Field, Tried, field_of, seconds_of
+from gemmaspec.tune.tried import Field, Tried, TriedCell, field_of, seconds_of
 
 Speed = Callable[[Arm, int], float]
 """Tokens per second of an arm at a load."""
@@ -41,7 +41,7 @@ class Machine:
     tried: Tried | None = None
     done: Done | None = None
 
-    def play(self, arms: Field, *, budget_s: float = 1e9, at_most: int = 10**6) -> Choice | None:
+    def play(self, arms: Field, *, budget_s: float = 1e9, at_most: int = 10**6) -> TuneChoice | None:
         """Tune until nothing is left, the budget ends or the visits are spent."""
         dice = random.Random(self.seed)
         tried = Tried(loads=self.loads, prompts=self.prompts)
@@ -67,10 +67,10 @@ class Machine:
         self.tried = tried
         return choose(tried, arms)
 
-    def _cell(self, tried: Tried, visit: Visit, load: int, dice: random.Random) -> Cell:
+    def _cell(self, tried: Tried, visit: Visit, load: int, dice: random.Random) -> TriedCell:
         requests = tried.requests(visit.rung, load)
         speed = self.speed(visit.arm, load) * (1 + dice.gauss(0, self.noise))
-        return Cell(
+        return TriedCell(
             arm=visit.arm.key,
             rung=visit.rung,
             load=load,

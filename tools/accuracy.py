@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.predict.envelope import Curve
-from gemmaspec.predict.predict import Asked, predict
+from gemmaspec.predict.predict import Cells, predict
 from gemmaspec.rows import NONE, Row, parse_rows
 
 ROOT: Final = Path(__file__).parent.parent
@@ -75,7 +75,7 @@ def _cell(row: Row) -> tuple[Any, ...]:
 
 def _left_out(own: Sequence[Row], others: Sequence[Row]) -> Iterator[LeftOut]:
     first = own[0]
-    asked = Asked(
+    asked = Cells(
         ks=(first.k,),
         concurrencies=(first.concurrency,),
         contexts=(first.context,),

@@ -143,7 +143,7 @@ NO_TABLE: Final = "speculative.k_by_requests="
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BenchSettings:
     """Everything that two parts of one run must have in common."""
 
     profile: str
@@ -179,7 +179,7 @@ class Settings:
         return next((name for name in settings if settings[name] != stored.get(name, later.get(name, []))), None)
 
 
-def as_json(settings: Settings) -> dict[str, Any]:
+def as_json(settings: BenchSettings) -> dict[str, Any]:
     """Return the settings in the form of a result."""
     whole = dataclasses.asdict(settings)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
@@ -210,10 +210,10 @@ def in_words(name: str, value: Any) -> str:
     return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def stored(settings: Mapping[str, Any], *, file: str) -> Settings:
+def stored(settings: Mapping[str, Any], *, file: str) -> BenchSettings:
     """Return the settings of a result. Raises UsageError where they are not what bench writes."""
     try:
-        return TypeAdapter(Settings).validate_python(dict(settings))
+        return TypeAdapter(BenchSettings).validate_python(dict(settings))
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"][:1]))
         raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
@@ -238,7 +238,7 @@ _MEASURING: Final = frozenset(
 """Keys that only decide how fast a server is and what it drafts: none names code, a file, an address or a model."""
 
 
-def beyond_measuring(settings: Settings, *, own_prompts: str) -> dict[str, str]:
+def beyond_measuring(settings: BenchSettings, *, own_prompts: str) -> dict[str, str]:
     """Return the settings of somebody else's result that could do more than measure, each as its option is typed.
 
     By the setting's name: a profile's path, other prompts than those that ship, an address, and overrides of keys

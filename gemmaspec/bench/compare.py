@@ -33,7 +33,7 @@ _FIGURES: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class RunDifference:
     """One difference between the runs."""
 
     what: str
@@ -85,7 +85,7 @@ class CellChange:
 class Comparison:
     """The comparison of two results."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[RunDifference, ...]
     changes: tuple[CellChange, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
@@ -229,7 +229,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def _differences(
     a: Mapping[str, Any], b: Mapping[str, Any], pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
-) -> Iterator[Difference]:
+) -> Iterator[RunDifference]:
     yield from _of_maps("profile", a["profile"], b["profile"])
     yield from _of_maps("gemmaspec", a.get("gemmaspec"), b.get("gemmaspec"))
     for name in ("machine", "gpu", "driver"):
@@ -247,13 +247,13 @@ def _differences(
                 yield difference
 
 
-def _of_maps(name: str, a: Any, b: Any) -> Iterator[Difference]:
+def _of_maps(name: str, a: Any, b: Any) -> Iterator[RunDifference]:
     """Yield the leaves that differ, by dotted name."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in dict.fromkeys((*a, *b)):
             yield from _of_maps(f"{name}.{key}" if name else str(key), a.get(key), b.get(key))
     elif a != b:
-        yield Difference(what=name or "what it ran", a=a, b=b)
+        yield RunDifference(what=name or "what it ran", a=a, b=b)
 
 
 _PLACE: Final = re.compile(r"(?:^|[=:\s,\"'])(?:~?/|\./|\.\./|state:|file:)[^\s/]|://", re.ASCII)

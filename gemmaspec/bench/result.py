@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.bench.cells import NONE, Task
-from gemmaspec.bench.samples import Measured, figures
+from gemmaspec.bench.samples import MeasuredCell, figures
 from gemmaspec.errors import UsageError
 
 Row = Mapping[str, Any]
@@ -52,7 +52,7 @@ def nearest(row: Row, among: Sequence[Row]) -> Row | None:
     return min(among, key=lambda other: len(patches ^ set(patch_set(other) or ())), default=None)
 
 
-def cell_json(task: Task, cell: Measured, *, repeated: int) -> dict[str, Any]:
+def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any]:
     """Return one measured cell with every sample."""
     return {
         "key": task.key,

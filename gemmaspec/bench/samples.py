@@ -126,7 +126,7 @@ class SampleGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredCell:
     """All data of one cell."""
 
     samples: tuple[RequestSample, ...]
@@ -153,7 +153,7 @@ class Measured:
         return abs(self.reference_moved) <= MOVED
 
 
-def figures(cell: Measured, *, concurrency: int, k: int) -> dict[str, Any]:
+def figures(cell: MeasuredCell, *, concurrency: int, k: int) -> dict[str, Any]:
     """Return the figures of a cell, by their names in a result."""
     samples = cell.samples
     tokens = sum(sample.completion_tokens for sample in samples)
@@ -193,7 +193,7 @@ def rates(groups: Sequence[SampleGroup], k: int) -> tuple[float, ...]:
     return tuple(count / drafts for count in counts)
 
 
-def step(cell: Measured) -> float:
+def step(cell: MeasuredCell) -> float:
     """Return the seconds per step without reading prompts: the time of all answers over their steps.
 
     A request takes part in each step of its answer. Each step that verifies its drafts counts as one draft.
@@ -204,7 +204,7 @@ def step(cell: Measured) -> float:
     return decoding / steps if steps else 0.0
 
 
-def by_category(cell: Measured, k: int) -> dict[str, list[float]]:
+def by_category(cell: MeasuredCell, k: int) -> dict[str, list[float]]:
     """Return r_1 … r_k per category, from counters read between categories, else from each request's metrics."""
     if not k:
         return {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemmaspec import data, launcher
 from gemmaspec.errors import PatchError, UsageError
-from gemmaspec.patching.decide import Verdict, unknown_patch
+from gemmaspec.patching.decide import PatchVerdict, unknown_patch
 from gemmaspec.patching.patch import Patch, Shelf
 from gemmaspec.trees.tree import TreeSource
 from gemmaspec.trees.verdicts import Judge, judge
@@ -20,7 +20,7 @@ class PatchOnTree:
 
     place: TreeSource
     vllm: str
-    verdict: Verdict
+    verdict: PatchVerdict
     required: bool
 
     @property

@@ -17,7 +17,7 @@ from gemmaspec.carry.patchset import load_set
 from gemmaspec.carry.rebase_state import Carried
 from gemmaspec.errors import GemmaspecError, PatchConflict, UsageError
 from gemmaspec.patching import decide as deciding
-from gemmaspec.patching.decide import Verdict
+from gemmaspec.patching.decide import PatchVerdict
 from gemmaspec.patching.patch import Patch, load_patch
 from gemmaspec.trees import tree as listing_of
 from gemmaspec.trees.reader import Reader, open_reader
@@ -45,7 +45,7 @@ class Rebased:
     outcome: Literal["fits", "written"]
     patch: str
     vllm: str
-    verdict: Verdict | None = None
+    verdict: PatchVerdict | None = None
     folder: Path | None = None
     diff: str = ""
     versions: str = ""
@@ -151,7 +151,7 @@ def _edits(judge: Judge) -> Iterator[launcher.FileEdit]:
     return (edit for patch in judge.patches for variant in patch.variants for edit in variant.files)
 
 
-def _refuse_unfit_needs(verdicts: tuple[Verdict, ...], target: Reader) -> None:
+def _refuse_unfit_needs(verdicts: tuple[PatchVerdict, ...], target: Reader) -> None:
     for verdict in verdicts:
         if not verdict.fits:
             raise PatchConflict(

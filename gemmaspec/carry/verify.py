@@ -14,7 +14,7 @@ from gemmaspec.deploy.kept import stacks
 from gemmaspec.engine.choose import seats
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.patching.decide import FileVerdict, Verdict
+from gemmaspec.patching.decide import FileVerdict, PatchVerdict
 from gemmaspec.trees import tree as listing_of
 from gemmaspec.trees.tree import Listing, Releases, Tree, TreeSource, Unreadable, open_folder
 
@@ -45,7 +45,7 @@ class VerifyRequest:
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class Verification:
     """Cells by tree, in the requested order; unreadable trees; the cost."""
 
     cells: list[PatchOnTree] = field(default_factory=list)
@@ -69,13 +69,13 @@ def verify(
     request: VerifyRequest,
     progress: Callable[[TreeSource], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-) -> Outcome:
+) -> Verification:
     """Decide all requested patches on all trees; `progress` is called after each tree.
 
     The outcome lists unreadable trees. Raise UsageError for a contradictory request, and PatchError for an invalid
     patch if no tree is left to show it on: it names no releases.
     """
-    patches, outcome = load_set(request.patches, request.folders), Outcome()
+    patches, outcome = load_set(request.patches, request.folders), Verification()
     for tree in _trees(request, patches, outcome):
         if isinstance(tree, Unreadable):
             outcome.unread.append(tree)
@@ -118,13 +118,13 @@ def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = fr
     ]
 
 
-def _invalid(patch: str, why: str) -> Verdict:
+def _invalid(patch: str, why: str) -> PatchVerdict:
     reasons = [re.sub(r"^\S*patch\.yaml: ", "", line) for line in why.splitlines()]
     files = (FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=reason) for reason in reasons)
-    return Verdict(patch=patch, state="invalid", variant=None, files=tuple(files))
+    return PatchVerdict(patch=patch, state="invalid", variant=None, files=tuple(files))
 
 
-def _trees(request: VerifyRequest, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
+def _trees(request: VerifyRequest, patches: PatchSet, outcome: Verification) -> Iterator[Tree | Unreadable]:
     yield from _released(request, patches, outcome)
     for ref, python in _images(request, outcome).items():
         yield _image(ref, python, patches)
@@ -135,7 +135,7 @@ def _trees(request: VerifyRequest, patches: PatchSet, outcome: Outcome) -> Itera
             yield Unreadable(place=TreeSource(kind="tree", ref=str(folder)), error=error)
 
 
-def _released(request: VerifyRequest, patches: PatchSet, outcome: Outcome) -> Iterator[Tree | Unreadable]:
+def _released(request: VerifyRequest, patches: PatchSet, outcome: Verification) -> Iterator[Tree | Unreadable]:
     try:
         listing, versions = _versions(request, patches)
     except EnvironmentMissing as error:
@@ -173,7 +173,7 @@ def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[
     return listing, [release for release in listing.releases() if release in chosen]
 
 
-def _images(request: VerifyRequest, outcome: Outcome) -> Mapping[str, str]:
+def _images(request: VerifyRequest, outcome: Verification) -> Mapping[str, str]:
     """Return the images to inspect, each with the interpreter that runs its vLLM."""
     shipped = shipped_images() if request.images or request.names_no_tree else {}
     if not request.names_no_tree:
@@ -197,7 +197,7 @@ def _image(ref: str, python: str, patches: PatchSet) -> Tree | Unreadable:
         return Unreadable(place=TreeSource(kind="image", ref=ref), error=error)
 
 
-def _add_running(name: str, request: VerifyRequest, outcome: Outcome) -> None:
+def _add_running(name: str, request: VerifyRequest, outcome: Verification) -> None:
     """Add the patches of a running server's own plan, from its report; on several machines, from each."""
     try:
         started = stacks.find(name)
@@ -209,7 +209,7 @@ def _add_running(name: str, request: VerifyRequest, outcome: Outcome) -> None:
         _add_rank(f"{name} on {host}" if host else name, engine, server, request, outcome)
 
 
-def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, outcome: Outcome) -> None:
+def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, outcome: Verification) -> None:
     from gemmaspec.trees import versions as provenance
 
     place = TreeSource(kind="running", ref=ref)

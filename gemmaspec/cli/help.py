@@ -122,7 +122,7 @@ ABOUT: Final[Mapping[str, About]] = {
 }
 
 
-class Command(typer.core.TyperCommand):
+class HelpedCommand(typer.core.TyperCommand):
     """A command whose help names arguments as people write them: PROFILE, [NAME], [PATCH]..."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -213,7 +213,7 @@ class Commands(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Register a command."""
         path = f"{self._prefix}{name}"
-        return super().command(name, **{"cls": Command, "epilog": examples(path), **settings})
+        return super().command(name, **{"cls": HelpedCommand, "epilog": examples(path), **settings})
 
 
 def group(name: str) -> Commands:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cluster.settings import Settings
+from gemmaspec.cluster.settings import ClusterSettings
 from gemmaspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COMPOSE = "compose"
 _KUBERNETES = "kubernetes"
 _CLUSTER = "cluster"
 _TARGETS = (_COMPOSE, _KUBERNETES)
-_DEFAULTS = Settings()
+_DEFAULTS = ClusterSettings()
 
 
 def render(
@@ -161,7 +161,7 @@ def _manifests(
 
     if settings["runtime_class"] == "none":
         settings["runtime_class"] = None
-    made = manifests(loaded, Settings(**settings), locked=locked, note=output.progress)
+    made = manifests(loaded, ClusterSettings(**settings), locked=locked, note=output.progress)
     if validate:
         validate_all(made, namespace=namespace, note=output.progress)
     return made

@@ -11,7 +11,7 @@ from gemmaspec.cluster import objects
 from gemmaspec.cluster.names import yaml_text
 from gemmaspec.cluster.objects import Object
 from gemmaspec.cluster.server import PodServer, pod_server
-from gemmaspec.cluster.settings import Settings
+from gemmaspec.cluster.settings import ClusterSettings
 from gemmaspec.errors import ProfileError
 from gemmaspec.profile.load import Loaded
 
@@ -45,7 +45,7 @@ class Manifests:
         return FILES
 
 
-def build_manifests(loaded: Loaded, settings: Settings) -> Manifests:
+def build_manifests(loaded: Loaded, settings: ClusterSettings) -> Manifests:
     """Render a profile for a cluster. Raises ProfileError for several machines, and what pod_server raises."""
     if loaded.profile.nodes > 1:
         raise ProfileError(

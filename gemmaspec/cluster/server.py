@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gemmaspec import data
 from gemmaspec.cluster.names import hashed_name, object_name
-from gemmaspec.cluster.settings import Settings
+from gemmaspec.cluster.settings import ClusterSettings
 from gemmaspec.errors import ProfileError
 from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.load import Loaded
@@ -35,7 +35,7 @@ class PodServer:
     """Everything that the objects of one profile share."""
 
     profile: Profile
-    settings: Settings
+    settings: ClusterSettings
     files: Mapping[str, str]
     """What the ConfigMap holds, by name."""
     paths: Paths
@@ -96,7 +96,7 @@ class PodServer:
         return probe_command(self.profile, self.model, proof, state=state, deadline_s=deadline_s)
 
 
-def pod_server(loaded: Loaded, settings: Settings) -> PodServer:
+def pod_server(loaded: Loaded, settings: ClusterSettings) -> PodServer:
     """Return the server of a profile.
 
     Raises ProfileError for what a cluster cannot run (no image, an image of this machine alone, a root user), for a

@@ -15,7 +15,7 @@ MOST_REPLICAS: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ClusterSettings:
     """Of the cluster: how many servers, how much disk, and what its administrator named."""
 
     replicas: int = 1

@@ -52,7 +52,7 @@ class DockerEngine:
         self._node = node
 
     @cached_property
-    def endpoint(self) -> endpoint.Endpoint:
+    def endpoint(self) -> endpoint.DockerEndpoint:
         """The daemon to use. Raise EnvironmentMissing for an unknown docker context."""
         return endpoint.of_host(self._node.host, self._node.docker) if self._node else endpoint.find()
 
@@ -300,7 +300,7 @@ class DockerEngine:
 
 
 @contextlib.contextmanager
-def _answering(where: endpoint.Endpoint) -> Iterator[None]:
+def _answering(where: endpoint.DockerEndpoint) -> Iterator[None]:
     """Turn errors of the daemon into one sentence."""
     try:
         yield

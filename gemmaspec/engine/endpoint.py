@@ -22,7 +22,7 @@ TIMEOUT_S: Final = 20
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class DockerEndpoint:
     """The address of a docker daemon and the setting that chose it."""
 
     url: str
@@ -53,41 +53,41 @@ class Endpoint:
         return f"{self.url} ({self.chosen_by})"
 
 
-def find() -> Endpoint:
+def find() -> DockerEndpoint:
     """Return the daemon that the docker CLI would use: DOCKER_HOST, else DOCKER_CONTEXT, else the current context.
 
     Raise EnvironmentMissing for an unknown context, because the SDK would silently use the default daemon.
     """
     if host := os.environ.get("DOCKER_HOST"):
-        return Endpoint(host, "DOCKER_HOST")
+        return DockerEndpoint(host, "DOCKER_HOST")
     name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
     if name == "default":
-        return Endpoint(DEFAULT_URL, "the default")
+        return DockerEndpoint(DEFAULT_URL, "the default")
     context = ContextAPI.get_context(name)
     if context is None or not context.Host:
         raise EnvironmentMissing(f"the docker context {name!r} does not exist", hint="docker context ls")
-    return Endpoint(context.Host, f"context {name}")
+    return DockerEndpoint(context.Host, f"context {name}")
 
 
-def of_host(host: str, docker: str) -> Endpoint:
+def of_host(host: str, docker: str) -> DockerEndpoint:
     """Return the daemon of a host of fleet.yaml: a URL, or the name of a docker context.
 
     Raise EnvironmentMissing for an unknown context.
     """
     if "://" in docker:
-        return Endpoint(docker, host, of_fleet=True)
+        return DockerEndpoint(docker, host, of_fleet=True)
     if docker == "default":
-        return Endpoint(DEFAULT_URL, host, of_fleet=True)
+        return DockerEndpoint(DEFAULT_URL, host, of_fleet=True)
     context = ContextAPI.get_context(docker)
     if context is None or not context.Host:
         raise EnvironmentMissing(
             f"{host}: the docker context {docker!r} does not exist",
             hint=f"docker context create {docker} --docker host=ssh://USER@HOST    # or docker context ls",
         )
-    return Endpoint(context.Host, f"{host}, context {docker}", context=docker, of_fleet=True)
+    return DockerEndpoint(context.Host, f"{host}, context {docker}", context=docker, of_fleet=True)
 
 
-def connect(endpoint: Endpoint) -> docker.DockerClient:
+def connect(endpoint: DockerEndpoint) -> docker.DockerClient:
     """Return a client after the daemon answered once. Raise EnvironmentMissing with the reason if it does not."""
     try:
         _knock(endpoint)
@@ -100,7 +100,7 @@ def connect(endpoint: Endpoint) -> docker.DockerClient:
 
 
 @contextmanager
-def client(where: Endpoint | None = None) -> Iterator[docker.DockerClient]:
+def client(where: DockerEndpoint | None = None) -> Iterator[docker.DockerClient]:
     """Yield a client of the daemon and close it at the end; every query of Docker besides Compose uses it.
 
     Raise EnvironmentMissing if the daemon does not answer.
@@ -112,7 +112,7 @@ def client(where: Endpoint | None = None) -> Iterator[docker.DockerClient]:
         connected.close()
 
 
-def _knock(endpoint: Endpoint) -> None:
+def _knock(endpoint: DockerEndpoint) -> None:
     """Connect to a local socket and disconnect, because the SDK leaks the socket on failure and wraps the reason."""
     if endpoint.url.startswith("unix://"):
         with socket.socket(socket.AF_UNIX) as knocking:
@@ -120,7 +120,7 @@ def _knock(endpoint: Endpoint) -> None:
             knocking.connect(endpoint.url.removeprefix("unix://"))
 
 
-def _unanswered(endpoint: Endpoint, error: BaseException) -> EnvironmentMissing:
+def _unanswered(endpoint: DockerEndpoint, error: BaseException) -> EnvironmentMissing:
     """Return the error for the operating system's own one, which the SDK wraps several times."""
     cause = _root_cause(error)
     if "paramiko" in str(error):

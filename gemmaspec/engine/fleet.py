@@ -254,7 +254,7 @@ _LIMIT_S: Final = 60
 _LARGEST: Final = 256 * 1024
 
 
-def look(where: endpoint.Endpoint, image: str, *, python: str, models: Sequence[str], cache: str | None) -> str:
+def look(where: endpoint.DockerEndpoint, image: str, *, python: str, models: Sequence[str], cache: str | None) -> str:
     """Return what launcher/look.py prints in a container of `image` that is removed at once.
 
     It sees the machine's network and, read-only, the folder `cache`. Raise EnvironmentMissing if docker does not

@@ -84,7 +84,7 @@ def authorized(api_key: str | None) -> dict[str, str]:
 
 
 @dataclass
-class Chat:
+class ChatClient:
     """The client of one server. Each request has its own connection, and several threads may share a client."""
 
     base_url: str

@@ -43,7 +43,7 @@ class RouterError(GemmaspecError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RouterPlace:
     """One replica as the router knows it."""
 
     index: int
@@ -72,15 +72,15 @@ class HaProxy:
         """Return whether the router takes commands. Raise RouterError if it cannot be reached."""
         return BACKEND in self._tell("show stat")
 
-    def add(self, place: Place) -> None:
+    def add(self, place: RouterPlace) -> None:
         """Have the router send requests to a replica; one that it has is left as it is. Raise RouterError."""
         self._set(place, "ready")
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: RouterPlace) -> None:
         """Have the router send no new requests to a replica; those that it has go on. Raise RouterError."""
         self._set(place, "maint")
 
-    def look(self, place: Place) -> Routed:
+    def look(self, place: RouterPlace) -> Routed:
         """Return what the router says of a replica. Raise RouterError."""
         text = self._tell("show stat").removeprefix("# ")
         for row in csv.DictReader(text.splitlines()):
@@ -93,7 +93,7 @@ class HaProxy:
                 )
         raise RouterError(f"HAProxy knows no replica {place.index}")
 
-    def _set(self, place: Place, state: str) -> None:
+    def _set(self, place: RouterPlace, state: str) -> None:
         refusal = self._tell(f"set server {BACKEND}/r{place.index} state {state}").strip()
         if refusal or self.look(place).inside != (state == "ready"):
             raise RouterError(f"HAProxy does not set replica {place.index} to {state}: {refusal[:200]}")
@@ -129,7 +129,7 @@ _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Router:
+class RouterServer:
     """One router, as it is started."""
 
     name: str
@@ -173,7 +173,7 @@ class Router:
         return HaProxy(self.folder)
 
 
-def state(router: Router) -> State:
+def state(router: RouterServer) -> State:
     """Return the state of the router's process."""
     last = record.read(router.folder)
     if last is None:
@@ -185,7 +185,7 @@ def state(router: Router) -> State:
     return State(status="exited", detail=detail, ended=_last_word(router))
 
 
-def serving(router: Router) -> str:
+def serving(router: RouterServer) -> str:
     """Return why a client's request does not reach a replica through the router; '' if it does."""
     try:
         status = exchange(router.base_url, "/health", timeout_s=_ASK_S).status
@@ -194,13 +194,13 @@ def serving(router: Router) -> str:
     return "" if status == 200 else f"no request reaches a replica through it: HTTP {status}"
 
 
-def ensure_ports(router: Router) -> None:
+def ensure_ports(router: RouterServer) -> None:
     """Raise EnvironmentMissing if another program listens on a port of the router."""
     for bind, wanted in ((router.bind, router.port), ("127.0.0.1", router.metrics_port)):
         port.ensure_free(bind, wanted)
 
 
-def start(router: Router) -> None:
+def start(router: RouterServer) -> None:
     """Start the router and return once it answers. Raise StartFailed with its last words if it does not."""
     with _exclusively(router):
         if state(router).status == "running":
@@ -217,7 +217,7 @@ def start(router: Router) -> None:
             raise
 
 
-def stop(router: Router) -> bool:
+def stop(router: RouterServer) -> bool:
     """End the router; return True if it was running. Requests that go through it are cut."""
     if not router.folder.is_dir():
         return False
@@ -225,19 +225,19 @@ def stop(router: Router) -> bool:
         return _end(router)
 
 
-def logs(router: Router, *, tail: int | None = None) -> Iterator[str]:
+def logs(router: RouterServer, *, tail: int | None = None) -> Iterator[str]:
     """Yield the lines of the router's log."""
     yield from lines(tail_of.read(router.folder / LOG, tail=tail))
 
 
-def _end(router: Router) -> bool:
+def _end(router: RouterServer) -> bool:
     last = record.read(router.folder)
     ended = record.end(record.completed(last), grace_s=_GRACE_S) if last else False
     record.forget(router.folder)
     return ended
 
 
-def _spawn(router: Router) -> subprocess.Popen[bytes]:
+def _spawn(router: RouterServer) -> subprocess.Popen[bytes]:
     """Start the process, with its record written first, so that a crash leaves no unknown process."""
     made = Record(
         stack=f"{router.name}/router",
@@ -267,7 +267,7 @@ def _spawn(router: Router) -> subprocess.Popen[bytes]:
     return child
 
 
-def _wait(router: Router, child: subprocess.Popen[bytes]) -> None:
+def _wait(router: RouterServer, child: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_S
     while True:
         with contextlib.suppress(GemmaspecError):
@@ -281,14 +281,14 @@ def _wait(router: Router, child: subprocess.Popen[bytes]) -> None:
         time.sleep(_POLL_S)
 
 
-def _last_word(router: Router) -> float | None:
+def _last_word(router: RouterServer) -> float | None:
     with contextlib.suppress(OSError):
         return (router.folder / LOG).stat().st_mtime
     return None
 
 
 @contextlib.contextmanager
-def _exclusively(router: Router) -> Iterator[None]:
+def _exclusively(router: RouterServer) -> Iterator[None]:
     taken = GemmaspecError(
         f"another gemmaspec command is starting or stopping the router of {router.name}",
         hint=f"gemmaspec status {router.name}",

@@ -182,7 +182,7 @@ class Unplannable(Exception):
 
 
 @dataclass(frozen=True)
-class Group:
+class KvGroup:
     """Layers that share one block table."""
 
     layers: tuple[Owned, ...]
@@ -202,7 +202,7 @@ class Group:
         return self.layers[0].cache.block_size
 
 
-def groups_of(layers: Sequence[Owned], rules: KvRules, *, hybrid: bool, joins_windows: bool) -> list[Group]:
+def groups_of(layers: Sequence[Owned], rules: KvRules, *, hybrid: bool, joins_windows: bool) -> list[KvGroup]:
     """Return all layers, sorted into groups.
 
     `joins_windows`: the patch kv-spec-uniform-valueerror is applied, which lets one group hold two windows.
@@ -213,7 +213,7 @@ def groups_of(layers: Sequence[Owned], rules: KvRules, *, hybrid: bool, joins_wi
     if not layers:
         return []
     if _uniform(layers, joins_windows) or _same_type(layers):
-        return [Group(tuple(layers))]
+        return [KvGroup(tuple(layers))]
     return _split(_one_page_size(layers, rules))
 
 
@@ -272,7 +272,7 @@ def _enlarged(cache: LayerCache, largest: int, rules: KvRules) -> LayerCache:
     return replace(cache, padded_to=largest)
 
 
-def _split(layers: Sequence[Owned]) -> list[Group]:
+def _split(layers: Sequence[Owned]) -> list[KvGroup]:
     """Apply _get_kv_cache_groups_uniform_page_size: equal layers together, in groups of equal length.
 
     The length is that of the smallest kind, or of the largest where that is less than half as much again.
@@ -285,7 +285,7 @@ def _split(layers: Sequence[Owned]) -> list[Group]:
     groups = []
     for kind in kinds.values():
         number = -(-len(kind) // length)
-        groups += [Group(tuple(kind[first::number])) for first in range(number)]
+        groups += [KvGroup(tuple(kind[first::number])) for first in range(number)]
     return groups
 
 
@@ -293,7 +293,7 @@ def _split(layers: Sequence[Owned]) -> list[Group]:
 class KvCache:
     """Groups of layers that draw their blocks from one pool. Lengths are in tokens, sizes in bytes."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[KvGroup, ...]
     rules: KvRules
     in_flight: int
     """Tokens that may be in flight (VllmConfig.max_in_flight_tokens)."""

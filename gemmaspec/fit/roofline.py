@@ -49,7 +49,7 @@ def acceptance_of(length: float, k: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepBytes:
     """What one step reads, in bytes."""
 
     target: int
@@ -81,9 +81,9 @@ class ServingRoofline:
     """Total of all GPUs, in bytes per second."""
     context: int
     concurrency: int
-    step: Step
+    step: StepBytes
     """A step with one token per request."""
-    verifying: Step
+    verifying: StepBytes
     """A step that also verifies every draft token."""
     passes: int
     """Draft passes per step."""
@@ -117,16 +117,16 @@ def roofline(plan: MemoryPlan, *, context: int = 1024, concurrency: int = 1) -> 
     )
 
 
-def _at_least(step: Step, passes: int) -> int:
+def _at_least(step: StepBytes, passes: int) -> int:
     """Return the bytes that must come from memory, even if the GPU's cache still has data of the earlier pass."""
     target = max(step.alone - _CACHED, 1)
     return target + passes * max(step.draft + step.draft_cache - _CACHED, 0)
 
 
-def step_bytes(plan: MemoryPlan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> Step:
+def step_bytes(plan: MemoryPlan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> StepBytes:
     """Return what a step over `tokens` tokens of each request reads; `alike`: all of them use the same experts."""
     all_tokens = concurrency * tokens
-    return Step(
+    return StepBytes(
         target=plan.target.read(all_tokens, alike=alike),
         target_cache=concurrency * _cache_bytes(plan, "target", context),
         draft=_draft_bytes(plan, concurrency, alike=alike),

@@ -11,7 +11,7 @@ from gemmaspec import launcher
 from gemmaspec.errors import PatchError
 from gemmaspec.lint.kv_cache import attention_backend
 from gemmaspec.lint.rule import Issue, Path, Subject, rule
-from gemmaspec.patching.bugs import Setting, bug_of, is_shown, speed_patches, why_not
+from gemmaspec.patching.bugs import RunsOn, bug_of, is_shown, speed_patches, why_not
 from gemmaspec.patching.evidence import OWN_LAUNCHES, PATCH, VARIABLE, family_of, is_twice
 
 _SHARING: Final = "kv-sharing-uniform-specs"
@@ -31,7 +31,7 @@ NOT_REQUIRED: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class NeededPatch:
     """A patch that a profile needs under one vLLM release."""
 
     patch: str
@@ -42,7 +42,7 @@ class Need:
     """Whether the server does not start or dies without it."""
 
 
-def needs(subject: Subject) -> Iterator[Need]:
+def needs(subject: Subject) -> Iterator[NeededPatch]:
     """Return every patch that the profile needs, with the reason."""
     yield from _for_method(subject)
     yield from _for_text_only(subject)
@@ -187,10 +187,10 @@ def taken(subject: Subject) -> frozenset[str]:
     return frozenset(patch.id for patch in speed_patches(subject.patches) if is_shown(patch, setting))
 
 
-def _setting(subject: Subject) -> Setting:
+def _setting(subject: Subject) -> RunsOn:
     """Return how the profile's server runs under this release."""
     capability = subject.machine.compute_capability
-    return Setting(
+    return RunsOn(
         vllm=subject.vllm,
         family=family_of(capability) or "",
         method=subject.method or "none",
@@ -198,7 +198,7 @@ def _setting(subject: Subject) -> Setting:
     )
 
 
-def _for_method(subject: Subject) -> Iterator[Need]:
+def _for_method(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patches that the method needs, except those that the models' layers make unnecessary."""
     for row in subject.facts.methods_named(subject.method) if subject.method else ():
         if row.hybrid_manager in ("any", subject.hybrid_manager):
@@ -208,68 +208,68 @@ def _for_method(subject: Subject) -> Iterator[Need]:
                 elif name == _WINDOWS:
                     yield from _for_windows(subject)
                 else:
-                    yield Need(patch=name, message=_symptom(subject, name), certain=True)
+                    yield NeededPatch(patch=name, message=_symptom(subject, name), certain=True)
 
 
-def _for_sharing(subject: Subject) -> Iterator[Need]:
+def _for_sharing(subject: Subject) -> Iterator[NeededPatch]:
     shares = (subject.shares_kv("draft"), subject.shares_kv("target"))
     if any(shares) or None in shares:
-        yield Need(patch=_SHARING, message=_symptom(subject, _SHARING), certain=any(shares))
+        yield NeededPatch(patch=_SHARING, message=_symptom(subject, _SHARING), certain=any(shares))
 
 
-def _for_windows(subject: Subject) -> Iterator[Need]:
+def _for_windows(subject: Subject) -> Iterator[NeededPatch]:
     windows = (subject.windows("target"), subject.windows("draft"))
     known = None not in windows
     if not known or len(frozenset().union(*(window or () for window in windows))) > 1:
-        yield Need(patch=_WINDOWS, message=_symptom(subject, _WINDOWS), certain=known)
+        yield NeededPatch(patch=_WINDOWS, message=_symptom(subject, _WINDOWS), certain=known)
 
 
-def _for_sharing_alone(subject: Subject) -> Iterator[Need]:
+def _for_sharing_alone(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patch that E2B and E4B need even without a draft."""
     if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
-        yield Need(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
+        yield NeededPatch(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
 
 
-def _for_scale(subject: Subject) -> Iterator[Need]:
+def _for_scale(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patch for a DFlash head trained on scaled embeddings: one that is not in speculators' format."""
     if subject.method != "dflash" or not subject.runs(">=0.26"):
         return
     head = subject.draft
     by_speculators = "speculators_model_type" in head.config if head else "speculator" in subject.name("draft").lower()
     if not by_speculators:
-        yield Need(patch=_SCALE, message=_symptom(subject, _SCALE), certain=head is not None, fatal=False)
+        yield NeededPatch(patch=_SCALE, message=_symptom(subject, _SCALE), certain=head is not None, fatal=False)
 
 
-def _for_text_only(subject: Subject) -> Iterator[Need]:
+def _for_text_only(subject: Subject) -> Iterator[NeededPatch]:
     spec = subject.profile.speculative
     drafts = spec is not None and (subject.method == "draft_model" or bool(spec.parallel_drafting))
     if drafts and subject.runner == "v1" and subject.takes_images is not False:
-        yield Need(patch=_TEXT_ONLY, message=_symptom(subject, _TEXT_ONLY), certain=subject.takes_images is True)
+        yield NeededPatch(patch=_TEXT_ONLY, message=_symptom(subject, _TEXT_ONLY), certain=subject.takes_images is True)
 
 
-def _for_embeddings(subject: Subject) -> Iterator[Need]:
+def _for_embeddings(subject: Subject) -> Iterator[NeededPatch]:
     if subject.method == "mtp" and subject.runner == "v1" and subject.runs(">=0.25,<0.27"):
-        yield Need(patch=_EMBEDDINGS, message=_symptom(subject, _EMBEDDINGS), certain=True)
+        yield NeededPatch(patch=_EMBEDDINGS, message=_symptom(subject, _EMBEDDINGS), certain=True)
 
 
-def _for_thoughts(subject: Subject) -> Iterator[Need]:
+def _for_thoughts(subject: Subject) -> Iterator[NeededPatch]:
     if subject.value("--reasoning-parser") == "gemma4" and subject.runs("<0.19.1"):
-        yield Need(patch=_THOUGHTS, message=_symptom(subject, _THOUGHTS), certain=True, fatal=False)
+        yield NeededPatch(patch=_THOUGHTS, message=_symptom(subject, _THOUGHTS), certain=True, fatal=False)
 
 
-def _for_awq(subject: Subject) -> Iterator[Need]:
+def _for_awq(subject: Subject) -> Iterator[NeededPatch]:
     for role in ("target", "draft"):
         checkpoint = subject.checkpoint(role)
         quantization = checkpoint.quantization if checkpoint else None
         if quantization and quantization.algorithm == "NVFP4_AWQ":
-            yield Need(patch=_AWQ, message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
+            yield NeededPatch(patch=_AWQ, message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
 
 
-def _for_sampling(subject: Subject) -> Iterator[Need]:
+def _for_sampling(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patches without which a CPU drafts for greedy requests alone; up to 0.19 it drafts for none."""
     if subject.method and not subject.machine.gpus and subject.runs(">=0.20"):
         for name in _ON_CPUS:
-            yield Need(patch=name, message=_symptom(subject, name), certain=True, fatal=False)
+            yield NeededPatch(patch=name, message=_symptom(subject, name), certain=True, fatal=False)
 
 
 def _symptom(subject: Subject, name: str) -> str:

@@ -33,11 +33,11 @@ NONE: Final = "none"
 """The text for a missing fact."""
 
 
-class _Part(BaseModel):
+class _LockedPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class LockedImage(_Part):
+class LockedImage(_LockedPart):
     """The docker engine's image."""
 
     name: Image
@@ -53,7 +53,7 @@ class LockedImage(_Part):
         return f"{self.name.partition('@')[0]}@{self.digest}" if self.digest else self.id
 
 
-class LockedModel(_Part):
+class LockedModel(_LockedPart):
     """Target or draft."""
 
     model: ModelRef
@@ -65,7 +65,7 @@ class LockedModel(_Part):
     """For a folder: see gemmaspec.models.download."""
 
 
-class Versions(_Part):
+class Versions(_LockedPart):
     """The versions in the image or in the runtime."""
 
     vllm: Text
@@ -73,7 +73,7 @@ class Versions(_Part):
     transformers: Text
 
 
-class Lock(_Part):
+class Lock(_LockedPart):
     """The pinned facts of one profile's stack on one engine."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1

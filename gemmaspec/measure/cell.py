@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gemmaspec.bench.cells import Cell
 from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt
-from gemmaspec.bench.samples import Measured, RequestSample, SampleGroup
+from gemmaspec.bench.samples import MeasuredCell, RequestSample, SampleGroup
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.live.sample import Counters
@@ -129,7 +129,7 @@ class Asking:
 
 def measure_cell(
     asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, drafts: bool, apart: bool = False
-) -> Measured:
+) -> MeasuredCell:
     """Measure a cell. `prompts` are sent in order, one request each.
 
     `apart`: each prompt is computed once, which times its first token; answers are timed from the cache after that,
@@ -154,7 +154,7 @@ def measure_cell(
         offset += load.wall
     if drafts and not any(group.drafts for _, _, group, _ in parts):
         raise Broken("the server should speculate but counted no draft in a whole cell")
-    return Measured(
+    return MeasuredCell(
         samples=tuple(samples),
         groups=tuple(group for _, _, group, _ in parts),
         wall=offset,

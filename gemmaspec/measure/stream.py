@@ -22,7 +22,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar
 
-from gemmaspec.engine.http import Chat
+from gemmaspec.engine.http import ChatClient
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, UsageError
 from gemmaspec.live.sample import Counters, Sample
@@ -62,7 +62,7 @@ class Stream:
     """vLLM's own metrics of the request, if it sends them (--per-request-spec-decode-metrics, 0.30.0+)."""
 
 
-def streamed(chat: Chat, body: bytes, *, origin: float, timeout_s: float) -> Stream:
+def streamed(chat: ChatClient, body: bytes, *, origin: float, timeout_s: float) -> Stream:
     """Send a request and read its stream to the end, which may take `timeout_s` from one event to the next.
 
     `origin` is the run's zero on time.perf_counter. Raises Broken if the server fails, UsageError if it rejects the
@@ -221,7 +221,7 @@ def run_load(
 
     Raises Broken or UsageError of the first failed request and aborts the others. Ctrl-C aborts all.
     """
-    chat, origin = Chat(base_url, api_key), time.perf_counter()
+    chat, origin = ChatClient(base_url, api_key), time.perf_counter()
 
     def send(body: bytes) -> tuple[int, Stream]:
         return threading.get_ident(), streamed(chat, body, origin=origin, timeout_s=timeout_s)
@@ -312,7 +312,7 @@ def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask
     Returns an answer for each, in their order; a fault is part of the answer. Raises UsageError when the server
     refuses the API key.
     """
-    chat, until = Chat(asking.server.base_url, asking.api_key), time.monotonic() + asking.run_s
+    chat, until = ChatClient(asking.server.base_url, asking.api_key), time.monotonic() + asking.run_s
     telling = threading.Lock()
 
     def put(ask: Ask) -> ChatAnswer:
@@ -330,7 +330,7 @@ def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask
     return [answer_of[place] for place in range(len(asks))]
 
 
-def _answer(chat: Chat, asking: ChatAsking, ask: Ask, left: float) -> ChatAnswer:
+def _answer(chat: ChatClient, asking: ChatAsking, ask: Ask, left: float) -> ChatAnswer:
     """Ask, and add what the server drafted for this one request; nothing is added where other requests ran."""
     server, key = asking.server, asking.api_key
     before = None

@@ -98,7 +98,7 @@ Speed = str | Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class RunsOn:
     """One way in which a server may come to run: a release, on a family of GPUs."""
 
     vllm: str
@@ -112,7 +112,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choices:
     """What a plan takes."""
 
     taken: Mapping[str, tuple[launcher.Measured, ...]] = field(default_factory=dict)
@@ -121,17 +121,17 @@ class Choice:
     """Why each other speed patch is not taken."""
 
 
-def choose(speed: Speed, settings: Sequence[Setting], patches: Mapping[str, Patch], *, why_none: str = "") -> Choice:
+def choose(speed: Speed, settings: Sequence[RunsOn], patches: Mapping[str, Patch], *, why_none: str = "") -> Choices:
     """Return the speed patches of a profile. `settings` are all ways in which its server may run.
 
     `why_none` says why there are none. Raise PatchError for a list with an unknown patch or one of a defect.
     """
     if speed == "off":
-        return Choice()
+        return Choices()
     if not isinstance(speed, str):
         for name in speed:
             _check_named(name, patches)
-        return Choice(taken=dict.fromkeys(speed, ()))
+        return Choices(taken=dict.fromkeys(speed, ()))
     rows: dict[str, tuple[launcher.Measured, ...]] = {}
     left_out: dict[str, str] = {}
     for patch in speed_patches(patches):
@@ -145,7 +145,7 @@ def choose(speed: Speed, settings: Sequence[Setting], patches: Mapping[str, Patc
 
 def _in_order(
     rows: Mapping[str, tuple[launcher.Measured, ...]], left_out: dict[str, str], patches: Mapping[str, Patch]
-) -> Choice:
+) -> Choices:
     """Return a choice in which every patch comes after the speed patches that it needs."""
     taken: dict[str, tuple[launcher.Measured, ...]] = {}
     waiting = list(rows)
@@ -156,7 +156,7 @@ def _in_order(
             break
         taken |= {id_: rows[id_] for id_ in ready}
         waiting = [id_ for id_ in waiting if id_ not in taken]
-    return Choice(taken=taken, left_out=left_out)
+    return Choices(taken=taken, left_out=left_out)
 
 
 def _lacks(patch: Patch, taken: Mapping[str, object], patches: Mapping[str, Patch]) -> str:
@@ -183,7 +183,7 @@ def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
             yield patch
 
 
-def is_shown(patch: Patch, setting: Setting) -> bool:
+def is_shown(patch: Patch, setting: RunsOn) -> bool:
     """Return whether a patch was shown to pay there, with cells of this very release."""
     claims = [claim for claim in patch.text.pays if all(inside(claim, setting) for *_, inside in _PARTS)]
     pairs = [
@@ -203,7 +203,7 @@ def _release(vllm: str) -> tuple[int, ...]:
     return launcher.release_key(number[0]) if number else ()
 
 
-def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
+def why_not(patch: Patch, settings: Sequence[RunsOn]) -> str:
     """Return what the evidence of a patch does not cover."""
     claims, left = patch.text.pays, list(settings)
     if not claims:
@@ -220,7 +220,7 @@ def why_not(patch: Patch, settings: Sequence[Setting]) -> str:
     return "it was measured with other combinations of GPU, vLLM, method and attention backend"
 
 
-_Part = tuple[str, str, Callable[[Setting], str], Callable[[Claim, Setting], bool]]
+_Part = tuple[str, str, Callable[[RunsOn], str], Callable[[Claim, RunsOn], bool]]
 _PARTS: Final[tuple[_Part, ...]] = (
     (
         "GPUs of the family",

@@ -125,7 +125,7 @@ class FileVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class PatchVerdict:
     """One patch on one tree; `state` is one of the launcher's states, `detail` is about the whole patch."""
 
     patch: str
@@ -181,15 +181,15 @@ def needed_paths(patches: Iterable[launcher.Patch]) -> frozenset[str]:
     return frozenset(paths)
 
 
-def decide(patches: tuple[launcher.Patch, ...], version: str, read: launcher.Read) -> tuple[Verdict, ...]:
+def decide(patches: tuple[launcher.Patch, ...], version: str, read: launcher.Read) -> tuple[PatchVerdict, ...]:
     """Return the verdicts on patches that are applied one after the other, as a start applies them."""
     plan = launcher.Plan(1, "", "", (), patches, "")
     results, _ = launcher.decide_plan(plan, version, read)
     return tuple(_verdict(result) for result in results)
 
 
-def _verdict(result: launcher.PatchResult) -> Verdict:
-    return Verdict(
+def _verdict(result: launcher.PatchResult) -> PatchVerdict:
+    return PatchVerdict(
         patch=result.patch.id,
         state=result.state,
         variant=result.variant,

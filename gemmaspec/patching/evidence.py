@@ -75,7 +75,7 @@ class Claim(Written):
     """The length of a prompt from which it pays; shorter ones may be slower."""
 
 
-class Cell(Row):
+class EvidenceRow(Row):
     """A row that can be compared with another: what a pair shares must be there."""
 
     step_ms: Seconds
@@ -93,7 +93,7 @@ class Cell(Row):
         return (*cell, *server, others)
 
 
-class Run(BaseModel):
+class EvidenceRun(BaseModel):
     """Cells of one machine on one day."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -112,7 +112,7 @@ class Run(BaseModel):
     """What was set by hand, as `--set` has it."""
     same: dict[str, Any] = Field(default_factory=dict)
     """What all rows share."""
-    rows: tuple[Cell, ...] = Field(min_length=1)
+    rows: tuple[EvidenceRow, ...] = Field(min_length=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -130,16 +130,16 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, populate_by_name=True)
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
-    runs: tuple[Run, ...] = Field(min_length=1)
+    runs: tuple[EvidenceRun, ...] = Field(min_length=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """One cell with and without a patch, in the same run."""
 
-    run: Run
-    without: Cell
-    having: Cell
+    run: EvidenceRun
+    without: EvidenceRow
+    having: EvidenceRow
 
     @property
     def step_gain(self) -> float:
@@ -164,7 +164,7 @@ def family_of(capability: str | None) -> str | None:
     return next((name for name, members in FAMILIES.items() if capability in members), None)
 
 
-def read_evidence(folder: Path) -> tuple[Run, ...]:
+def read_evidence(folder: Path) -> tuple[EvidenceRun, ...]:
     """Return the measured runs of a patch; none if it has no evidence. Raise PatchError for an invalid file."""
     file = folder / EVIDENCE_FILE
     if not file.is_file():
@@ -198,7 +198,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _check_runs(runs: Sequence[Run]) -> None:
+def _check_runs(runs: Sequence[EvidenceRun]) -> None:
     """Raise ValueError for a day that does not exist or has not come, and for a GPU that has another capability."""
     for index, run in enumerate(runs):
         try:
@@ -212,18 +212,18 @@ def _check_runs(runs: Sequence[Run]) -> None:
             raise ValueError(f"runs.{index}: {run.gpu} does not have the compute capability {run.capability}")
 
 
-def pairs_of(patch: str, runs: Sequence[Run]) -> tuple[Pair, ...]:
+def pairs_of(patch: str, runs: Sequence[EvidenceRun]) -> tuple[Pair, ...]:
     """Return every pair of cells; of cells that a run measured several times, the one in the middle."""
     paired = []
     for run in runs:
-        sides: dict[tuple[Any, ...], tuple[list[Cell], list[Cell]]] = {}
+        sides: dict[tuple[Any, ...], tuple[list[EvidenceRow], list[EvidenceRow]]] = {}
         for row in run.rows:
             sides.setdefault(row.but(patch), ([], []))[patch in row.patches].append(row)
         paired += [Pair(run=run, without=_middle(a), having=_middle(b)) for a, b in sides.values() if a and b]
     return tuple(paired)
 
 
-def _middle(rows: Sequence[Cell]) -> Cell:
+def _middle(rows: Sequence[EvidenceRow]) -> EvidenceRow:
     middle = statistics.median_low([row.step_ms for row in rows])
     return next(row for row in rows if row.step_ms == middle)
 
@@ -241,7 +241,7 @@ def supporting(claim: Claim, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     )
 
 
-def findings(patch: str, ranges: Sequence[str], claims: Sequence[Claim], runs: Sequence[Run]) -> Iterator[str]:
+def findings(patch: str, ranges: Sequence[str], claims: Sequence[Claim], runs: Sequence[EvidenceRun]) -> Iterator[str]:
     """Yield what is wrong with the evidence of a speed patch; `ranges` are the releases that it is written for."""
     if claims and not runs:
         yield f"{EVIDENCE_FILE} is missing, so nothing shows that the patch pays; measure it, or remove pays"

@@ -129,7 +129,7 @@ class Patch:
     folder: Path
     text: PatchText
     variants: tuple[Variant, ...]
-    evidence: tuple[evidence.Run, ...] = ()
+    evidence: tuple[evidence.EvidenceRun, ...] = ()
     """Measured cells of a speed patch."""
 
     @property
@@ -257,7 +257,7 @@ def compile_rule(rule: SupersededRule) -> launcher.Rule:
     return launcher.Rule(**rule.model_dump())
 
 
-def _speed_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iterator[str]:
+def _speed_findings(text: PatchText, measured: tuple[evidence.EvidenceRun, ...]) -> Iterator[str]:
     """Yield errors of what a speed patch claims: it is bounded, within its own ranges, and measured."""
     ranges = [variant.versions for variant in text.variants]
     bounds = [_RANGE.fullmatch(versions) for versions in ranges]
@@ -283,7 +283,7 @@ def _speed_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iter
     yield from evidence.findings(text.id, ranges, text.pays, measured)
 
 
-def _defect_findings(text: PatchText, measured: tuple[evidence.Run, ...]) -> Iterator[str]:
+def _defect_findings(text: PatchText, measured: tuple[evidence.EvidenceRun, ...]) -> Iterator[str]:
     for key in ("pays", "dropped_in", "leaves_alone"):
         if getattr(text, key):
             yield f"{key}: belongs to a patch with purpose: speed"

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from gemmaspec import data
 from gemmaspec.predict.envelope import curve
-from gemmaspec.predict.predict import ANSWER, Asked, Predicted
+from gemmaspec.predict.predict import ANSWER, Cells, Predicted
 from gemmaspec.predict.steps import PARALLEL, StepTime
 from gemmaspec.rows import NONE, Setting
 
@@ -107,7 +107,7 @@ class Roofline:
     weights: tuple[Weights, Weights]
     """The format of the target's weights, and of the draft's."""
 
-    def predict(self, asked: Asked) -> tuple[Predicted, ...]:
+    def predict(self, asked: Cells) -> tuple[Predicted, ...]:
         """Return every requested cell."""
         return tuple(
             self._cell(k, batch, context, asked)
@@ -117,7 +117,7 @@ class Roofline:
             if k == 0 or self.method != NONE
         )
 
-    def _cell(self, k: int, batch: int, context: int, asked: Asked) -> Predicted:
+    def _cell(self, k: int, batch: int, context: int, asked: Cells) -> Predicted:
         target, draft = self.read(context, batch, k + 1)
         passes = min(k, 1) if self.method in PARALLEL else k
         return Predicted(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemmaspec.predict.envelope import Curve, Prompts, curve
-from gemmaspec.predict.steps import NOISE, Cell, Steps, StepTime, Timed, server_of
+from gemmaspec.predict.steps import NOISE, StepAt, Steps, StepTime, Timed, server_of
 from gemmaspec.rows import NONE, Row, Setting, setting_json
 
 QUANTILE: Final = 1.645
@@ -21,7 +21,7 @@ ANSWER: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Cells:
     """The cells to predict."""
 
     ks: tuple[int, ...]
@@ -102,7 +102,7 @@ class Predicted:
         return tokens / self.curve.tokens_per_step * self.step.seconds
 
 
-def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
+def predict(rows: Sequence[Row], asked: Cells) -> tuple[Predicted, ...]:
     """Return every requested cell in each measured setting. Settings and methods are predicted separately.
 
     Rows without speculation belong to every method of their setting, because a draft adds to their step. Rows with
@@ -117,7 +117,7 @@ def predict(rows: Sequence[Row], asked: Asked) -> tuple[Predicted, ...]:
     return tuple(row for each in settings if each.apart not in bare for row in _of_setting(rows, each, asked))
 
 
-def _compiled(settings: Sequence[Setting], asked: Asked) -> Setting:
+def _compiled(settings: Sequence[Setting], asked: Cells) -> Setting:
     """Return the setting that is predicted from rows of settings that explain each other."""
     if asked.compile is not None:
         wanted = replace(settings[0], compile=asked.compile)
@@ -155,7 +155,7 @@ def baseline_of(row: Predicted, rows: Iterable[Predicted]) -> Predicted | None:
     return None
 
 
-def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator[Predicted]:
+def _of_setting(rows: Sequence[Row], setting: Setting, asked: Cells) -> Iterator[Predicted]:
     same = [row for row in rows if row.setting.apart == setting.apart] + _lent(rows, setting, asked)
     methods = list(dict.fromkeys(str(row.method) for row in same if row.k)) or [asked.method or ""]
     known = {(row.method, row.k, row.concurrency, row.context) for row in same if row.setting.graphs == setting.graphs}
@@ -163,7 +163,7 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
     answers = [row.answer_tokens for row in same if row.answer_tokens]
     answer = asked.answer_tokens or round(statistics.median(answers) if answers else ANSWER)
 
-    def row_of(method: str, cell: Cell, step: StepTime) -> Predicted:
+    def row_of(method: str, cell: StepAt, step: StepTime) -> Predicted:
         drafted = _of(same, method) if asked.with_curves else []
         drawn = curve(drafted, k=cell.k, context=cell.context, known=asked.conditional)
         return Predicted(
@@ -183,7 +183,7 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Asked) -> Iterator
     for context in asked.contexts or sorted({row.context for row in same}):
         fits = timed.fits(methods, context)
         drafting = {method: fit for method, fit in fits.items() if method not in (NONE, "")}
-        for cell in (Cell(k, b, context) for b in asked.concurrencies for k in asked.ks):
+        for cell in (StepAt(k, b, context) for b in asked.concurrencies for k in asked.ks):
             if cell.k == 0:
                 yield row_of(NONE, cell, timed.step(_surest(fits.values(), cell)))
             else:
@@ -218,15 +218,15 @@ class _Timing:
 
 def _timed(row: Row, prompts: Prompts, by: Factor) -> Timed:
     seconds, noisier = prompts.decoding(row)
-    return Timed(Cell(row.k, row.concurrency, row.context), seconds * by.value, 1 / noisier**2)
+    return Timed(StepAt(row.k, row.concurrency, row.context), seconds * by.value, 1 / noisier**2)
 
 
-def _alone(setting: Setting, asked: Asked) -> Setting:
+def _alone(setting: Setting, asked: Cells) -> Setting:
     """Return the setting of the same server without speculation."""
     return replace(setting, patches=tuple(patch for patch in setting.patches or () if patch not in asked.idle_alone))
 
 
-def _lent(rows: Sequence[Row], setting: Setting, asked: Asked) -> list[Row]:
+def _lent(rows: Sequence[Row], setting: Setting, asked: Cells) -> list[Row]:
     """Return rows without speculation for a setting that has none: those of the same patches that act there."""
     base, apart = _alone(setting, asked).apart, setting.apart
     if base == apart or setting.patches is None or any(row.k == 0 and row.setting.apart == apart for row in rows):
@@ -234,7 +234,7 @@ def _lent(rows: Sequence[Row], setting: Setting, asked: Asked) -> list[Row]:
     return [row for row in rows if row.k == 0 and row.setting.apart == base]
 
 
-def _surest(fits: Iterable[Steps], cell: Cell) -> StepTime:
+def _surest(fits: Iterable[Steps], cell: StepAt) -> StepTime:
     """Return the step of the most certain fit; rows with a draft also show how a step grows with its tokens."""
     return min((fit.at(cell) for fit in fits), key=lambda estimate: estimate.deviation)
 

@@ -47,7 +47,7 @@ _FREE: Final = frozenset({"ngram", "suffix"})
 
 
 @dataclass(frozen=True)
-class Cell:
+class StepAt:
     """A cell whose step time was measured or requested."""
 
     k: int
@@ -64,14 +64,14 @@ class Cell:
 class Timed:
     """A measured step."""
 
-    cell: Cell
+    cell: StepAt
     seconds: float
     repeats: float = 1
     """How many measurements of usual noise it is worth."""
 
 
 @dataclass(frozen=True)
-class Server:
+class StepServer:
     """What of a server decides how its steps grow, without a measurement."""
 
     split: int = 0
@@ -82,7 +82,7 @@ class Server:
     """max_num_seqs, where the list of graphs ends."""
 
 
-def server_of(setting: Setting, sequences: int | None = None) -> Server:
+def server_of(setting: Setting, sequences: int | None = None) -> StepServer:
     """Return what a setting says of it.
 
     triton-verify-split-kv and 0.33.0 split the cache for two requests of a 31B at once, and triton-group-geometry for
@@ -94,7 +94,7 @@ def server_of(setting: Setting, sequences: int | None = None) -> Server:
     split = 10 if split and "triton-group-geometry" in patches else split
     if setting.backend not in (None, "TRITON_ATTN"):
         split = _ALL
-    return Server(split=split, padded=numbers >= (0, 31), sequences=sequences)
+    return StepServer(split=split, padded=numbers >= (0, 31), sequences=sequences)
 
 
 _ALL: Final = 1_000_000
@@ -109,7 +109,7 @@ class StepTime:
     """Relative standard deviation."""
 
 
-_USUAL: Final = Server()
+_USUAL: Final = StepServer()
 
 
 class Steps:
@@ -118,7 +118,7 @@ class Steps:
     `measured` has its cells and those without speculation. Cells of other lengths count less, the further the less.
     """
 
-    def __init__(self, method: str, measured: Sequence[Timed], *, context: int, server: Server = _USUAL) -> None:
+    def __init__(self, method: str, measured: Sequence[Timed], *, context: int, server: StepServer = _USUAL) -> None:
         if not measured:
             raise ValueError("nothing was measured")
         merged = _merged(measured)[:MAX_CELLS]
@@ -129,7 +129,7 @@ class Steps:
         self._left = left
         self._fits = [(fit, weight / sum(weights)) for fit, weight in zip(fits, weights, strict=True)]
 
-    def at(self, cell: Cell) -> StepTime:
+    def at(self, cell: StepAt) -> StepTime:
         """Return the step of a cell: the weighted mean over the hypotheses."""
         near, spread = self._left.near(cell)
         estimates = [(*fit.at(cell, near), weight) for fit, weight in self._fits]
@@ -138,7 +138,7 @@ class Steps:
         return StepTime(mean, math.sqrt(variance / mean**2 + spread))
 
 
-def graph_tokens(cell: Cell, server: Server) -> int:
+def graph_tokens(cell: StepAt, server: StepServer) -> int:
     """Return the tokens of the CUDA graph that a step of decoding runs in.
 
     vllm/config/vllm.py `_set_cudagraph_sizes`: up to 0.30 lists of 1, 2, 4, multiples of 8, and of 16 above 256 tokens;
@@ -174,7 +174,7 @@ class _Growth:
 
     name: str
     prior: float
-    of: Callable[[Cell, Server], float]
+    of: Callable[[StepAt, StepServer], float]
 
 
 _GROWTHS: Final = (
@@ -194,9 +194,9 @@ class _Equation:
 
     method: str
     growth: _Growth
-    server: Server
+    server: StepServer
 
-    def terms(self, cell: Cell) -> list[_Term]:
+    def terms(self, cell: StepAt) -> list[_Term]:
         k, b = cell.k, cell.batch
         speculates = 1.0 if k else 0.0
         thousands = cell.context / 1000
@@ -238,7 +238,7 @@ class _Leftover:
         """Return the weight of each measured cell, given its residual."""
         return self._system.solve(left)
 
-    def near(self, cell: Cell) -> tuple[list[float], float]:
+    def near(self, cell: StepAt) -> tuple[list[float], float]:
         """Return a cell's correlation with each measured one, and its remaining variance."""
         near = [MISFIT**2 * _nearness(cell, other) for other in self._cells]
         half = self._system.half(near)
@@ -255,7 +255,7 @@ class _Fit:
         over = [timed.seconds / self._unit / self._equation(timed.cell)[0] - 1 for timed in measured]
         self._handed_on = left.weights(over)
 
-    def at(self, cell: Cell, near: Sequence[float]) -> tuple[float, float]:
+    def at(self, cell: StepAt, near: Sequence[float]) -> tuple[float, float]:
         """Return the step of a cell in seconds, and the relative deviation of the equation there."""
         level, variance = self._equation(cell)
         over = min(max(dot(near, self._handed_on), -LARGEST), LARGEST)
@@ -278,21 +278,21 @@ class _Fit:
         self.evidence = math.log(self._growth.prior) - dot(off, weights) / 2 - system.log_determinant / 2
         """The log probability of the measured steps, including the hypothesis's prior."""
 
-    def _equation(self, cell: Cell) -> tuple[float, float]:
+    def _equation(self, cell: StepAt) -> tuple[float, float]:
         """Return its value in units, at least a third of the shortest step, and its variance."""
         weighed = self._weighed(cell)
         mean = self._prior(cell) + dot(weighed, self._coefficients)
         known = dot(weighed, [dot(row, weighed) for row in self._known])
         return max(mean, 1 / 3), max(dot(weighed, weighed) - known, 0.0)
 
-    def _prior(self, cell: Cell) -> float:
+    def _prior(self, cell: StepAt) -> float:
         return sum(value * mean for value, mean, _ in self._terms(cell))
 
-    def _weighed(self, cell: Cell) -> list[float]:
+    def _weighed(self, cell: StepAt) -> list[float]:
         return [value * spread for value, _, spread in self._terms(cell)]
 
 
-def _nearness(a: Cell, b: Cell) -> float:
+def _nearness(a: StepAt, b: StepAt) -> float:
     """Return the correlation of the residuals of two cells, from 0 to 1."""
     apart = (
         (math.log2(a.batch / b.batch) / 1.5) ** 2
@@ -309,7 +309,7 @@ def _lengths_apart(context: int, other: int) -> float:
 
 def _merged(measured: Sequence[Timed]) -> list[Timed]:
     """Return repeated cells as one, by their geometric mean."""
-    logs: dict[Cell, list[tuple[float, float]]] = defaultdict(list)
+    logs: dict[StepAt, list[tuple[float, float]]] = defaultdict(list)
     for timed in measured:
         logs[timed.cell].append((math.log(timed.seconds), timed.repeats))
     merged = []

@@ -17,7 +17,7 @@ from gemmaspec.index.cache_folder import cache_dir, keep, kept
 from gemmaspec.patching.decide import chain
 from gemmaspec.patching.patch import Patch
 from gemmaspec.proof.environment import prove_python
-from gemmaspec.proof.prove import PROBE, RUNNER, Observed, Probes, Proof, judge
+from gemmaspec.proof.prove import PROBE, RUNNER, ProbeResult, Probes, Proof, judge
 from gemmaspec.trees.tree import package_in
 
 
@@ -35,24 +35,24 @@ class Behaviour:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def of(self, patch: Patch, folder: Path) -> Observed:
+    def of(self, patch: Patch, folder: Path) -> ProbeResult:
         """Return what the patch's probe sees in the vllm/ of a folder. Raise EnvironmentMissing without one."""
         probe, package = patch.folder / PROBE, package_in(folder)
         if not probe.is_file():
-            return Observed(state="failed", seen=f"{patch.id} has no {PROBE}")
+            return ProbeResult(state="failed", seen=f"{patch.id} has no {PROBE}")
         interpreter = prove_python(progress=self._progress)
         sources = [*sorted(patch.folder.glob("*.py")), RUNNER]
         rows = [str(interpreter), *(launcher.sha256(file.read_bytes()) for file in sources), *_digests(package)]
         file = cache_dir() / "behaviour" / f"{launcher.sha256(json.dumps(rows).encode())}.json"
         with contextlib.suppress(ValueError, TypeError):
-            return Observed(**json.loads(kept(file) or b""))
+            return ProbeResult(**json.loads(kept(file) or b""))
         self._progress(f"running the probe of {patch.id} on {folder}")
         seen = self._run(interpreter, patch.id, probe, package)
         if seen.state != "failed":
             keep(file, json.dumps({"state": seen.state, "seen": seen.seen}).encode())
         return seen
 
-    def _run(self, interpreter: Path, id_: str, probe: Path, package: Path) -> Observed:
+    def _run(self, interpreter: Path, id_: str, probe: Path, package: Path) -> ProbeResult:
         self._probes = self._probes or self._stack.enter_context(Probes(interpreter))
         with alone(package) as place:
             return self._probes.run([place], {id_: probe})[id_]

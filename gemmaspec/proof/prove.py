@@ -41,7 +41,7 @@ folder; the probe finds the bug there, or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observed:
+class ProbeResult:
     """The result of a probe on one tree."""
 
     state: str
@@ -56,9 +56,9 @@ class Proof:
     release: str
     outcome: Outcome
     variant: str | None
-    stock: Observed | None
-    patched: Observed | None
-    numbers: Observed | None = None
+    stock: ProbeResult | None
+    patched: ProbeResult | None
+    numbers: ProbeResult | None = None
     """The kernels' results on both trees, compared; None for a patch without a probe of numbers."""
     detail: str = ""
 
@@ -83,7 +83,7 @@ class Probes:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, path: Sequence[Path], probes: Mapping[str, Path], **more: str) -> dict[str, Observed]:
+    def run(self, path: Sequence[Path], probes: Mapping[str, Path], **more: str) -> dict[str, ProbeResult]:
         """Run probes with these folders first on sys.path, so that they import vllm from there."""
         process = self._process or self._start()
         assert process.stdin
@@ -94,9 +94,9 @@ class Probes:
         process.stdin.flush()
         answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         ended = {"state": "failed", "seen": "the process that runs probes ended"}
-        return {name: Observed(**answer.get(name, ended)) for name in probes}
+        return {name: ProbeResult(**answer.get(name, ended)) for name in probes}
 
-    def compare(self, stock: Path, patched: Path, probes: Mapping[str, Path]) -> dict[str, Observed]:
+    def compare(self, stock: Path, patched: Path, probes: Mapping[str, Path]) -> dict[str, ProbeResult]:
         """Run probes of numbers on both trees and compare what they computed."""
         if not probes:
             return {}
@@ -195,9 +195,9 @@ def judge(
     patch: Patch,
     release: str,
     result: launcher.PatchResult,
-    stock: Observed | None,
-    patched: Observed | None,
-    numbers: Observed | None = None,
+    stock: ProbeResult | None,
+    patched: ProbeResult | None,
+    numbers: ProbeResult | None = None,
 ) -> Proof:
     """Return the proof that follows from the results on both trees; None for one that the probe did not run on."""
     outcome, detail = _outcome(patch, result, stock, patched)
@@ -216,7 +216,7 @@ def judge(
 
 
 def _outcome(
-    patch: Patch, result: launcher.PatchResult, stock: Observed | None, patched: Observed | None
+    patch: Patch, result: launcher.PatchResult, stock: ProbeResult | None, patched: ProbeResult | None
 ) -> tuple[Outcome, str]:
     if stock is None:
         return "unfit", f"the state of the patch is {result.state}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.engine.http import CHAT, Chat, NoAnswer, exchange
+from gemmaspec.engine.http import CHAT, ChatClient, NoAnswer, exchange
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.launcher.probe import (
@@ -193,7 +193,7 @@ class _Asking:
         """Return the answer to the question, or the fault that it ended in; `more` is added to the request."""
         messages = [{"role": "user", "content": QUESTION}]
         body = {"model": self.server.model, "messages": messages, "max_tokens": MAX_TOKENS, **more}
-        chat = Chat(self.server.base_url, self.key)
+        chat = ChatClient(self.server.base_url, self.key)
         return chat.answer(json.dumps(body).encode(), timeout_s=self.ends - time.monotonic())
 
     def whole(self, reply: ChatAnswer) -> ChatAnswer:

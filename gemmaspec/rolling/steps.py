@@ -52,7 +52,7 @@ class Roll:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class RollEvent:
     """A step that was carried out, and how it ended."""
 
     step: Step
@@ -82,7 +82,7 @@ def steps(roll: Roll) -> tuple[Step, ...]:
     return tuple(_steps(roll))
 
 
-def next_step(roll: Roll, events: Sequence[Event]) -> Step | End:
+def next_step(roll: Roll, events: Sequence[RollEvent]) -> Step | End:
     """Return what comes after these events. The first failure ends the change, after its own cleanup."""
     planned = steps(roll)
     for index, event in enumerate(events):
@@ -123,13 +123,13 @@ _REPLACING: tuple[Action, ...] = ("remove", "drain", "replace", "add")
 _ENDING: tuple[Action, ...] = ("remove", "drain", "stop")
 
 
-def _cleanup(failed: Event) -> tuple[Step, ...]:
+def _cleanup(failed: RollEvent) -> tuple[Step, ...]:
     """Return what is done after a failed step: a replica that still serves goes back into the router."""
     serves = failed.step.action in ("remove", "drain") or failed.outcome == "back"
     return (Step(action="add", replica=failed.step.replica),) if serves else ()
 
 
-def _end(roll: Roll, events: Sequence[Event], *, failed: Event | None) -> End:
+def _end(roll: Roll, events: Sequence[RollEvent], *, failed: RollEvent | None) -> End:
     done = [event.step for event in events if event.outcome == "done"]
     changed = tuple(step.replica for step in done if step.action in ("start", "replace"))
     stopped = {step.replica for step in done if step.action == "stop"}

@@ -203,7 +203,7 @@ _WAITING: Final = "waiting for another gemmaspec process that builds this runtim
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runtime:
+class ManagedRuntime:
     """The facts about a runtime that are known without running it."""
 
     path: Path
@@ -221,12 +221,12 @@ def runtime_dir(spec: RuntimeSpec) -> Path:
     return (state_dir() / "runtimes").resolve() / spec.key
 
 
-def describe(spec: RuntimeSpec) -> Runtime:
+def describe(spec: RuntimeSpec) -> ManagedRuntime:
     """Return the runtime for `spec`. A folder without its marker or its Python is not complete."""
     path = runtime_dir(spec)
     interpreter = path / "bin" / "python"
     facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
-    return Runtime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
+    return ManagedRuntime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
 
 
 def needed_bytes(spec: RuntimeSpec) -> int:

@@ -43,7 +43,7 @@ class _Deadline:
         return left
 
 
-class _Reader(io.RawIOBase):
+class _AnswerReader(io.RawIOBase):
     """What arrives on a socket until a deadline."""
 
     def __init__(self, sock: socket.socket, deadline: _Deadline) -> None:
@@ -71,7 +71,7 @@ class _Bounded:
     def makefile(self, mode: str) -> io.BufferedReader:
         """Return what arrives."""
         assert mode == "rb"
-        return io.BufferedReader(_Reader(self._sock, self._deadline))
+        return io.BufferedReader(_AnswerReader(self._sock, self._deadline))
 
     def close(self) -> None:
         """Do nothing: http.client closes before it has read everything."""

@@ -53,7 +53,7 @@ class Question:
 
 
 @dataclass(kw_only=True)
-class Known:
+class KnownOfServer:
     """What the looks at one server have shown."""
 
     faults: Faults = field(default_factory=Faults)

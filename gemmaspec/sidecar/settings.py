@@ -9,7 +9,7 @@ from gemmaspec.live.faults import Limits, Policy, limits_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class WatchSettings:
     """One server to watch. Nothing here is a secret."""
 
     stack: str
@@ -22,14 +22,14 @@ class Settings:
     webhook: str | None = None
 
 
-def settings_from(text: str) -> Settings:
+def settings_from(text: str) -> WatchSettings:
     """Return the settings in a file. Raises ValueError, KeyError, TypeError or AttributeError for any other."""
     document = json.loads(text)
     if document["schema"] != 1:
         raise ValueError("the settings have another schema")
     wish = dict(document["watch"])
     limits = limits_of(window_s=wish.pop("window_seconds"), hang_s=wish.pop("hang_seconds"))
-    return Settings(
+    return WatchSettings(
         stack=document["stack"],
         address=document["address"],
         model=document["model"],

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from gemmaspec.live.faults import Event, Faults, reaction
 from gemmaspec.sidecar.asking import NoReading, ask, post, read
-from gemmaspec.sidecar.known import Known
-from gemmaspec.sidecar.settings import Settings, settings_from
+from gemmaspec.sidecar.known import KnownOfServer
+from gemmaspec.sidecar.settings import WatchSettings, settings_from
 from gemmaspec.sidecar.telling import Telling
 from gemmaspec.webhooks import webhook
 
@@ -36,10 +36,10 @@ NO_PROCESS: Final = "gone (needs Docker, which gemmaspec watch on the host has)"
 
 
 @dataclass(kw_only=True)
-class Watcher(Known):
+class Watcher(KnownOfServer):
     """One server under watch."""
 
-    settings: Settings
+    settings: WatchSettings
     shared: Path = SHARED
     webhook: str | None = None
     key: str | None = None
@@ -127,7 +127,7 @@ def _replace(file: Path, document: Mapping[str, Any]) -> None:
     fresh.replace(file)
 
 
-def watcher(settings: Settings, environment: Mapping[str, str]) -> Watcher:
+def watcher(settings: WatchSettings, environment: Mapping[str, str]) -> Watcher:
     """Return the watch of a server. Raises ValueError for a webhook that nothing may be posted to."""
     address_line = environment.get(WEBHOOK)
     try:

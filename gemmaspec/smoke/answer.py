@@ -113,7 +113,7 @@ class ChatAnswer:
 
 
 @dataclass(kw_only=True)
-class _Part:
+class _StreamedCall:
     """A streamed tool call as far as it has come."""
 
     named: bool
@@ -134,7 +134,7 @@ class Collector:
     ended: bool = False
     """Whether the stream said that it is complete."""
     _waiting: bytes = b""
-    _calls: dict[int, _Part] = field(default_factory=dict)
+    _calls: dict[int, _StreamedCall] = field(default_factory=dict)
     _tokens: list[Token] = field(default_factory=list)
 
     def whole(self, body: bytes) -> None:
@@ -197,7 +197,7 @@ class Collector:
         function = call.get("function")
         function = function if isinstance(function, dict) else {}
         name = _text(function.get("name"))
-        part = self._calls.setdefault(index, _Part(named=bool(name and _text(call.get("id")))))
+        part = self._calls.setdefault(index, _StreamedCall(named=bool(name and _text(call.get("id")))))
         part.name = part.name or name
         part.arguments += _text(function.get("arguments"))
 

@@ -33,8 +33,8 @@ from gemmaspec.smoke.check import (
     Check,
     Judged,
     Need,
-    Offer,
     Received,
+    ServerOffer,
     failed,
     passed,
     shown,
@@ -49,13 +49,13 @@ _REQUIRED: Final = {
 }
 
 
-def _s5(offer: Offer) -> Sequence[Ask]:
+def _s5(offer: ServerOffer) -> Sequence[Ask]:
     body = under_schema("Describe Paris. Think in one sentence.", City, tokens=128, thinking=True)
     streamed = under_schema("Describe Rome. Think in one sentence.", City, tokens=128, thinking=True, stream=True)
     return [*twice("thought", body, offer), Ask(key="stream", body=streamed)]
 
 
-def _s9(offer: Offer) -> Sequence[Ask]:
+def _s9(offer: ServerOffer) -> Sequence[Ask]:
     plain = [
         Ask(key=name, body=under_schema(f"Describe {name}.", City, tokens=64, thinking=False, stream=number % 2 == 1))
         for number, name in enumerate(CITIES[: 3 * offer.together])
@@ -108,7 +108,7 @@ def _wrong(answer: ChatAnswer, schema: type[BaseModel]) -> str | None:
     return None if fits(schema, text) else f"does not fit the schema: {shown(text) or 'empty'}"
 
 
-def _s10(offer: Offer) -> Sequence[Ask]:
+def _s10(offer: ServerOffer) -> Sequence[Ask]:
     thinking = Need.THINKING not in offer.lacks
     body = under_schema("Describe five cities of Italy.", Cities, tokens=384, thinking=thinking, stream=True)
     return [Ask(key="cities", body=body)]
@@ -123,7 +123,7 @@ def _ends(received: Received) -> Judged:
     return _fit(received, Cities)
 
 
-def _s7(offer: Offer) -> Sequence[Ask]:
+def _s7(offer: ServerOffer) -> Sequence[Ask]:
     streams = [Ask(key=f"stream {n + 1}", body=two_calls(stream=True)) for n in range(12 * offer.together // 8 or 1)]
     alone = Ask(key="stream alone", body=two_calls(stream=True), alone=True)
     return [Ask(key="whole", body=two_calls(stream=False), alone=True), alone, *streams]
@@ -158,7 +158,7 @@ def _wrong_calls(answer: ChatAnswer, whole: ChatAnswer) -> str | None:
     return None
 
 
-def _s15(offer: Offer) -> Sequence[Ask]:
+def _s15(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     return [Ask(key="auto", body=chat("Hello.", tokens=8, tools=[WEATHER], tool_choice="auto"), alone=True)]
 
@@ -199,7 +199,7 @@ _BAND: Final = 0.25
 _NO_SUCH: Final = "gemmaspec-smoke-no-such-model"
 
 
-def _s13(offer: Offer) -> Sequence[Ask]:
+def _s13(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     content: list[dict[str, Any]] = [
         {"type": "image_url", "image_url": {"url": picture()}},
@@ -224,7 +224,7 @@ def _survives(received: Received) -> Judged:
     return passed("a request with an image is answered, and so is the next one")
 
 
-def _s14(offer: Offer) -> Sequence[Ask]:
+def _s14(offer: ServerOffer) -> Sequence[Ask]:
     """Return requests with parameters that vLLM refuses with a draft; it ignores min_p in a greedy request."""
     del offer
     return [
@@ -241,7 +241,7 @@ def _taken(received: Received) -> Judged:
     return passed("min_p and logit_bias are accepted")
 
 
-def _s16(offer: Offer) -> Sequence[Ask]:
+def _s16(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     return [
         Ask(key="served", body=chat("Say hello.", tokens=8), alone=True),
@@ -263,7 +263,7 @@ def _right_model(received: Received) -> Judged:
     return passed(f"{served.model} answers{f', vLLM {versions[0]}' if versions else ''}; another name is refused")
 
 
-def _s18(offer: Offer) -> Sequence[Ask]:
+def _s18(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     texts = ("Name the planets of the solar system.", "Write a Python function that adds two numbers.")
     return [Ask(key=f"text {n}", body=chat(text, tokens=48), alone=True) for n, text in enumerate(texts, 1)]
@@ -321,7 +321,7 @@ def chosen(*, only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:
     return tuple(check for check in CHECKS if (not only or check.id in only) and check.id not in skip)
 
 
-def budget_s(checks: Sequence[Check], offer: Offer, *, tokens_per_second: float = 30.0) -> float:
+def budget_s(checks: Sequence[Check], offer: ServerOffer, *, tokens_per_second: float = 30.0) -> float:
     """Return the seconds that the checks' answers take at most, each as long as its max_tokens.
 
     `tokens_per_second` is the speed of one request alone. Reading the prompts, some 17,000 tokens in all, comes on top.

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from gemmaspec.smoke.answer import ChatAnswer, Fault
-from gemmaspec.smoke.known_issues import KNOWN, Known
+from gemmaspec.smoke.known_issues import KNOWN, KnownIssue
 
 Word = Literal["pass", "fail", "skipped", "unknown"]
 SHORTEST_LINE: Final = 160
@@ -34,7 +34,7 @@ class Need(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class ServerOffer:
     """What the server offers, and what is known of it."""
 
     model: str
@@ -78,7 +78,7 @@ class Ask:
 class Received:
     """What a check has to judge by."""
 
-    offer: Offer
+    offer: ServerOffer
     asks: Sequence[Ask]
     answers: Mapping[str, ChatAnswer]
     """By the key of the request; one for each."""
@@ -107,7 +107,7 @@ class Check:
 
     id: str
     name: str
-    asks: Callable[[Offer], Sequence[Ask]]
+    asks: Callable[[ServerOffer], Sequence[Ask]]
     judge: Callable[[Received], Judged]
     fix: str
     """What to do when it fails: a flag, a patch, a release."""
@@ -143,7 +143,7 @@ def judged(check: Check, received: Received) -> Judged:
     return check.judge(received)
 
 
-def skipped(check: Check, offer: Offer) -> str | None:
+def skipped(check: Check, offer: ServerOffer) -> str | None:
     """Return why a check is left out; None if the server offers what it needs."""
     return next((str(need) for need in Need if need in check.needs and need in offer.lacks), None)
 
@@ -199,7 +199,7 @@ class SmokeRow:
     seconds: float | None = None
 
     @property
-    def known(self) -> tuple[Known, ...]:
+    def known(self) -> tuple[KnownIssue, ...]:
         """The issues that it may be, of a row that failed."""
         return KNOWN.get(self.id, ()) if self.word == "fail" else ()
 
@@ -209,7 +209,7 @@ class SmokeRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class SmokeVerdict:
     """What a whole run came to: what is kept, and shown by `status` and `wait`."""
 
     at: float
@@ -236,11 +236,11 @@ class Verdict:
         return ", ".join(parts)
 
 
-def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm: str | None) -> Verdict:
+def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm: str | None) -> SmokeVerdict:
     """Return what rows come to."""
     warned = [row for row in rows if row.word == "fail" and not row.counts]
     plain = [row for row in rows if row not in warned]
-    return Verdict(
+    return SmokeVerdict(
         at=at,
         since=since,
         vllm=vllm,

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class KnownIssue:
     """One issue."""
 
     number: int
@@ -65,7 +65,7 @@ def _before(running: str, fixed: str) -> bool | None:
 
 
 _ROWS: Final = json.loads(Path(__file__).with_name("known_issues.json").read_text(encoding="utf-8"))
-KNOWN: Final[Mapping[str, tuple[Known, ...]]] = {
-    check: tuple(Known(**row) for row in rows) for check, rows in _ROWS.items()
+KNOWN: Final[Mapping[str, tuple[KnownIssue, ...]]] = {
+    check: tuple(KnownIssue(**row) for row in rows) for check, rows in _ROWS.items()
 }
 """S14, S15 and S16 show settings, not issues."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gemmaspec.smoke.answer import FEW, QUESTIONS, WEATHER, ChatAnswer, Fault, after_tool, book, chat, unlikely
-from gemmaspec.smoke.check import Ask, Check, Judged, Need, Offer, Received, failed, passed, shown, unknown, where
+from gemmaspec.smoke.check import Ask, Check, Judged, Need, Received, ServerOffer, failed, passed, shown, unknown, where
 
 MARKERS: Final = (
     "<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
@@ -76,23 +76,23 @@ _ENOUGH: Final = 20
 _CERTAIN: Final = ("Count from one to twenty, in words.", "Name the seven days of the week, in order.")
 
 
-def _s11(offer: Offer) -> Sequence[Ask]:
+def _s11(offer: ServerOffer) -> Sequence[Ask]:
     essays = [Ask(key=f"text {n + 1}", body=chat(text, tokens=192)) for n, text in enumerate(_ESSAYS[: offer.together])]
     return [*essays, Ask(key="needle", body=_word_in(offer, _LONG))]
 
 
-def _word_in(offer: Offer, length: int) -> dict[str, Any]:
+def _word_in(offer: ServerOffer, length: int) -> dict[str, Any]:
     """Return the question for a word in the middle of a prompt of so many tokens."""
     text = f"{book(_entries(offer, length), needle=_NEEDLE)}\nWhat is the word of the day? Answer with that word alone."
     return chat(text, tokens=16)
 
 
-def _room(offer: Offer, wanted: int) -> int:
+def _room(offer: ServerOffer, wanted: int) -> int:
     """Return how many tokens a long prompt may have: half of the longest context at most."""
     return min(wanted, offer.max_len // 2)
 
 
-def _entries(offer: Offer, wanted: int) -> int:
+def _entries(offer: ServerOffer, wanted: int) -> int:
     return int(_room(offer, wanted) / offer.entry_tokens)
 
 
@@ -116,12 +116,12 @@ def _sound(received: Received) -> Judged:
     return passed(f"{min(shares):.0%} of the runs of four words are different; a word found in {length} tokens")
 
 
-def _lengths(offer: Offer) -> Sequence[int]:
+def _lengths(offer: ServerOffer) -> Sequence[int]:
     half = offer.max_len // 2
     return sorted({min(length, half) for length in (*_LADDER, half)})
 
 
-def _s19(offer: Offer) -> Sequence[Ask]:
+def _s19(offer: ServerOffer) -> Sequence[Ask]:
     return [Ask(key=f"{length:,} tokens", body=_word_in(offer, length), alone=True) for length in _lengths(offer)]
 
 
@@ -137,7 +137,7 @@ def _remembered(received: Received) -> Judged:
     return passed(f"a word was found in {', '.join(read)}")
 
 
-def _s12(offer: Offer) -> Sequence[Ask]:
+def _s12(offer: ServerOffer) -> Sequence[Ask]:
     text = (
         f"{book(_entries(offer, _CACHED))}\nLeave the logbook aside. What is 19 times 23? Answer with the number alone."
     )
@@ -159,7 +159,7 @@ def _cached(received: Received) -> Judged:
     return passed(f"the same answer twice: {shown(second.content, 60)}")
 
 
-def _s17(offer: Offer) -> Sequence[Ask]:
+def _s17(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     more: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
     return [Ask(key=f"question {n}", body=chat(text, tokens=16, **more)) for n, text in enumerate(QUESTIONS, 1)]
@@ -197,7 +197,7 @@ def _gap(answer: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
     return min(gaps, default=None)
 
 
-def _s20(offer: Offer) -> Sequence[Ask]:
+def _s20(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     body = {"temperature": 1, "logprobs": True}
     return [Ask(key=f"text {n}", body={**chat(text, tokens=36), **body}) for n, text in enumerate(_CERTAIN, 1)]
@@ -245,7 +245,7 @@ _PARSER: Final = "chat.reasoning_parser: gemma4"
 _LENGTH: Final = 0.8
 
 
-def twice(key: str, body: dict[str, object], offer: Offer) -> list[Ask]:
+def twice(key: str, body: dict[str, object], offer: ServerOffer) -> list[Ask]:
     """Return a request that is sent alone, and again with others where the server runs several at once."""
     alone = [Ask(key=f"{key} alone", body=body, alone=True)]
     return [*alone, Ask(key=f"{key} with others", body=body)] if offer.together > 1 else alone
@@ -259,7 +259,7 @@ def no_leak(received: Received) -> Judged | None:
     return None
 
 
-def _s1(offer: Offer) -> Sequence[Ask]:
+def _s1(offer: ServerOffer) -> Sequence[Ask]:
     return twice("17x23", chat("What is 17 times 23? Think briefly.", tokens=128, thinking=True), offer)
 
 
@@ -272,7 +272,7 @@ def _thought_apart(received: Received) -> Judged:
     return passed(f"{len(thoughts)} of {len(received.asks)} answers with a thought, kept apart")
 
 
-def _s2(offer: Offer) -> Sequence[Ask]:
+def _s2(offer: ServerOffer) -> Sequence[Ask]:
     whole = Ask(key="whole alone", body=after_tool(stream=False), alone=True)
     return [*twice("stream", after_tool(stream=True), offer), whole]
 
@@ -285,7 +285,7 @@ def _after_tool(received: Received) -> Judged:
     return passed("no marker and no thought in the answers after a tool's result")
 
 
-def _s3(offer: Offer) -> Sequence[Ask]:
+def _s3(offer: ServerOffer) -> Sequence[Ask]:
     return twice("trivial", chat("Say hello, and nothing else.", tokens=80, thinking=True, stream=True), offer)
 
 
@@ -297,7 +297,7 @@ def _has_content(received: Received) -> Judged:
     return passed("each answer that ended has a content") if ended else unknown("no answer ended within 80 tokens")
 
 
-def _s4(offer: Offer) -> Sequence[Ask]:
+def _s4(offer: ServerOffer) -> Sequence[Ask]:
     return [
         *twice("hi", chat("Just say hi.", tokens=24, tools=[WEATHER]), offer),
         *twice("hi stream", chat("Just say hi.", tokens=24, stream=True, tools=[WEATHER]), offer),
@@ -312,7 +312,7 @@ def _clean(received: Received) -> Judged:
     return passed("no marker in the answers")
 
 
-def _s6(offer: Offer) -> Sequence[Ask]:
+def _s6(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     hard = "Prove that there are infinitely many primes, and think about each step at length."
     return [Ask(key="cut", body=chat(hard, tokens=48, thinking=True), alone=True)]
@@ -329,7 +329,7 @@ def _cut_thought(received: Received) -> Judged:
     return passed("a thought that max_tokens cuts off comes as reasoning")
 
 
-def _s8(offer: Offer) -> Sequence[Ask]:
+def _s8(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     joke = "Tell me a very short joke."
     return [

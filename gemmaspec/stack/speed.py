@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gemmaspec.patching.bugs import Choice, Setting, choose
+from gemmaspec.patching.bugs import Choices, RunsOn, choose
 from gemmaspec.patching.evidence import FAMILIES, family_of
 from gemmaspec.patching.patch import Patch
 from gemmaspec.profile.command import backend_of, vllm_of
@@ -18,7 +18,7 @@ NO_DRAFT: Final = "none"
 """The method of a server without speculation, in evidence as in measured rows."""
 
 
-def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choice:
+def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
     """Return the speed patches of a profile's plan, and why the others are left out.
 
     Raise PatchError for a list in `patches.speed` with an unknown patch or one of a defect.
@@ -27,13 +27,13 @@ def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choice:
     if profile.speculative:
         return chosen
     idle = [name for name in chosen.taken if patches[name].text.speculation_only]
-    return Choice(
+    return Choices(
         taken={name: rows for name, rows in chosen.taken.items() if name not in idle},
         left_out={**chosen.left_out, **dict.fromkeys(idle, "only speculation needs it")},
     )
 
 
-def settings_of(profile: Profile) -> Iterator[Setting]:
+def settings_of(profile: Profile) -> Iterator[RunsOn]:
     """Yield every release and family of GPUs on which the server may run; none without GPUs."""
     machine, stated = MACHINES[profile.machine], vllm_of(profile)
     if machine.compute_capability:
@@ -42,7 +42,7 @@ def settings_of(profile: Profile) -> Iterator[Setting]:
         gpus = [(gpu, gpu) for members in FAMILIES.values() for gpu in members if machine.gpus]
     for vllm in releases() if stated is None else [stated] if stated in releases() else []:
         for capability, unknown in gpus:
-            yield Setting(
+            yield RunsOn(
                 vllm=vllm,
                 family=family_of(capability) or "",
                 capability=unknown,

@@ -55,7 +55,7 @@ def present(refs: Iterable[str]) -> list[str]:
         return [ref for ref in refs if _is_here(client, where, ref)]
 
 
-def _is_here(client: docker.DockerClient, where: endpoint.Endpoint, ref: str) -> bool:
+def _is_here(client: docker.DockerClient, where: endpoint.DockerEndpoint, ref: str) -> bool:
     with answering(where, ref):
         try:
             client.images.get(ref)
@@ -124,7 +124,7 @@ def _remove_stale(client: docker.DockerClient) -> None:
 
 
 @contextlib.contextmanager
-def answering(where: endpoint.Endpoint, ref: str) -> Iterator[None]:
+def answering(where: endpoint.DockerEndpoint, ref: str) -> Iterator[None]:
     """Turn docker's errors into sentences."""
     try:
         yield

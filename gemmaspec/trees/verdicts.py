@@ -12,7 +12,7 @@ from pathlib import Path
 from gemmaspec import data, launcher, records
 from gemmaspec.index.cache_folder import cache_dir, keep, kept
 from gemmaspec.patching import decide as deciding
-from gemmaspec.patching.decide import Verdict
+from gemmaspec.patching.decide import PatchVerdict
 from gemmaspec.patching.patch import Patch
 from gemmaspec.trees.tree import Tree
 
@@ -31,10 +31,10 @@ class Judge:
         """Return every file of a tree that deciding would read."""
         return deciding.needed_paths(self.patches)
 
-    def decide(self, tree: Tree) -> Verdict:
+    def decide(self, tree: Tree) -> PatchVerdict:
         """Return the verdict on a tree, from the cache if possible."""
         file = cache_dir() / "verdicts" / f"{self._key(tree)}.json"
-        known = records.parse(Verdict, kept(file))
+        known = records.parse(PatchVerdict, kept(file))
         if known:
             return known
         verdict = deciding.decide(self.patches, tree.vllm, tree.read)[-1]

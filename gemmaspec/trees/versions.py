@@ -18,7 +18,7 @@ from gemmaspec import launcher
 from gemmaspec.engine.server import Engine, Server
 from gemmaspec.errors import EnvironmentMissing
 from gemmaspec.files import UnreadableFile, read_regular
-from gemmaspec.patching.decide import FileVerdict, Verdict
+from gemmaspec.patching.decide import FileVerdict, PatchVerdict
 from gemmaspec.trees.packages import Archive, candidates, find_package
 from gemmaspec.trees.tree import LARGEST_FILE, UNKNOWN
 
@@ -93,7 +93,7 @@ def _differs(path: str, place: str, content: bytes | None, sha256: str) -> Itera
         yield ChangedFile(path=path, place=place, detail=detail)
 
 
-def verdicts(report: Mapping[str, Any], changed_files: tuple[ChangedFile, ...]) -> tuple[Verdict, ...]:
+def verdicts(report: Mapping[str, Any], changed_files: tuple[ChangedFile, ...]) -> tuple[PatchVerdict, ...]:
     """Return the state of each patch in the running server, from its report unless a file changed since.
 
     Raise EnvironmentMissing for an invalid report.
@@ -124,7 +124,7 @@ def _not_attested(report: Mapping[str, Any]) -> dict[str, str]:
     return differing or {path: f"not attested: {'; '.join(attested['problems'][:3])}" for path in paths}
 
 
-def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> Verdict:
+def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> PatchVerdict:
     files = tuple(_file_verdict(file, changed) for file in row["files"])
     state = "applied" if row["state"] in ("applies", "drifted") else row["state"]
     if any(file.path in changed for file in files):
@@ -132,7 +132,7 @@ def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> V
     if plan:
         state = "invalid"
         files = (*files, FileVerdict(path="plan.json", state="invalid", line=None, detail=plan))
-    return Verdict(patch=row["patch"], state=state, variant=row["variant"], files=files)
+    return PatchVerdict(patch=row["patch"], state=state, variant=row["variant"], files=files)
 
 
 def _file_verdict(file: Mapping[str, Any], changed: Mapping[str, str]) -> FileVerdict:

@@ -29,7 +29,7 @@ TIE: Final = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class BestAtLoad:
     """A row of the k table: what is best at one number of requests at once."""
 
     concurrency: int
@@ -44,16 +44,16 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class TuneChoice:
     """The answer of a tuning."""
 
     arm: Arm
     worth: Worth
     why: str
-    loads: tuple[Load, ...]
+    loads: tuple[BestAtLoad, ...]
 
 
-def choose(tried: Tried, field: Field) -> Choice | None:
+def choose(tried: Tried, field: Field) -> TuneChoice | None:
     """Return the best arm that is slower than no speculation at no load; None before anything was compared.
 
     The arms of the last whole rung are compared, by what they did there. No speculation is an answer like any other.
@@ -77,7 +77,7 @@ def choose(tried: Tried, field: Field) -> Choice | None:
             why = f"{table.score:.2f} times the speed without speculation, over {_loads(tried)}; {gained}"
     everything = [candidate for arm in arms if (candidate := _as_in(tried, arm, chosen, base))]
     loads = tuple(_load(tried, everything, chosen, base, place) for place in range(len(tried.loads)))
-    return Choice(arm=chosen.arm, worth=chosen, why=why, loads=loads)
+    return TuneChoice(arm=chosen.arm, worth=chosen, why=why, loads=loads)
 
 
 def table_gains(loads: Sequence[int], table: Worth, single: Worth) -> str | None:
@@ -104,10 +104,10 @@ def _modesty(worth: Worth) -> tuple[int, int, int, float]:
     return worth.arm.k, worth.arm.memory, worth.arm.required, -worth.score
 
 
-def _load(tried: Tried, worths: Sequence[Worth], chosen: Worth, base: Worth, place: int) -> Load:
+def _load(tried: Tried, worths: Sequence[Worth], chosen: Worth, base: Worth, place: int) -> BestAtLoad:
     family = [worth for worth in worths if worth.arm.alone or worth.arm.family == chosen.arm.family]
     best, fastest = _modest(family, place), _modest(worths, place)
-    return Load(
+    return BestAtLoad(
         concurrency=tried.loads[place],
         k=best.arm.at(tried.loads[place]),
         tokens_per_second=best.times[place] * base.rates[place],
@@ -200,7 +200,7 @@ def tried_json(tried: Tried, field: Field) -> dict[str, Any]:
     return {"arms": arms, "left_out": dict(field.left_out), "tried": asdict(tried)}
 
 
-def choice_json(choice: Choice | None) -> dict[str, Any] | None:
+def choice_json(choice: TuneChoice | None) -> dict[str, Any] | None:
     """Return the answer, as far as there is one."""
     if choice is None:
         return None

@@ -17,7 +17,7 @@ from typing import Final
 
 from gemmaspec.bench.cells import Arm
 from gemmaspec.predict.envelope import k_table
-from gemmaspec.predict.predict import Asked, Predicted, predict
+from gemmaspec.predict.predict import Cells, Predicted, predict
 from gemmaspec.rows import NONE, Row
 from gemmaspec.tune.tried import Field, Tried, Worth, ranked, with_knob, with_table
 
@@ -34,7 +34,7 @@ def predicted(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> tuple[Predicted, .
         return None
     context = round(statistics.median(row.context for row in rows))
     rows = [row.model_copy(update={"context": context}) for row in rows]  # every arm gets the same prompts
-    rows_of_arm = predict(rows, Asked(ks=(arm.k,), concurrencies=tried.loads, contexts=(context,), method=arm.method))
+    rows_of_arm = predict(rows, Cells(ks=(arm.k,), concurrencies=tried.loads, contexts=(context,), method=arm.method))
     by_load = {row.concurrency: row for row in rows_of_arm if row.k == arm.k}
     return tuple(by_load[load] for load in tried.loads)
 

@@ -244,7 +244,7 @@ _PART: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([hms])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class TuneSettings:
     """Everything that two parts of one tuning must share."""
 
     profile: str
@@ -295,7 +295,7 @@ def seconds_of(text: str, option: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TriedCell:
     """One measured cell of one arm."""
 
     arm: str
@@ -327,7 +327,7 @@ class Tried:
     """Requests at once, each a cell of every arm."""
     prompts: tuple[int, ...]
     """Prompts of each rung; as many rungs as there are."""
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[TriedCell, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     """Arms that did not start, or whose server died, and why."""
     ruled_out: Mapping[str, str] = field(default_factory=dict)

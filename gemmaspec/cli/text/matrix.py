@@ -10,7 +10,7 @@ from typing import Final
 from rich.text import Text
 
 from gemmaspec.carry.patchset import PatchOnTree
-from gemmaspec.carry.verify import Outcome
+from gemmaspec.carry.verify import Verification
 from gemmaspec.cli import output
 from gemmaspec.cli.text.screen import Screen
 from gemmaspec.engine.lines import clean
@@ -57,7 +57,7 @@ class MatrixColumn:
         return max(len(self.top), len(self.bottom))
 
 
-def show(outcome: Outcome, *, width: int | None = None) -> None:
+def show(outcome: Verification, *, width: int | None = None) -> None:
     """Print the table on stdout; `width` is the terminal's, or None without one."""
     console = Screen(file=sys.stdout, soft_wrap=True, no_color=not output.wants_colour(sys.stdout))
     if width is None and console.is_terminal:

@@ -18,7 +18,7 @@ from gemmaspec.engine.lines import clean
 if TYPE_CHECKING:
     from gemmaspec.carry.apply import Applied
     from gemmaspec.carry.patchset import PatchOnTree, PatchSet
-    from gemmaspec.carry.verify import Outcome
+    from gemmaspec.carry.verify import Verification
     from gemmaspec.patching.decide import FileVerdict
     from gemmaspec.patching.evidence import Pair
     from gemmaspec.patching.patch import Patch
@@ -97,7 +97,7 @@ def tree_progress() -> Iterator[Callable[[TreeSource], None]]:
         yield lambda place: status.update(f"read {place}")
 
 
-def verified(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
+def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
     """Print what `verify` found and return the exit code."""
     code = 5 if outcome.conflict else 4 if outcome.unread else 3 if strict and outcome.drift else 0
     if as_json:
@@ -122,7 +122,7 @@ def verified(outcome: Outcome, *, strict: bool, as_json: bool) -> int:
     return code
 
 
-def _outcome_json(outcome: Outcome, *, ok: bool) -> dict[str, Any]:
+def _outcome_json(outcome: Verification, *, ok: bool) -> dict[str, Any]:
     """Return the document of `--json` without its schema: a row for each patch and tree, and for each unread tree."""
     unread: list[dict[str, Any]] = [
         {

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from gemmaspec.bench.cells import Arm
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
-from gemmaspec.deploy.speed.tune import Outcome
+from gemmaspec.deploy.speed.tune import TuneOutcome
 from gemmaspec.deploy.speed.tune_field import Compared
 from gemmaspec.tune.next_arm import all_arms, minutes
-from gemmaspec.tune.tried import Settings, Tried, worth
+from gemmaspec.tune.tried import Tried, TuneSettings, worth
 
 
-def dry_run(compared: Compared, settings: Settings, *, as_json: bool) -> None:
+def dry_run(compared: Compared, settings: TuneSettings, *, as_json: bool) -> None:
     """Print what would be tried."""
     field = compared.field
     if as_json:
@@ -36,7 +36,7 @@ def dry_run(compared: Compared, settings: Settings, *, as_json: bool) -> None:
         output.told(f"left out        {name}: {why}")
 
 
-def outcome(outcome: Outcome, *, as_json: bool) -> None:
+def outcome(outcome: TuneOutcome, *, as_json: bool) -> None:
     """Print what was tried, what it gave, and what was chosen and why."""
     if as_json:
         output.json_data({"ok": not outcome.interrupted, **outcome.document})
@@ -70,7 +70,7 @@ def outcome(outcome: Outcome, *, as_json: bool) -> None:
         output.told(f"next         gemmaspec up {outcome.file.stem if outcome.in_profiles else outcome.file}")
 
 
-def interrupted(tuned: Outcome) -> str:
+def interrupted(tuned: TuneOutcome) -> str:
     """Return what an interruption leaves."""
     kept = tuned.tried.kept
     if tuned.choice is None:
@@ -78,13 +78,13 @@ def interrupted(tuned: Outcome) -> str:
     return f"interrupted after {minutes(tuned.document['spent_s'])}; {kept}, and the best of them is {tuned.choice.arm}"
 
 
-def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+def _rows(outcome: TuneOutcome) -> Iterator[tuple[str, ...]]:
     arms = all_arms(outcome.tried, outcome.compared.field)
     for arm in arms:
         yield _row(outcome, outcome.tried, arm, arms[0])
 
 
-def _row(outcome: Outcome, tried: Tried, arm: Arm, alone: Arm) -> tuple[str, ...]:
+def _row(outcome: TuneOutcome, tried: Tried, arm: Arm, alone: Arm) -> tuple[str, ...]:
     rated = worth(tried, arm, alone)
     rung = rated.rung if rated else 0
     rates = [tried.rate(arm, rung, load) for load in tried.loads]

@@ -30,7 +30,7 @@ _TOY: Final = "tiny-cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class ProfileOffer:
     """The profile to take."""
 
     profile: str
@@ -38,7 +38,7 @@ class Offer:
     """What was found, and what to expect."""
 
 
-def offer() -> Offer:
+def offer() -> ProfileOffer:
     """Look at the machine and return the profile to take. Raises EnvironmentMissing if nvidia-smi does not answer."""
     gpus = nvidia.gpus()
     if not gpus:
@@ -50,7 +50,7 @@ def offer() -> Offer:
         why = _why_not(name, machine)
         if why is None:
             lines = (machine_line, f"{name}: {load_profile(name).profile.summary}", *_expected(name, machine))
-            return Offer(profile=name, lines=lines)
+            return ProfileOffer(profile=name, lines=lines)
         refused.append(f"{name} does not fit: {why}")
     return _toy(machine_line, *refused)
 
@@ -70,9 +70,9 @@ def today(name: str, draft: str | None) -> Iterator[str]:
         yield f"expected: gemmaspec fit {name} --machine h100    # your GPU's name: memory, context and tokens/s"
 
 
-def _toy(*lines: str) -> Offer:
+def _toy(*lines: str) -> ProfileOffer:
     toy = f"{_TOY}: a tiny pair that ships with it and runs on any CPU; it shows how gemmaspec works, not how fast"
-    return Offer(profile=_TOY, lines=(*lines, toy))
+    return ProfileOffer(profile=_TOY, lines=(*lines, toy))
 
 
 def _said(gpus: tuple[Gpu, ...], machine: str | None) -> str:

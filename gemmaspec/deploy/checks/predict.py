@@ -19,7 +19,7 @@ from gemmaspec.fit.memory_plan import MemoryPlan
 from gemmaspec.machine import nvidia
 from gemmaspec.patching.evidence import family_of
 from gemmaspec.patching.patch import Shelf
-from gemmaspec.predict.predict import QUANTILE, Asked, Predicted, baseline_of, predict, predicted_json
+from gemmaspec.predict.predict import QUANTILE, Cells, Predicted, baseline_of, predict, predicted_json
 from gemmaspec.profile import limits
 from gemmaspec.profile.command import backend_of, command_of, compile_of, vllm_of
 from gemmaspec.profile.load import Loaded, load_profile
@@ -240,11 +240,11 @@ def backend_on(profile: Profile) -> str | None:
     return backend_of(profile, vllm) if vllm else None
 
 
-def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken: Taken, *, with_curves: bool) -> Asked:
+def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken: Taken, *, with_curves: bool) -> Cells:
     spec = profile.speculative
     ks = {*(row.k for row in rows), *_own_ks(profile)}
     usual = sorted({row.concurrency for row in rows}) or USUAL
-    return Asked(
+    return Cells(
         ks=request.ks or tuple(sorted(ks)),
         concurrencies=limits.concurrencies(profile, request.concurrencies, usual=usual, why=""),
         contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows}))),
@@ -280,7 +280,7 @@ def _published(profile: Profile) -> float | None:
     return acceptance_of(sum(lengths) / len(lengths), k)
 
 
-def _notes(rows: Sequence[Row], asked: Asked, profile: Profile) -> Iterator[str]:
+def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]:
     """Yield notes on how to read the numbers."""
     if not any(row.machine or row.gpu for row in rows):
         yield "the cells do not say on which machine they were measured"
@@ -369,7 +369,7 @@ def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | Non
         family=family_of(device.capability),
         weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
     )
-    asked = Asked(
+    asked = Cells(
         ks=request.ks or tuple(sorted(_own_ks(profile))),
         concurrencies=limits.concurrencies(profile, request.concurrencies, usual=USUAL, why=""),
         contexts=request.contexts or (1024,),

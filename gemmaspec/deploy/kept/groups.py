@@ -22,7 +22,7 @@ from gemmaspec import records
 from gemmaspec.deploy.kept import owner, stacks
 from gemmaspec.deploy.kept.stacks import Options, stack_folder
 from gemmaspec.engine import router as routers
-from gemmaspec.engine.router import Place, Router
+from gemmaspec.engine.router import RouterPlace, RouterServer
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.exclusive import exclusively
@@ -46,7 +46,7 @@ class Group:
     """The options of the last `up`, which `restart` uses again."""
     replicas: tuple[int, ...]
     """Replicas that there should be, counted from 1."""
-    router: Router
+    router: RouterServer
     drain_s: float
     stopped: bool = False
     """Whether `down` ended all of it."""
@@ -69,9 +69,9 @@ class Group:
         return stack_folder(self.name) / AUDIT
 
 
-def place_of(server: Server, index: int) -> Place:
+def place_of(server: Server, index: int) -> RouterPlace:
     """Return a replica as the router knows it. A replica on another host would have that host's address here."""
-    return Place(index=index, url=server.base_url)
+    return RouterPlace(index=index, url=server.base_url)
 
 
 def read(name: str) -> Group | None:

@@ -21,7 +21,7 @@ from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.files import UnreadableFile, state_dir
 from gemmaspec.live.faults import FaultKind
 from gemmaspec.profile.find import engine_of_files, profile_folders, profile_names
-from gemmaspec.smoke.check import Verdict
+from gemmaspec.smoke.check import SmokeVerdict
 from gemmaspec.stack.serve import SERVICE, VERDICT
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class Watching:
 class Last:
     """The last verdicts of a stack."""
 
-    smoke: Verdict | None = None
+    smoke: SmokeVerdict | None = None
     smoke_is_of_this_start: bool = False
     """Whether the server has not been started anew since."""
     watch: Watching | None = None
@@ -347,14 +347,14 @@ def _beside(started: Started, engine: Engine) -> Watching | None:
         return None
 
 
-def keep_smoke(name: str, verdict: Verdict) -> None:
+def keep_smoke(name: str, verdict: SmokeVerdict) -> None:
     """Keep a verdict. Raises EnvironmentMissing when it cannot be written; the last one is then still there."""
     records.write(stack_folder(name) / SMOKE, verdict)
 
 
-def last_smoke(name: str) -> Verdict | None:
+def last_smoke(name: str) -> SmokeVerdict | None:
     """Return the last verdict of `smoke`; None where there is none, or its file cannot be read."""
-    return records.kept(Verdict, stack_folder(name) / SMOKE)
+    return records.kept(SmokeVerdict, stack_folder(name) / SMOKE)
 
 
 def keep_watch(name: str, watching: Watching) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from gemmaspec import __version__
 from gemmaspec.bench import cells as settings
 from gemmaspec.bench import result
-from gemmaspec.bench.cells import Arm, Settings, Task, arms_of, as_json, cells_of, in_words, order
+from gemmaspec.bench.cells import Arm, BenchSettings, Task, arms_of, as_json, cells_of, in_words, order
 from gemmaspec.bench.prompts import Prompt, PromptSet, chosen, page
 from gemmaspec.bench.result import RESULT
 from gemmaspec.deploy.kept import groups, measurements
@@ -135,7 +135,7 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
     prompts = bench_server.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
     asked = _settings(request, loaded, prompts)
-    run = _Run(request, asked, loaded, chosen(prompts, categories=asked.categories, each=asked.each), progress)
+    run = _BenchRun(request, asked, loaded, chosen(prompts, categories=asked.categories, each=asked.each), progress)
     return run.run()
 
 
@@ -157,7 +157,7 @@ def resumed(request: BenchRequest) -> BenchRequest:
     return dataclasses.replace(request, profile=request.profile or earlier.profile, **same)
 
 
-def _refuse_foreign(request: BenchRequest, earlier: Settings) -> None:
+def _refuse_foreign(request: BenchRequest, earlier: BenchSettings) -> None:
     """Raise UsageError if a result from elsewhere would do more than measure, and the caller has not stated that."""
     beyond = settings.beyond_measuring(earlier, own_prompts=OWN)
     given = {*request.given, *(["profile"] if request.profile else [])}
@@ -172,10 +172,10 @@ def _refuse_foreign(request: BenchRequest, earlier: Settings) -> None:
         )
 
 
-def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Settings:
+def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchSettings:
     asked = () if request.url else request.concurrencies
     loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
-    same: dict[str, Any] = {field.name: getattr(request, field.name, None) for field in dataclasses.fields(Settings)}
+    same: dict[str, Any] = {f.name: getattr(request, f.name, None) for f in dataclasses.fields(BenchSettings)}
     decided: dict[str, Any] = {
         "profile": loaded.profile.name,
         "ks": tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
@@ -184,16 +184,16 @@ def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> Sett
         "prompts": prompts.name,
         "prompts_sha256": prompts.sha256,
     }
-    return Settings(**{**same, **decided})
+    return BenchSettings(**{**same, **decided})
 
 
-class _Run:
+class _BenchRun:
     """One run, with what it has measured so far."""
 
     def __init__(
         self,
         request: BenchRequest,
-        settings: Settings,
+        settings: BenchSettings,
         loaded: Loaded,
         prompts: Sequence[Prompt],
         progress: StartProgress,

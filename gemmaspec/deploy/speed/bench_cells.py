@@ -11,7 +11,7 @@ from gemmaspec import data
 from gemmaspec.bench import result
 from gemmaspec.bench.cells import Cell, Task
 from gemmaspec.bench.prompts import Prompt, PromptSet, mixed, read_prompts
-from gemmaspec.bench.samples import Measured
+from gemmaspec.bench.samples import MeasuredCell
 from gemmaspec.deploy.start.starting import StartProgress
 from gemmaspec.engine.server import Server
 from gemmaspec.errors import UsageError
@@ -75,7 +75,7 @@ class Measuring:
             repeated, measured = repeated + 1, self._measured(asking, task, prompts)
         return result.cell_json(task, measured, repeated=repeated)
 
-    def _measured(self, asking: Asking, task: Task, prompts: Sequence[Prompt]) -> Measured:
+    def _measured(self, asking: Asking, task: Task, prompts: Sequence[Prompt]) -> MeasuredCell:
         asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)
         return measure_cell(asking, task.cell, asked, drafts=task.k > 0, apart=self._exactly)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmaspec import __version__, data
-from gemmaspec.bench.cells import Arm, Task
-from gemmaspec.bench.cells import Cell as Place
+from gemmaspec.bench.cells import Arm, Cell, Task
 from gemmaspec.bench.prompts import PromptSet, chosen
 from gemmaspec.deploy.kept.stacks import warn_of_neighbours
 from gemmaspec.deploy.speed.bench_cells import Measuring, prompt_set
@@ -30,9 +29,9 @@ from gemmaspec.patching.patch import Shelf
 from gemmaspec.profile.find import profile_folders, profile_names
 from gemmaspec.stack.speed import speed_choice
 from gemmaspec.tune import choose as stored
-from gemmaspec.tune.choose import Choice, choose
+from gemmaspec.tune.choose import TuneChoice, choose
 from gemmaspec.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
-from gemmaspec.tune.tried import Cell, Settings, Tried, with_launches
+from gemmaspec.tune.tried import Tried, TriedCell, TuneSettings, with_launches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +65,11 @@ class TuneRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class TuneOutcome:
     """What a tuning came to."""
 
     document: Mapping[str, Any]
-    choice: Choice | None
+    choice: TuneChoice | None
     tried: Tried
     compared: Compared
     file: Path | None
@@ -85,16 +84,16 @@ class Outcome:
         return self.file is not None and profile_names(profile_folders()).get(self.file.stem) == self.file
 
 
-def tune(request: TuneRequest, progress: StartProgress) -> Outcome:
+def tune(request: TuneRequest, progress: StartProgress) -> TuneOutcome:
     """Try arms until nothing is left that may win, or the budget ends; write the best one as a profile.
 
     Ctrl-C ends it with the best of what was measured. Raises UsageError where the budget is too small for one arm, and
     what `up` raises where the target does not even start without speculation; what was measured is kept for --continue.
     """
-    return _Run(request, progress).run()
+    return _TuneRun(request, progress).run()
 
 
-def plan(request: TuneRequest) -> tuple[Compared, Settings]:
+def plan(request: TuneRequest) -> tuple[Compared, TuneSettings]:
     """Return what a tuning would compare; starts nothing."""
     compared = Compared.of(request.profile, request)
     return compared, _settings(request, compared, prompt_set(request.prompts, lambda _: None))
@@ -105,18 +104,18 @@ def state_file(name: str) -> Path:
     return state_dir() / "tune" / f"{name}.json"
 
 
-def _settings(request: TuneRequest, compared: Compared, prompts: PromptSet) -> Settings:
-    same: dict[str, Any] = {field.name: getattr(request, field.name, None) for field in dataclasses.fields(Settings)}
+def _settings(request: TuneRequest, compared: Compared, prompts: PromptSet) -> TuneSettings:
+    same: dict[str, Any] = {f.name: getattr(request, f.name, None) for f in dataclasses.fields(TuneSettings)}
     decided: dict[str, Any] = {
         "profile": compared.base.profile.name,
         "loads": compared.loads,
         "prompts": prompts.name,
         "prompts_sha256": prompts.sha256,
     }
-    return Settings(**{**same, **decided})
+    return TuneSettings(**{**same, **decided})
 
 
-class _Run:
+class _TuneRun:
     """One tuning, with what it has tried so far."""
 
     def __init__(self, request: TuneRequest, progress: StartProgress) -> None:
@@ -148,7 +147,7 @@ class _Run:
         self._stop = ""
         """Why nothing more can be compared."""
 
-    def run(self) -> Outcome:
+    def run(self) -> TuneOutcome:
         """Try what is not tried yet."""
         self._take_up()
         interrupted, ended = False, ""
@@ -270,11 +269,11 @@ class _Run:
             raise error.amended(self._stop)
 
     def _measure(self, visit: Visit, load: int, asking: Asking) -> None:
-        task = Task(arm=visit.arm, cell=Place(concurrency=load), round=visit.rung + 1)
+        task = Task(arm=visit.arm, cell=Cell(concurrency=load), round=visit.rung + 1)
         began = time.monotonic()
         limit = self._server_of(visit.arm.profile).limit
         figures = self._measuring[visit.rung].cell(asking, task, limit=limit)
-        cell = Cell(
+        cell = TriedCell(
             arm=visit.arm.key,
             rung=visit.rung,
             load=load,
@@ -290,7 +289,7 @@ class _Run:
         self._write(complete=False)
         self._progress.note(f"  {load} at once: {cell.tokens_per_second:,.1f} tok/s{self._times(visit, cell)}")
 
-    def _times(self, visit: Visit, cell: Cell) -> str:
+    def _times(self, visit: Visit, cell: TriedCell) -> str:
         base = self._tried.rate(self._compared.field.arms[0], visit.rung, cell.load)
         moved = "" if cell.steady else ", while the machine's own speed moved by more than 3 %"
         return (f", {cell.tokens_per_second / base:.2f} times" if base and not visit.arm.alone else "") + moved
@@ -353,7 +352,7 @@ class _Run:
         self._spent_before = float(document["spent_s"])
         self._progress.note(f"resuming: {tried.kept}")
 
-    def _outcome(self, ended: str, *, interrupted: bool) -> Outcome:
+    def _outcome(self, ended: str, *, interrupted: bool) -> TuneOutcome:
         choice = choose(self._tried, self._compared.field)
         document = self._write(complete=self._complete)
         file = None
@@ -368,7 +367,7 @@ class _Run:
                 document=document,
                 note=self._progress.note,
             )
-        return Outcome(
+        return TuneOutcome(
             document={**document, "file": str(file) if file else None, "ended": ended},
             choice=choice,
             tried=self._tried,

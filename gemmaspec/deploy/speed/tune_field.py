@@ -89,7 +89,7 @@ TABLES_FROM: Final = Version("0.32.0")
 """The first vLLM whose table of k was measured against fixed ones."""
 
 
-class Asked(Protocol):
+class ArmsAsked(Protocol):
     """What of a request decides the arms."""
 
     @property
@@ -121,7 +121,7 @@ class Compared:
     field: Field
 
     @classmethod
-    def of(cls, profile: str, asked: Asked) -> Compared:
+    def of(cls, profile: str, asked: ArmsAsked) -> Compared:
         """Return what is compared.
 
         Raises UsageError for a load that the profile does not run, for a named profile that cannot be compared, for a

@@ -23,7 +23,7 @@ from gemmaspec.deploy.start.up import current, restore
 from gemmaspec.deploy.start.wait import until_nobody_starts_it, wait
 from gemmaspec.engine import router as routers
 from gemmaspec.engine.choose import choose_engine
-from gemmaspec.engine.router import Router
+from gemmaspec.engine.router import RouterServer
 from gemmaspec.engine.server import EngineName
 from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, UsageError
 from gemmaspec.machine import nvidia
@@ -261,7 +261,7 @@ def _ensure_cores(loaded: Loaded, note: Callable[[str], None]) -> None:
         )
 
 
-def _ensure_ports(router: Router) -> None:
+def _ensure_ports(router: RouterServer) -> None:
     groups.claim(router.port, router.name)
     routers.ensure_ports(router)
 
@@ -269,7 +269,7 @@ def _ensure_ports(router: Router) -> None:
 def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: str, before: Group | None) -> Group:
     profile = loaded.profile
     wanted = router_of(profile)
-    router = Router(
+    router = RouterServer(
         name=profile.name,
         folder=stack_folder(profile.name) / "router",
         policy=wanted.policy,
@@ -306,7 +306,7 @@ def _found(request: UpRequest) -> Found:
     return "changed" if observed.before and observed.before.lives else "absent"
 
 
-def _router_found(before: Group | None, router: Router) -> RouterFound:
+def _router_found(before: Group | None, router: RouterServer) -> RouterFound:
     if before is None or routers.state(before.router).status != "running":
         return "absent"
     return "same" if before.router == router else "changed"

@@ -20,12 +20,12 @@ from gemmaspec.deploy.start.decide import LIVE, Start, UpRequest, decide
 from gemmaspec.deploy.start.observe import load_request, observe
 from gemmaspec.deploy.start.starting import Running, StartProgress, Told
 from gemmaspec.engine import router as routers
-from gemmaspec.engine.router import Place
+from gemmaspec.engine.router import RouterPlace
 from gemmaspec.engine.server import Engine
 from gemmaspec.errors import GemmaspecError, StartFailed, UsageError
 from gemmaspec.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.ready.phases import Phase
-from gemmaspec.rolling.steps import End, Event, Outcome, Roll, Step, next_step
+from gemmaspec.rolling.steps import End, Outcome, Roll, RollEvent, Step, next_step
 from gemmaspec.runtime.managed import ensure_runtime
 
 
@@ -112,20 +112,20 @@ class Rolling:
 
     def carry_out(self) -> Rolled:
         """Do every step. Raises the first failure, with what serves now."""
-        events: list[Event] = []
+        events: list[RollEvent] = []
         while isinstance(step := next_step(self.roll, events), Step):
-            events.append(Event(step=step, outcome=self._do(step)))
+            events.append(RollEvent(step=step, outcome=self._do(step)))
         if self.error:
             groups.save(self._as_it_is_now(events, step))
             raise self._with_outlook(self.error, step)
         return Rolled(group=self.group, running=self.running, end=step)
 
-    def _as_it_is_now(self, events: list[Event], end: End) -> Group:
+    def _as_it_is_now(self, events: list[RollEvent], end: End) -> Group:
         """Return the record after a failure: with the router that runs, and the change only if it changed a replica."""
         group, before = self.group, self.before
         if before is None:
             return group
-        routed = self.roll.router == "same" or Event(step=Step(action="router")) in events
+        routed = self.roll.router == "same" or RollEvent(step=Step(action="router")) in events
         group = dataclasses.replace(group, router=group.router if routed else before.router)
         if end.changed:
             return group
@@ -197,7 +197,7 @@ class Rolling:
         self.told.note(f"router listens at {router.base_url}/v1")
         return f"haproxy, {router.policy}, port {router.port}"
 
-    def _runs_again(self, old: routers.Router) -> bool:
+    def _runs_again(self, old: routers.RouterServer) -> bool:
         with contextlib.suppress(GemmaspecError):
             routers.start(old)
             for name, state in self.roll.replicas:
@@ -261,7 +261,7 @@ class Rolling:
     def _members(self) -> list[str]:
         return [name for name, _ in self.roll.replicas if stacks.read_stack(name)]
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> RouterPlace:
         started = stacks.find(name)
         return groups.place_of(started.server, started.replica or 0)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gemmaspec.cluster.build import Manifests, build_manifests
 from gemmaspec.cluster.names import yaml_text
-from gemmaspec.cluster.settings import Settings
+from gemmaspec.cluster.settings import ClusterSettings
 from gemmaspec.deploy.kept.models import lock_file
 from gemmaspec.deploy.kept.owner import owned
 from gemmaspec.deploy.kept.stacks import stack_folder
@@ -30,7 +30,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.model import Profile, Tuned, TunedLoad
 from gemmaspec.stack import folder as stack_files
 from gemmaspec.stack.folder import Rendered
-from gemmaspec.tune.choose import Choice, profile_text
+from gemmaspec.tune.choose import TuneChoice, profile_text
 
 
 def render(loaded: Loaded, stack: Rendered, out: Path, *, force: bool = False) -> list[str]:
@@ -50,7 +50,7 @@ def render(loaded: Loaded, stack: Rendered, out: Path, *, force: bool = False) -
         return stack_files.write(stack, out)
 
 
-def manifests(loaded: Loaded, settings: Settings, *, locked: bool, note: Callable[[str], None]) -> Manifests:
+def manifests(loaded: Loaded, settings: ClusterSettings, *, locked: bool, note: Callable[[str], None]) -> Manifests:
     """Render a profile for a cluster, with image and revisions as its lock pins them, if it has one.
 
     `locked` demands that nothing has moved since. Raises what as_locked and build_manifests raise.
@@ -107,7 +107,7 @@ def destination(loaded: Loaded, *, name: str | None, out: Path | None) -> Path:
 
 def write(
     file: Path,
-    choice: Choice,
+    choice: TuneChoice,
     *,
     loaded: Loaded,
     overrides: Sequence[str],
@@ -135,7 +135,7 @@ def write(
     return file
 
 
-def _tuned(name: str, choice: Choice, measured: Profile, document: Mapping[str, Any]) -> Tuned:
+def _tuned(name: str, choice: TuneChoice, measured: Profile, document: Mapping[str, Any]) -> Tuned:
     """Return what the profile `name` says about the measurement that it comes from."""
     facts = document["provenance"]["arms"][choice.arm.profile][choice.arm.name]
     machine = document["provenance"]["machine"]

@@ -23,7 +23,7 @@ _ANSWER: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class ServerAddress:
     """Where a server answers, and what it can do."""
 
     name: str
@@ -52,7 +52,7 @@ class Client(BaseModel):
     """Whether it is of no use without tool calls and a long context."""
 
 
-def endpoint(name: str | None) -> Endpoint:
+def endpoint(name: str | None) -> ServerAddress:
     """Return where a started profile answers; without a name, the only one.
 
     Raises UsageError if none or several were started, or if the name was not.
@@ -67,7 +67,7 @@ def endpoint(name: str | None) -> Endpoint:
     server, profile = started.server, None
     with contextlib.suppress(GemmaspecError):  # the profile may have changed since
         profile = load_profile(started.profile, overrides=started.overrides).profile
-    return Endpoint(
+    return ServerAddress(
         name=name,
         url=server.base_url,
         model=server.model,
@@ -77,7 +77,7 @@ def endpoint(name: str | None) -> Endpoint:
     )
 
 
-def settings(client: str, to: Endpoint) -> str:
+def settings(client: str, to: ServerAddress) -> str:
     """Return the settings of a client. Raises UsageError for an unknown one."""
     if client not in CLIENTS:
         raise UsageError(
@@ -86,12 +86,12 @@ def settings(client: str, to: Endpoint) -> str:
     return _filled(CLIENTS[client].text, to)
 
 
-def where(client: str, to: Endpoint) -> str:
+def where(client: str, to: ServerAddress) -> str:
     """Return where a client's settings belong."""
     return _filled(CLIENTS[client].where, to)
 
 
-def _filled(template: str, to: Endpoint) -> str:
+def _filled(template: str, to: ServerAddress) -> str:
     output = min(_ANSWER, (to.context or 2 * _ANSWER) // 2)
     return _JINJA.from_string(template).render(
         url=to.url, openai=f"{to.url}/v1", model=to.model, name=to.name, keyed=to.needs_key, tools=to.tools,
@@ -99,7 +99,7 @@ def _filled(template: str, to: Endpoint) -> str:
     ).rstrip()  # fmt: skip
 
 
-def warnings(client: str, to: Endpoint) -> list[str]:
+def warnings(client: str, to: ServerAddress) -> list[str]:
     """Return what the client needs and the profile does not give."""
     warnings = []
     if CLIENTS[client].agent and not to.tools:

@@ -109,7 +109,7 @@ _LAST_WORDS_S: Final = 3.0
 
 
 @dataclass
-class _Asked:
+class _RestartAsked:
     """A restart that a look asks the main thread for, since only that one can take signals; one at a time."""
 
     name: str
@@ -126,7 +126,7 @@ class _Shared:
     interval: float
     tell: Callable[[WatchLine], None]
     power_w: float | None = None
-    asked: queue.SimpleQueue[_Asked | BaseException] = field(default_factory=queue.SimpleQueue)
+    asked: queue.SimpleQueue[_RestartAsked | BaseException] = field(default_factory=queue.SimpleQueue)
     printing: threading.Lock = field(default_factory=threading.Lock)
     over: threading.Event = field(default_factory=threading.Event)
     """The watch ends, and so do its threads."""
@@ -137,7 +137,7 @@ class _Shared:
 
     def restart(self, name: str, *, no_spec: bool, no_speed: bool) -> None:
         """Have the main thread restart a server, and wait for it. Raises GemmaspecError as that does."""
-        asked = _Asked(name, no_spec, no_speed)
+        asked = _RestartAsked(name, no_spec, no_speed)
         self.asked.put(asked)
         asked.done.wait()
         if asked.error:

@@ -34,10 +34,10 @@ from gemmaspec.smoke.check import (
     Ask,
     Check,
     Need,
-    Offer,
     Received,
+    ServerOffer,
     SmokeRow,
-    Verdict,
+    SmokeVerdict,
     body_text,
     curl,
     fix_of,
@@ -75,7 +75,7 @@ class SmokeReport:
     """What a run came to."""
 
     rows: tuple[SmokeRow, ...]
-    verdict: Verdict
+    verdict: SmokeVerdict
     seconds: float
 
 
@@ -172,7 +172,7 @@ def _running(name: str) -> Started:
     return started
 
 
-def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool, long: bool) -> Offer:
+def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool, long: bool) -> ServerOffer:
     """Return what a server offers, by its profile and its own words."""
     profile, server = loaded.profile, started.server
     model = served(server, key)
@@ -184,11 +184,11 @@ def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool
     if not long:
         lacks.add(Need.LONG)
     versions = [version for version in (_version(server, key), _reported(started)) if version]
-    return Offer(
+    return ServerOffer(
         model=server.model,
         lacks=frozenset(lacks),
         together=min(TOGETHER, profile.serve.max_num_seqs or TOGETHER),
-        max_len=model.max_model_len or Offer.max_len,
+        max_len=model.max_model_len or ServerOffer.max_len,
         entry_tokens=_entry_tokens(server, key),
         stored_length=_stored_length(loaded),
         versions=tuple(dict.fromkeys(versions)),
@@ -204,7 +204,7 @@ def _entry_tokens(server: Server, key: str | None) -> float:
         count = document.get("count") if isinstance(document, dict) else None
         if isinstance(count, int) and count > _ENTRIES:
             return count / _ENTRIES
-    return Offer.entry_tokens
+    return ServerOffer.entry_tokens
 
 
 def _lacks(profile: Profile) -> Sequence[Need]:
@@ -287,7 +287,7 @@ def _reference(request: SmokeRequest) -> Reference:
 
 def _row(
     check: Check,
-    offer: Offer,
+    offer: ServerOffer,
     server: Server,
     answers: Mapping[str, ChatAnswer] | None,
     reference: Reference | None,

@@ -43,7 +43,7 @@ from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.rows import NONE, Row
 from gemmaspec.sidecar.asking import ask
-from gemmaspec.sidecar.known import Known, Question
+from gemmaspec.sidecar.known import KnownOfServer, Question
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
@@ -74,7 +74,7 @@ class Restart(Protocol):
 
 
 @dataclass(kw_only=True)
-class Watched(Known):
+class Watched(KnownOfServer):
     """One stack under watch."""
 
     started: Started
