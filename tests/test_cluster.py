@@ -81,8 +81,8 @@ def test_a_wrong_field_would_have_been_found() -> None:
 def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
     script = (
         "import hashlib; from gemmaspec.cluster.build import build_manifests;"
-        "from gemmaspec.cluster.settings import Settings; from gemmaspec.profile.load import load_profile;"
-        "files = list(build_manifests(load_profile('spark-31b-e2b'), Settings()).files.items());"
+        "from gemmaspec.cluster.settings import ClusterSettings; from gemmaspec.profile.load import load_profile;"
+        "files = list(build_manifests(load_profile('spark-31b-e2b'), ClusterSettings()).files.items());"
         "print(hashlib.sha256(repr(files).encode()).hexdigest())"
     )
     digests = {
