@@ -922,21 +922,18 @@ class Search:
 
         end = index + len(self.hunk.old)
         above, below = ([one for one in cut(row) if one != EDGE] for row in (place.above, place.below))
-        before, block, after = (self.source.marks(*span) for span in self._around(index, end))
+        (begin, last), marks = self.spans[0], self.source.marks
+        before, block, after = marks(begin, index), marks(index, end), marks(end, last)
         if not place.function:
             before, after = before[-len(above) :], after[: len(below)]
         rows = [*before, *block, *after]
         known = [*above[::-1], *(mark for _, mark in block), *below]
         changed: list[int] = []
-        for tag, _, _, first, last in difflib.SequenceMatcher(
-            None, known, [mark for _, mark in rows], False
-        ).get_opcodes():
+        matcher = difflib.SequenceMatcher(None, known, [mark for _, mark in rows], False)
+        for tag, _, _, first, last in matcher.get_opcodes():
             if tag != "equal":
                 changed += [at + 1 for at, _ in rows[first:last] or rows[first - 1 : first]]
         return tuple(changed)
-
-    def _around(self, index: int, end: int) -> tuple[tuple[int, int], ...]:
-        return (self.spans[0][0], index), (index, end), (end, self.spans[0][1])
 
     def nowhere(self) -> Found:
         """Return the conflict for a file with neither the old nor the new lines; it shows the most similar lines."""
@@ -1084,13 +1081,7 @@ def decide_plan(
     `capabilities` returns the compute capabilities of this machine's GPUs; empty if unknown.
     """
     changed: dict[str, bytes] = {}
-    seen: dict[str, bytes | None] = {}
-
-    def stock(path: str) -> bytes | None:
-        if path not in seen:
-            seen[path] = read(path)
-        return seen[path]
-
+    stock: Read = functools.cache(read)
     results: list[PatchResult] = []
     for patch in plan.patches:
         result = decide_patch(patch, version, stock, changed)
@@ -1118,8 +1109,8 @@ def unless_left_out(
     why = [*unmeasured(result.patch, version, capabilities), *needs, *unfits]
     if not why:
         return result
-    states = {"applies": LEFT_OUT}
-    files = tuple(replace(file, after=None, state=states.get(file.state, file.state)) for file in result.files)
+    files = tuple(replace(file, after=None, state=LEFT_OUT if file.state == "applies" else file.state)
+                  for file in result.files)  # fmt: skip
     return replace(result, state=LEFT_OUT, detail=why[0], files=files)
 
 
@@ -1216,13 +1207,11 @@ def closed_rules(
     """
     edits = [edit for variant in variants for edit in variant.files]
     decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
-    groups: dict[str, list[Rule]] = {}
-    for rule in patch.superseded:
-        if rule.path not in decided:
-            groups.setdefault(rule.release, []).append(rule)
+    rules = [rule for rule in patch.superseded if rule.path not in decided]
     found: list[FileResult] = []
-    for rules in groups.values():
-        closed = [closed_by(rule, lambda path: changed.get(path, read(path))) for rule in rules]
+    for fixed in dict.fromkeys(rule.release for rule in rules):
+        of_release = [rule for rule in rules if rule.release == fixed]
+        closed = [closed_by(rule, lambda path: changed.get(path, read(path))) for rule in of_release]
         found += [file for file in closed if file] if all(closed) else []
     return tuple(found)
 
