@@ -235,7 +235,15 @@ def test_variables_that_are_converted_have_a_form() -> None:
     given = sources(
         {
             "vllm/envs.py": """
+    def get_port():
+        port = os.getenv("P", "0")
+        try:
+            return int(port)
+        except ValueError as err:
+            raise ValueError(parse_url(port)) from err
+
     environment_variables = {
+        "P": get_port,
         "A": lambda: bool(int(os.getenv("A", "0"))),
         "B": lambda: maybe_convert_int(os.environ.get("B", None)),
         "C": lambda: float(os.environ["C"]) if "C" in os.environ else None,
@@ -245,7 +253,7 @@ def test_variables_that_are_converted_have_a_form() -> None:
 """
         }
     )
-    assert names.environment_forms_of(given) == {"A": "int", "B": "int", "C": "float"}
+    assert names.environment_forms_of(given) == {"P": "int", "A": "int", "B": "int", "C": "float"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from typing import Final, TypeGuard
 
@@ -60,10 +61,30 @@ def environment_forms_of(sources: Sources) -> dict[str, str]:
     """Return the form (values.py) of each variable whose text is converted to a number or read as JSON."""
     found = {}
     for name, value in _table(sources, ENVIRONMENT, "environment_variables").items():
-        forms = {_CONVERTED.get(ast.unparse(call.func), "") for call in ast.walk(value) if _reads(call, name)}
+        reader = sources.find(ENVIRONMENT, value.id) if isinstance(value, ast.Name) else None  # get_vllm_port
+        tree = _in_place(reader[1], name) if reader else value
+        forms = {_CONVERTED.get(ast.unparse(call.func), "") for call in ast.walk(tree) if _reads(call, name)}
+        forms -= {""} if reader else set()  # its error names the text, too
         if len(forms) == 1 and (form := forms.pop()):
             found[name] = form
     return found
+
+
+def _in_place(function: ast.AST, name: str) -> ast.AST:
+    """Return a function with what it reads of the variable in place of the name that it gives it."""
+    read = {
+        target.id: statement.value
+        for statement in ast.walk(function)
+        if isinstance(statement, ast.Assign) and name in ast.unparse(statement.value)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+
+    class Filled(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return read.get(node.id, node) if isinstance(node.ctx, ast.Load) else node
+
+    return Filled().visit(copy.deepcopy(function))  # type: ignore[no-any-return]
 
 
 def _reads(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
