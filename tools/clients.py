@@ -37,6 +37,11 @@ QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False",
 }  # fmt: skip
+AIDER = (
+    *("aider", "--no-git", "--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty"),
+    *("--input-history-file", ".input-history", "--chat-history-file", ".chat-history.md"),
+)
+"""Even without git it would write its histories to the root of the repository around its folder."""
 LIMIT_S = 900
 """A prompt of an agent is 25,000 tokens, which two cores read in a minute or two."""
 
@@ -68,8 +73,7 @@ CLIENTS: Mapping[str, Tried] = {
         "pip:aider-chat",
         ".aider.conf.yml",
         tuple(
-            ("aider", "--no-git", "--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty", *more)
-            for more in (("--message", "{first}"), ("--restore-chat-history", "--message", "{second}"))
+            (*AIDER, *more) for more in (("--message", "{first}"), ("--restore-chat-history", "--message", "{second}"))
         ),
     ),
     "opencode": Tried(
