@@ -210,7 +210,7 @@ class SmokeRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeVerdict:
-    """What a whole run came to: what is kept, and shown by `status` and `wait`."""
+    """What a whole run came to: what is kept, and shown by `status`."""
 
     at: float
     """Seconds since 1970."""

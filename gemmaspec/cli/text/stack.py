@@ -120,7 +120,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
 def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:
     """Print the result of `up` after the server has answered, and return whether all is well with it.
 
-    `wait` adds the last verdicts.
+    `status` adds the last verdicts.
     """
     server, ready = result.started.server, result.ready
     got = of_running(result.started)

@@ -1,4 +1,4 @@
-"""How the last verdicts of `smoke` and `watch` read, in `status` and `wait`."""
+"""How the last verdicts of `smoke` and `watch` read, in `status`."""
 
 from __future__ import annotations
 

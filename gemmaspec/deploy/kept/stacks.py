@@ -1,6 +1,6 @@
 """Stacks of this machine: what was started, how, from which profile, and its current state.
 
-What `smoke` and `watch` found last, kept in the stack's folder for `status` and `wait`.
+What `smoke` and `watch` found last, kept in the stack's folder for `status`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`up`, `restart`, `rollback`, `wait` and `down` of a profile with replicas."""
+"""`up`, `restart`, `rollback`, `status --wait` and `down` of a profile with replicas."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def rollback(name: str, progress: StartProgress, *, timeout_s: float) -> Rolled:
 def wait_for_all(name: str, progress: StartProgress, *, timeout_s: float) -> Rolled:
     """Wait until every replica of a profile has drafted, verified and answered. Changes nothing.
 
-    Raises StartFailed for a replica or a router that does not run, else as `wait` of one server.
+    Raises StartFailed for a replica or a router that does not run, else as `status --wait` of one server.
     """
     ends = time.monotonic() + timeout_s
     until_nobody_starts_it(name, progress, timeout_s=timeout_s)

@@ -182,7 +182,7 @@ def up(request: UpRequest, progress: StartProgress) -> Running:
 
 
 def up_detached(request: UpRequest, progress: StartProgress) -> Started:
-    """Start the stack of a profile, and return as soon as it has been started; `wait` follows it from there.
+    """Start the stack of a profile, and return as soon as it has been started; `status --wait` follows it from there.
 
     Raises what `up` raises until then. A start that fails later is not stopped.
     """

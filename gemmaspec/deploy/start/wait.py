@@ -1,4 +1,4 @@
-"""`wait`: wait until a started profile has answered, whoever started it."""
+"""`status --wait`: wait until a started profile has answered, whoever started it."""
 
 from __future__ import annotations
 
