@@ -617,7 +617,7 @@ def _words(*words: str) -> str:
 
 
 def _transfer(**keys: object) -> str:
-    return _words("--kv-transfer-config", json.dumps(keys))
+    return _words(f"--{next(iter(keys))[:2]}-transfer-config", json.dumps(keys))
 
 
 LORA = ("serve.max_num_seqs=1024", "serve.max_num_batched_tokens=8192")
@@ -633,6 +633,11 @@ LORA = ("serve.max_num_seqs=1024", "serve.max_num_batched_tokens=8192")
         ("0.33.0", (_transfer(kv_role="kv_both"),), "GS112", "Connector name is not set"),
         ("0.33.0", (_transfer(kv_connector="NixlConnector", kv_role="kv_both"),), "GS112", None),
         ("0.23.0", (_transfer(kv_connector="P2pNcclConnector", kv_role="kv_both"),), "GS112", None),
+        ("0.33.0", (_transfer(ec_connector="Nope", ec_role="ec_both"),), "GS112", "has no EC connector 'Nope'"),
+        ("0.25.1", (_transfer(ec_connector="ECCPUConnector", ec_role="ec_both"),), "GS112", "from 0.26.0 on"),
+        ("0.26.0", (_transfer(ec_connector="ECCPUConnector", ec_role="ec_both"),), "GS112", None),
+        ("0.33.0", (_transfer(ec_connector="ECCPUConnector"),), "GS112", "ec_role is None"),
+        ("0.33.0", (_transfer(ec_role="ec_both"),), "GS112", "not set in ECTransferConfig"),
         (
             "0.33.0",
             (_transfer(kv_connector="Own", kv_role="kv_both", kv_connector_module_path="own.module"),),

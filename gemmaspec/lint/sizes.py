@@ -33,7 +33,6 @@ _VALUES: Final = {
 }
 """Flags that stop the start unless another one has this value (VllmConfig, ParallelConfig)."""
 
-_ROLES: Final = ("kv_both", "kv_producer", "kv_consumer")
 _EXECUTORS: Final = ("mp", "ray", "uni", "external_launcher")
 _QUANTIZATION: Final = ("linear", "moe", "ignore", "targets")
 """Keys of QuantizationConfigArgs (vllm/config/quantization.py, from 0.22.1)."""
@@ -136,18 +135,20 @@ def _backends(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _transfer(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Yield, as `_conditions`, a KV connector that this vLLM has not, and one without a role (KVTransferConfig)."""
-    flag = "--kv-transfer-config"
-    asked, _ = configured(subject, flag)
-    name, role, known = asked.get("kv_connector"), asked.get("kv_role"), subject.facts.kv_connectors
-    if name is None:
-        message = "Connector name is not set in KVTransferConfig, and vLLM stops without it"
-        yield flag, message, "add the key kv_connector"
-    elif str(name) not in known and not asked.get("kv_connector_module_path"):
-        message = f"vLLM {subject.vllm} has no KV connector {name!r}; available {spans('KV connector', str(name))}"
-        yield flag, message, one_of(str(name), known)
-    elif role not in _ROLES:
-        yield flag, f"kv_role is {role!r}, and vLLM stops", f"set kv_role: {', '.join(_ROLES)}"
+    """Yield, as `_conditions`, a connector that this vLLM has not, or one without a role (KV and ECTransferConfig)."""
+    for kind, known in (("kv", subject.facts.kv_connectors), ("ec", subject.facts.ec_connectors)):
+        flag, called = f"--{kind}-transfer-config", f"{kind.upper()} connector"
+        asked, _ = configured(subject, flag)
+        name, role = asked.get(f"{kind}_connector"), asked.get(f"{kind}_role")
+        roles = [f"{kind}_{end}" for end in ("both", "producer", "consumer")]
+        if name is None:
+            message = f"Connector name is not set in {kind.upper()}TransferConfig, and vLLM stops without it"
+            yield flag, message, f"add the key {kind}_connector"
+        elif str(name) not in known and not asked.get(f"{kind}_connector_module_path"):
+            message = f"vLLM {subject.vllm} has no {called} {name!r}; available {spans(called, str(name))}"
+            yield flag, message, one_of(str(name), known)
+        elif role not in roles:
+            yield flag, f"{kind}_role is {role!r}, and vLLM stops", f"set {kind}_role: {', '.join(roles)}"
 
 
 @rule("GS102", "error", any_release=True)
@@ -180,11 +181,7 @@ def small_values(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix="remove it, or set serve.enforce_eager: true to have no graphs")
     for argument in subject.arguments:
         if argument.flag == LEVEL and argument.value and argument.value not in ("0", "1", "2", "3"):
-            yield Issue(
-                path=argument.path,
-                message="vLLM's optimization levels are 0 to 3",
-                fix="use -O2 or less",
-            )
+            yield Issue(path=argument.path, message="vLLM's optimization levels are 0 to 3", fix="use -O2 or less")
 
 
 @rule("GS202", "error")

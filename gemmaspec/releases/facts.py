@@ -29,6 +29,7 @@ _KINDS: Final = {
     "KV cache dtype": "kv_cache_dtypes",
     "attention backend": "attention_backends",
     "KV connector": "kv_connectors",
+    "EC connector": "ec_connectors",
     "architecture": "architectures",
     "metric": "metrics",
 }
@@ -60,6 +61,7 @@ class Facts:
     """Those that need --allow-deprecated-quantization."""
     attention_backends: frozenset[str]
     kv_connectors: frozenset[str]
+    ec_connectors: frozenset[str]
     architectures: frozenset[str]
     """Gemma 4 architectures that vLLM has a model for."""
     metrics: frozenset[str]
@@ -176,7 +178,7 @@ def spans(kind: str, name: str) -> str:
     """Return where a thing exists, in words for a message: `up to 0.27.1`, `from 0.22.0 on`.
 
     Kinds: flag, speculative key, variable, reasoning parser, tool call parser, quantization, KV cache dtype,
-    attention backend, KV connector, architecture, metric. Raise KeyError for any other kind.
+    attention backend, KV connector, EC connector, architecture, metric. Raise KeyError for any other kind.
     """
     return runs.words(whole_table().get((_KINDS[kind], name), ""), _releases())
 

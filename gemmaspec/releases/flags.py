@@ -43,6 +43,7 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
         "kv_cache_dtypes",
         "attention_backends",
         "kv_connectors",
+        "ec_connectors",
         "architectures",
         "metrics",
     ),

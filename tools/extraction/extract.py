@@ -37,6 +37,7 @@ class Extracted:
     kv_cache_dtypes: frozenset[str]
     attention_backends: frozenset[str]
     kv_connectors: frozenset[str]
+    ec_connectors: frozenset[str]
     architectures: frozenset[str]
     metrics: frozenset[str]
     runner: RunnerChoice
@@ -73,7 +74,8 @@ def _extract(sources: Sources, metadata: Mapping[str, str]) -> Extracted:
         deprecated_quantizations=names.deprecated_quantizations_of(sources),
         kv_cache_dtypes=names.kv_cache_dtypes_of(sources),
         attention_backends=names.attention_backends_of(sources),
-        kv_connectors=names.kv_connectors_of(sources),
+        kv_connectors=names.connectors_of(sources, names.KV_CONNECTORS),
+        ec_connectors=names.connectors_of(sources, names.EC_CONNECTORS),
         architectures=names.architectures_of(sources),
         metrics=names.metrics_of(sources),
         runner=runner_of(sources),

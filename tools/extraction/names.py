@@ -19,7 +19,8 @@ QUANTIZATION: Final = "vllm/model_executor/layers/quantization/__init__.py"
 CACHE: Final = "vllm/config/cache.py"
 REGISTRY: Final = "vllm/model_executor/models/registry.py"
 BACKENDS: Final = "vllm/v1/attention/backends/registry.py"
-CONNECTORS: Final = "vllm/distributed/kv_transfer/kv_connector/factory.py"
+KV_CONNECTORS: Final = "vllm/distributed/kv_transfer/kv_connector/factory.py"
+EC_CONNECTORS: Final = "vllm/distributed/ec_transfer/ec_connector/factory.py"
 METRICS: Final = (
     "vllm/v1/metrics/loggers.py",
     "vllm/v1/metrics/perf.py",
@@ -133,9 +134,9 @@ def attention_backends_of(sources: Sources) -> frozenset[str]:
     return frozenset(target.id for target in targets if isinstance(target, ast.Name))
 
 
-def kv_connectors_of(sources: Sources) -> frozenset[str]:
-    """Return names for kv_connector in --kv-transfer-config: the first arguments of register_connector()."""
-    calls = (node for node in ast.walk(sources.module(CONNECTORS)) if isinstance(node, ast.Call))
+def connectors_of(sources: Sources, factory: str) -> frozenset[str]:
+    """Return names for kv_connector or ec_connector: the first arguments of register_connector() in a factory."""
+    calls = (node for node in ast.walk(sources.module(factory)) if isinstance(node, ast.Call))
     named = (node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "register_connector")
     return frozenset(name for node in named if node.args and (name := constant(node.args[0])))
 
