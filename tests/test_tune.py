@@ -213,7 +213,7 @@ def test_the_target_alone_is_measured_first_then_each_drafts_own_k() -> None:
     assert machine.play(WHOLE)
     assert [str(one.arm) for one in machine.visits[:3]] == ["no speculation", "own: mtp k=4", "other: mtp k=4"]
     assert [one.arm.key for one in machine.visits].count("own/none/0") >= 1
-    assert machine.done == Done(why="every arm that could win was tried", complete=True)
+    assert machine.done == Done(why="every configuration that could win was tried", complete=True)
 
 
 def test_the_choice_and_its_k_table() -> None:

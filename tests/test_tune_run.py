@@ -256,7 +256,7 @@ def test_a_budget_that_is_too_small_for_one_arm_is_told_and_loses_nothing(
     fakes.speeds = None
     assert tune("--budget", "0.3s") == 2
     said = capsys.readouterr().err
-    assert "--budget is too small for one arm: the budget" in said
+    assert "--budget is too small for one start: the budget" in said
     assert "1 measured cell is kept" in said
     assert "with --continue" in said
     fakes.speeds = lambda arm: 1.0
@@ -272,7 +272,7 @@ def test_a_target_that_is_not_ready_within_the_budget_is_told(
 
     fakes.behave = behave
     assert tune("--budget", "1s") == 2
-    assert "--budget is too small for one arm: the target alone was not ready in 1 s" in capsys.readouterr().err
+    assert "--budget is too small for one start: the target alone was not ready in 1 s" in capsys.readouterr().err
 
 
 def test_a_run_is_not_resumed_as_another_one(

@@ -60,7 +60,7 @@ ABOUT: Final[Mapping[str, About]] = {
     "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
     "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
     "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
-    "inspect": About("Describe a checkpoint or a pair", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
+    "inspect": About("Describe a checkpoint and its draft", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
     "predict": About("Predict speed for draft lengths and loads", ("predict spark-31b-e2b",)),
     "bench": About("Measure speed with and without a draft", ("bench spark-31b-e2b",)),
     "compare": About("Compare two results of bench", ("compare before.json after.json",)),

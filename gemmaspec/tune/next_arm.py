@@ -132,7 +132,7 @@ def next_visit(tried: Tried, field: Field, *, running: Arm | None, left_s: float
             if visit.estimate is not None and visit.estimate > left_s:
                 return Done(why=_too_long(visit, left_s), complete=False)
             return visit
-    return Done(why="every arm that could win was tried", complete=True)
+    return Done(why="every configuration that could win was tried", complete=True)
 
 
 def rule_out(tried: Tried, field: Field) -> Tried:

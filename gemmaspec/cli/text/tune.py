@@ -23,9 +23,9 @@ def dry_run(compared: Compared, settings: TuneSettings, *, as_json: bool) -> Non
             {"ok": True, "arms": arms, "knobs": knobs, "left_out": dict(field.left_out), "settings": settings.as_json()}
         )
         return
-    loads = ", ".join(map(str, compared.loads))
-    output.told(f"{compared.base.profile.name}: would try {len(field.arms)} arms with {loads} requests at once")
-    columns = (table.Column("arm"), table.Column("method"), table.Column("k"), table.Column("set for it", wraps=True))
+    loads = ", ".join(map(str, compared.loads)) + " requests at once"
+    output.told(f"{compared.base.profile.name}: would try {len(field.arms)} configurations with {loads}")
+    columns = (*map(table.Column, ("profile", "method", "k")), table.Column("set for it", wraps=True))
     rows = [(arm.profile, arm.method, str(arm.k) if arm.k else "-", " ".join(arm.overrides)) for arm in field.arms]
     table.show(columns, rows)
     if field.tables:

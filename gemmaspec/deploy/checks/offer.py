@@ -71,7 +71,7 @@ def today(name: str, draft: str | None) -> Iterator[str]:
 
 
 def _toy(*lines: str) -> ProfileOffer:
-    toy = f"{_TOY}: a tiny pair that ships with it and runs on any CPU; it shows how gemmaspec works, not how fast"
+    toy = f"{_TOY}: tiny models that ship with it and run on any CPU; they show how gemmaspec works, not how fast"
     return ProfileOffer(profile=_TOY, lines=(*lines, toy))
 
 

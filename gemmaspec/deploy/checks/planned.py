@@ -102,7 +102,7 @@ def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -
     except EnvironmentMissing as error:
         if is_local(model.model):  # nothing fetches a folder
             makes = model.model.startswith(TINY)
-            hint = "gemmaspec up tiny-cpu    # copies the tiny pair" if makes else f"ls -d {model.model}"
+            hint = "gemmaspec up tiny-cpu    # copies the tiny models" if makes else f"ls -d {model.model}"
         else:
             hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None

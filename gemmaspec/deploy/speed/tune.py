@@ -325,7 +325,7 @@ class _TuneRun:
     def _too_small(self, why: str) -> UsageError:
         kept = f"; {self._tried.kept}" if self._tried.cells else ""
         return UsageError(
-            f"--budget is too small for one arm: {why}{kept}",
+            f"--budget is too small for one start: {why}{kept}",
             hint=f"the same command with --continue and a budget of {minutes(self._request.budget_s * 3)} or more",
         )
 
