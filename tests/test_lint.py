@@ -620,6 +620,10 @@ def _transfer(**keys: object) -> str:
     return _words(f"--{next(iter(keys))[:2]}-transfer-config", json.dumps(keys))
 
 
+def _limit(**limits: object) -> str:
+    return _words("--limit-mm-per-prompt", json.dumps(limits))
+
+
 LORA = ("serve.max_num_seqs=1024", "serve.max_num_batched_tokens=8192")
 
 
@@ -659,6 +663,15 @@ LORA = ("serve.max_num_seqs=1024", "serve.max_num_batched_tokens=8192")
         ("0.33.0", (_words("-cc.cudagraph_capture_sizes=[]"), "serve.enforce_eager=true"), "GS102", None),
         ("0.33.0", (_words("-cc.cudagraph_capture_sizes=[5, 10]"),), "GS102", None),
         ("0.33.0", (_words("--quantization-config", '{"x": 1}'),), "GS102", "no key x"),
+        ("0.32.0", (_limit(image=-1),), "GS102", "must be at least 0"),
+        ("0.32.0", (_limit(image={"count": -1}),), "GS102", "must be at least 0"),
+        ("0.32.0", (_limit(image={"size": 512}),), "GS102", "has no key 'size'"),
+        ("0.32.0", (_limit(video={"num_frames": 0}),), "GS102", "must be more than 0"),
+        ("0.32.0", (_limit(image=None),), "GS102", "for --limit-mm-per-prompt image"),
+        ("0.32.0", (_limit(image={"count": "2", "width": 512, "height": 512}, video=True),), "GS102", None),
+        ("0.32.0", (_limit(x={"width": 1}),), "GS102", None),
+        ("0.32.0", (_words("-cc.dynamic_shapes_config.type=BACKED"),), "GS102", "takes backed, unbacked"),
+        ("0.32.0", (_words("-cc.dynamic_shapes_config.type=unbacked"),), "GS102", None),
         ("0.33.0", (_words("--quantization-config", '{"linear": "mxfp8"}'),), "GS102", None),
         ("0.33.0", (_words("--distributed-executor-backend", "nccl"),), "GS102", "no executor 'nccl'"),
         ("0.33.0", (_words("--distributed-executor-backend", "own.module.Executor"),), "GS102", None),

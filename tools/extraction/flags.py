@@ -15,8 +15,8 @@ from typing import Final
 
 from extraction.hints import hints_of
 from extraction.sources import Hint, Sources, Unexpected, assigned, constant, method_of
-from extraction.values import Configs, bounds_of, configs_of, names_of, word_of
-from gemmaspec.releases.flags import Flag
+from extraction.values import LIMITS, MODALITIES, MULTIMODAL, Configs, bounds_of, configs_of, names_of, word_of
+from gemmaspec.releases.flags import ANY, Flag
 
 SERVE: Final = "vllm/entrypoints/cli/serve.py"
 UTILITIES: Final = "vllm/utils/argparse_utils.py"
@@ -62,8 +62,11 @@ def flags_of(sources: Sources) -> dict[str, Flag]:
 def configs_in(sources: Sources, flags: Iterable[Flag]) -> Configs:
     """Return the keys of the classes that flags take as JSON."""
     names = {flag.form.lstrip("?+@") for flag in flags if "@" in flag.form}
-    found = ((where[0], name) for name in sorted(names) if (where := sources.find(ENGINE, name)))
-    return configs_of(sources, found)
+    found = [(where[0], name) for name in sorted(names) if (where := sources.find(ENGINE, name))]
+    if LIMITS not in names:
+        return configs_of(sources, found)
+    limits = {"*": ANY, **{kind: f"int>=0|@{name}" for kind, name in MODALITIES.items()}}
+    return configs_of(sources, [*found, *((MULTIMODAL, name) for name in MODALITIES.values())]) | {LIMITS: limits}
 
 
 def _pairs(sources: Sources) -> bool:

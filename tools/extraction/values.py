@@ -31,6 +31,12 @@ _MOST: Final = 12
 _PLAIN: Final = {"bool": "bool", "int": "int", "float": "float", "str": "str", "None": "None", "dict": "{}"}
 _MAPPINGS: Final = frozenset({"dict", "Dict", "Mapping"})
 
+LIMITS: Final = "DummyOptions"
+"""The table's name for what --limit-mm-per-prompt takes. vLLM has no class of it: a validator makes one for each
+modality, from a number or from its keys (MultiModalConfig._validate_limit_per_prompt, every release)."""
+MODALITIES: Final = {"image": "ImageDummyOptions", "video": "VideoDummyOptions", "audio": "AudioDummyOptions"}
+MULTIMODAL: Final = "vllm/config/multimodal.py"
+
 Configs = dict[str, dict[str, str]]
 """Class → key → the form of its value."""
 
@@ -51,6 +57,8 @@ def names_of(sources: Sources, path: str, owner: str, field: str, hints: Sequenc
 
 def word_of(field: str, hints: Sequence[Hint], bounds: str) -> str:
     """Return what a flag takes that is made of a field; empty for any text, and for one with choices or none."""
+    if field == "limit_per_prompt":
+        return f"@{LIMITS}"
     kinds = {hint.kind for hint in hints}
     maybe = "?" if "None" in kinds else ""
     if "config" in kinds and kinds & _MAPPINGS:
@@ -134,8 +142,9 @@ def _is_no_key(statement: ast.AnnAssign) -> bool:
 
 def _forbids(found: ast.ClassDef) -> bool:
     """Return whether a class refuses keys that it does not have: `config` of vllm/config/utils.py does that."""
-    decorators = [ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in found.decorator_list]
-    return "config" in decorators
+    decorators = [ast.unparse(one) for one in found.decorator_list]
+    named = [text.partition("(")[0].rpartition(".")[2] for text in decorators]
+    return "config" in named or any("extra='forbid'" in text for text in decorators)
 
 
 @dataclass(frozen=True)
@@ -215,7 +224,18 @@ def _alternative(sources: Sources, hint: Hint, bounds: str, *, folded: bool) -> 
         return "{}"
     if folded and hint.defined:
         return _members(sources, *hint.defined)
+    if hint.defined and not folded and (values := _texts(sources, *hint.defined)):
+        return "|".join(f"={value}" for value in values)
     return _PLAIN.get(hint.kind, ANY)
+
+
+def _texts(sources: Sources, path: str, name: str) -> list[str]:
+    """Return the values of a short enum of texts, `class X(str, Enum)`, as pydantic takes them; else none."""
+    found = sources.class_of(path, name)[1]
+    if [ast.unparse(base).rpartition(".")[2] for base in found.bases] != ["str", "Enum"]:
+        return []
+    values = [constant(one.value) for one in found.body if isinstance(one, ast.Assign)]
+    return [text for text in values if text] if all(values) and len(values) <= _MOST else []
 
 
 def _members(sources: Sources, path: str, name: str) -> str:
