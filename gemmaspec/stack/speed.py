@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gemmaspec.patching.bugs import Choices, RunsOn, choose
@@ -23,7 +23,8 @@ def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
 
     Raise PatchError for a list in `patches.speed` with an unknown patch or one of a defect.
     """
-    chosen = choose(profile.patches.speed, tuple(settings_of(profile)), patches, why_none=_why_none(profile))
+    settings, why_none = _settings_of(profile)
+    chosen = choose(profile.patches.speed, settings, patches, why_none=why_none)
     if profile.speculative:
         return chosen
     idle = [name for name in chosen.taken if patches[name].text.speculation_only]
@@ -33,31 +34,27 @@ def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
     )
 
 
-def settings_of(profile: Profile) -> Iterator[RunsOn]:
-    """Yield every release and family of GPUs on which the server may run; none without GPUs."""
+def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:
+    """Return every release and family of GPUs on which the server may run, and why there are none."""
     machine, stated = MACHINES[profile.machine], vllm_of(profile)
-    if machine.compute_capability:
-        gpus = [(machine.compute_capability, "")]
-    else:
-        gpus = [(gpu, gpu) for members in FAMILIES.values() for gpu in members if machine.gpus]
-    for vllm in releases() if stated is None else [stated] if stated in releases() else []:
-        for capability, unknown in gpus:
-            yield RunsOn(
-                vllm=vllm,
-                family=family_of(capability) or "",
-                capability=unknown,
-                method=_method(profile, vllm),
-                backend=backend_of(profile, vllm, capability=capability),
-            )
-
-
-def _why_none(profile: Profile) -> str:
-    stated = vllm_of(profile)
-    if not MACHINES[profile.machine].gpus:
-        return f"it is for GPUs, and the machine {profile.machine} has none"
-    if stated is None or stated in releases():
-        return ""
-    return f"vLLM {stated} is not a known release, and only releases were measured"
+    if not machine.gpus:
+        return (), f"it is for GPUs, and the machine {profile.machine} has none"
+    if stated and stated not in releases():
+        return (), f"vLLM {stated} is not a known release, and only releases were measured"
+    known = machine.compute_capability
+    gpus = [(known, "")] if known else [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
+    settings = tuple(
+        RunsOn(
+            vllm=vllm,
+            family=family_of(capability) or "",
+            capability=unknown,
+            method=_method(profile, vllm),
+            backend=backend_of(profile, vllm, capability=capability),
+        )
+        for vllm in ([stated] if stated else releases())
+        for capability, unknown in gpus
+    )
+    return settings, ""
 
 
 def _method(profile: Profile, vllm: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gemmaspec import data
 from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.deploy.checks.planned import plan_on, release_for
+from gemmaspec.deploy.checks.planned import facts_of, plan_on, release_for
 from gemmaspec.deploy.kept.attention import Backends, expected, graphs_expected
 from gemmaspec.deploy.kept.measurements import of_plan, own_rows, taken_by
 from gemmaspec.deploy.kept.models import hub_cache
@@ -105,7 +105,7 @@ def _speed(
     if plan.device.bandwidth is None or loaded.profile.nodes > 1:
         return None, ()
     try:
-        return predicted(on_its_machine(loaded, asked), asked, plan, shelf).as_json(), ()
+        return predicted(facts_of(on_its_machine(loaded, asked), plan=plan, shelf=shelf), asked).as_json(), ()
     except UsageError as error:
         return None, (f"no speed: {error.message}",)
 

@@ -1,4 +1,4 @@
-"""The memory that the models of a profile need on its machine.
+"""What decides how fast a profile's server will be, read once; the memory that its models need on its machine.
 
 The shipped cells that speak for a profile's server.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,15 @@ from gemmaspec.fit.flags import flags_of
 from gemmaspec.fit.machine import GB, Device, named
 from gemmaspec.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.machine.readings import this_cpu, this_gpu
+from gemmaspec.patching.patch import Shelf
 from gemmaspec.predict.speaks import Kind, Spoken, speaking
-from gemmaspec.profile.command import backend_of, command_of, compile_of, images_off, vllm_of
-from gemmaspec.profile.graphs import graph_modes
+from gemmaspec.profile.command import Command, backend_of, command_of, compile_of, images_off, vllm_of
+from gemmaspec.profile.graphs import GraphModes, graph_modes
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import HERE, MACHINES
 from gemmaspec.profile.meant import unknown_machine
 from gemmaspec.profile.model import Draft, Profile, Target
-from gemmaspec.releases.facts import asked_release, nearest
+from gemmaspec.releases.facts import asked_release, nearest, newest, releases
 from gemmaspec.rows import GRAPH_MODES, NONE, GraphMode, Setting
 from gemmaspec.stack.paths import is_local
 
@@ -36,14 +38,45 @@ if TYPE_CHECKING:
     from gemmaspec.checkpoint.parts import Checkpoint
 
 
-def plan_of(loaded: Loaded) -> MemoryPlan:
-    """Return the memory that a profile's models need on its machine.
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What decides how fast a profile's server will be, read once."""
 
-    A published model that is not on this machine is computed from its shapes, without the network. Raises as
-    `plan_on` does.
-    """
-    vllm, _ = release_for(loaded, None)
-    return plan_on(loaded.profile, vllm, shapes=True)
+    profile: Profile
+    loaded: Loaded
+    vllm: str | None
+    """The release that the profile states."""
+    command: Command
+    compile: str
+    """How it compiles, in the words of rows."""
+    backend: str | None
+    """The attention backend of the target; None where it is not known."""
+    modes: GraphModes | None
+    """Its CUDA graphs; None where they are not known."""
+    taken: Taken
+    known_plan: MemoryPlan | None
+
+    @cached_property
+    def plan(self) -> MemoryPlan:
+        """The memory that its models need. Published shapes come before the network. Raises as `plan_on` does."""
+        return self.known_plan or plan_on(self.profile, release_for(self.loaded, None)[0], shapes=True)
+
+
+def facts_of(loaded: Loaded, *, plan: MemoryPlan | None = None, shelf: Shelf | None = None) -> Facts:
+    """Return the facts of a profile. `plan`, `shelf`: its memory and the patches, where they are known."""
+    profile = loaded.profile
+    vllm = vllm_of(profile)
+    return Facts(
+        profile=profile,
+        loaded=loaded,
+        vllm=vllm,
+        command=command_of(profile),
+        compile=compile_of(profile),
+        backend=backend_of(profile, vllm) if vllm else None,
+        modes=graph_modes(profile, nearest(vllm)) if vllm else None,
+        taken=measurements.taken_by(profile, shelf),
+        known_plan=plan,
+    )
 
 
 def plan_on(
@@ -62,8 +95,6 @@ def plan_on(
 
 def release_for(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
     """Return the vLLM release to compute for, and notes on it. Raises UsageError for one without Gemma 4."""
-    from gemmaspec.releases.facts import nearest, newest, releases
-
     vllm = asked_release(asked) if asked else release_of(loaded)
     if vllm:
         if Version(vllm) < Version(releases()[0]):
@@ -155,14 +186,12 @@ def _found(name: str) -> Device:
 class Shipped:
     """What the store says of a profile."""
 
-    kind: Kind
     spoken: Spoken
     sources: tuple[str, ...]
 
 
-def shipped_for(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) -> Shipped | None:
+def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
     """Return the rows of the store that speak for a profile; None where none is of its machine and target."""
-    profile = loaded.profile
     runs = measurements.like(profile)
     method = profile.speculative.method if profile.speculative else NONE
     rows = tuple(
@@ -170,7 +199,6 @@ def shipped_for(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) ->
     )
     if not rows:
         return None
-    kind = kind_of(loaded, taken, plan)
     spoken = speaking(rows, kind)
     cells = {(row.method, row.k, row.concurrency, row.context) for row in spoken.rows}
     named = [
@@ -178,42 +206,40 @@ def shipped_for(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) ->
         for run in runs
         if any((row.method, row.k, row.concurrency, row.context) in cells for row in speaking(run.rows, kind).rows)
     ]
-    return Shipped(kind=kind, spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
+    return Shipped(spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
 
 
-def kind_of(loaded: Loaded, taken: Taken, plan: MemoryPlan | None = None) -> Kind:
-    """Return what a profile's server will be. `plan`: its memory, where it is known."""
-    profile = loaded.profile
-    vllm, command = vllm_of(profile), command_of(profile)
-    compiled = Setting(compile=compile_of(profile)).graphs
-    backend = backend_of(profile, vllm) if vllm else None
+def kind_of(facts: Facts) -> Kind:
+    """Return what a profile's server will be."""
+    profile, vllm, command = facts.profile, facts.vllm, facts.command
+    compiled = Setting(compile=facts.compile).graphs
     plain = profile.model_copy(update={"speculative": None, "draft": None})
     return Kind(
         vllm=vllm,
-        backend=backend,
+        backend=facts.backend,
         images=not images_off(profile, command),
-        kv_cache=_cache(loaded, plan, command.value("--kv-cache-dtype") or "auto"),
+        kv_cache=_cache(facts),
         linear_kernel=command.value("--linear-backend"),
         compiled=compiled,
-        alone=_graphs(plain, vllm, compiled)[0],
-        drafting=_graphs(profile, vllm, compiled),
-        patches=frozenset(taken.patches),
-        idle=taken.idle,
+        alone=_graphs(plain, graph_modes(plain, nearest(vllm)) if vllm else None, compiled)[0],
+        drafting=_graphs(profile, facts.modes, compiled),
+        patches=frozenset(facts.taken.patches),
+        idle=facts.taken.idle,
     )
 
 
-def _graphs(profile: Profile, vllm: str | None, compiled: str) -> tuple[GraphMode, GraphMode | None]:
+def _graphs(profile: Profile, modes: GraphModes | None, compiled: str) -> tuple[GraphMode, GraphMode | None]:
     """Return the graphs of target and draft; those of the compilation where nobody asked vLLM."""
-    modes = graph_modes(profile, nearest(vllm)) if vllm else None
     target = modes.target if modes else "NONE" if compiled == "eager" else "FULL"
     spec = profile.speculative
     draft = modes.draft if modes else target if spec and spec.method not in ("ngram", "suffix") else None
     return GRAPH_MODES.get(target, "none"), GRAPH_MODES.get(draft or "")
 
 
-def _cache(loaded: Loaded, plan: MemoryPlan | None, asked: str) -> str | None:
+def _cache(facts: Facts) -> str | None:
     """Return the format of the cache; None where the checkpoint decides and cannot be read."""
+    asked = facts.command.value("--kv-cache-dtype") or "auto"
     if asked == "auto":
         with contextlib.suppress(GemmaspecError):
-            asked = (plan or plan_of(loaded)).flags.cache_dtype
+            asked = facts.plan.flags.cache_dtype
     return {"auto": None, "bfloat16": "bf16"}.get(asked, "fp8" if asked.startswith("fp8") else asked)

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gemmaspec.bench.result import read_text
+from gemmaspec.deploy.checks.planned import Facts, facts_of, kind_of, shipped_for
 from gemmaspec.deploy.kept import measurements
-from gemmaspec.deploy.kept.attention import expected, graphs_expected, words
-from gemmaspec.deploy.kept.measurements import Taken
+from gemmaspec.deploy.kept.attention import expected, lacking, words
 from gemmaspec.errors import UsageError
-from gemmaspec.fit.memory_plan import MemoryPlan
+from gemmaspec.fit.roofline import acceptance_of, roofline, step_bytes, weights_format
 from gemmaspec.machine import nvidia
 from gemmaspec.patching.evidence import family_of
-from gemmaspec.patching.patch import Shelf
+from gemmaspec.predict.efficiency import Roofline, share_of
 from gemmaspec.predict.predict import QUANTILE, Cells, Predicted, baseline_of, predict, predicted_json
 from gemmaspec.profile import limits
-from gemmaspec.profile.command import backend_of, command_of, compile_of, vllm_of
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
 from gemmaspec.profile.meant import unknown_machine
@@ -81,68 +80,54 @@ def predict_profile(request: PredictRequest) -> Prediction:
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     loaded = on_its_machine(loaded, request)
     need_one_machine(loaded.profile, "predict")
-    return predicted(loaded, request)
+    return predicted(facts_of(loaded), request)
 
 
-def predicted(
-    loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None = None, shelf: Shelf | None = None
-) -> Prediction:
-    """Return the prediction of a loaded profile. `plan`, `shelf`: its memory and the patches where they are known.
-
-    Raises as above.
-    """
-    profile = loaded.profile
+def predicted(facts: Facts, request: PredictRequest) -> Prediction:
+    """Return the prediction of a profile whose facts are known. Raises as above."""
+    profile = facts.profile
     _need_limits(profile, request)
-    taken = measurements.taken_by(profile, shelf)
-    source = _source(loaded, request)
+    source = _source(facts.loaded, request)
     if source is None:
-        return _by_store(loaded, request, taken, plan)
+        return _by_store(facts, request)
     basis, why, rows = source
-    asked = _asked(request, profile, rows, taken, with_curves=True)
+    asked = _asked(request, facts, rows, with_curves=True)
     return Prediction(
         profile=profile.name,
         basis=basis,
         why=why,
-        notes=(
-            *_attention(profile),
-            *_notes(rows, asked, profile),
-            *_otherwise(rows, profile, taken),
-        ),
+        notes=(*_attention(facts), *_notes(rows, asked, profile), *_otherwise(rows, facts)),
         rows=predict(rows, asked),
     )
 
 
-def _by_store(loaded: Loaded, request: PredictRequest, taken: Taken, plan: MemoryPlan | None) -> Prediction:
+def _by_store(facts: Facts, request: PredictRequest) -> Prediction:
     """Return what the shipped cells say, or the bound where none of them speaks for this server."""
-    from gemmaspec.deploy.checks.planned import kind_of, shipped_for
-
-    profile = loaded.profile
-    shipped = shipped_for(loaded, taken, plan)
-    if shipped is None and profile.speculative and "full" not in kind_of(loaded, taken, plan).drafting:
-        return _bound(
-            loaded, request, plan, ["it drafts without full CUDA graphs, and no server that does was measured"]
-        )
+    profile, kind = facts.profile, kind_of(facts)
+    shipped = shipped_for(profile, kind)
+    if shipped is None and profile.speculative and "full" not in kind.drafting:
+        return _bound(facts, request, ["it drafts without full CUDA graphs, and no server that does was measured"])
     if shipped is None:
-        return _by_roofline(request, loaded, plan)
+        return _by_roofline(facts, request)
     rows, missing = shipped.spoken.rows, shipped.spoken.missing
     unsaid = [
         f"no figure with{' a draft' if drafts else 'out speculation'}: {why}"
         for drafts, why in missing.items()
         if profile.speculative or not drafts
     ]
-    asked = _asked(request, profile, rows, taken, with_curves=not any(row.by_lot for row in rows))
+    asked = _asked(request, facts, rows, with_curves=not any(row.by_lot for row in rows))
     asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in missing))
     found_all = predict(rows, asked) if rows and asked.ks else ()
     sure = [row for row in found_all if row.step.deviation <= SURE or _load(row) in shipped.spoken.own]
     if not sure:
-        return _bound(loaded, request, plan, unsaid or ["no cell near enough was measured"])
+        return _bound(facts, request, unsaid or ["no cell near enough was measured"])
     silent = sorted({(row.k, row.concurrency, row.context) for row in found_all} - {_load(row) for row in sure})
     unsaid += [f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent]
     return Prediction(
         profile=profile.name,
         basis="shipped",
         why=f"{_cells(rows)} of such a server: {'; '.join(shipped.sources)}",
-        notes=(*_attention(profile), *unsaid, *shipped.spoken.factors, *_notes(rows, asked, profile)),
+        notes=(*_attention(facts), *unsaid, *shipped.spoken.factors, *_notes(rows, asked, profile)),
         rows=tuple(sure),
     )
 
@@ -151,20 +136,15 @@ def _load(row: Predicted) -> tuple[int, int, int]:
     return row.k, row.concurrency, row.context
 
 
-def _attention(profile: Profile) -> Iterator[str]:
-    if chosen := words(expected(profile)):
+def _attention(facts: Facts) -> Iterator[str]:
+    if chosen := words(expected(facts.profile, vllm=facts.vllm)):
         yield f"attention: {chosen}"
-    if vllm := vllm_of(profile):
-        yield from graphs_expected(profile, vllm, capability=None)
+    yield from lacking(facts.profile, facts.modes)
 
 
-def _bound(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None, why: Sequence[str]) -> Prediction:
+def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Prediction:
     """Return no figure but what no server exceeds, and why."""
-    from gemmaspec.deploy.checks.planned import plan_of
-    from gemmaspec.fit.roofline import roofline
-
-    profile = loaded.profile
-    plan = plan or plan_of(loaded)
+    profile, plan = facts.profile, facts.plan
     loads = limits.concurrencies(profile, request.concurrencies, usual=USUAL, why="")
     bounds = [
         f"at most {bound.bound:,.1f} tokens/s, {bound.alone:,.1f} without speculation, at {load} x {context:,} tokens"
@@ -177,7 +157,7 @@ def _bound(loaded: Loaded, request: PredictRequest, plan: MemoryPlan | None, why
         profile=profile.name,
         basis="bound",
         why="no cell that speaks for this server, so there is no figure but the bound",
-        notes=(*_attention(profile), *why, *bounds, measure),
+        notes=(*_attention(facts), *why, *bounds, measure),
         rows=(),
     )
 
@@ -234,13 +214,8 @@ def _cells(rows: Sequence[Row]) -> str:
     return f"{number} measured cell{'s' if number != 1 else ''}"
 
 
-def backend_on(profile: Profile) -> str | None:
-    """Return the attention backend that the profile's vLLM chooses on its machine; None if that is not known."""
-    vllm = vllm_of(profile)
-    return backend_of(profile, vllm) if vllm else None
-
-
-def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken: Taken, *, with_curves: bool) -> Cells:
+def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row], *, with_curves: bool) -> Cells:
+    profile = facts.profile
     spec = profile.speculative
     ks = {*(row.k for row in rows), *_own_ks(profile)}
     usual = sorted({row.concurrency for row in rows}) or USUAL
@@ -252,9 +227,9 @@ def _asked(request: PredictRequest, profile: Profile, rows: Sequence[Row], taken
         conditional=_published(profile),
         with_curves=with_curves,
         answer_tokens=request.answer_tokens,
-        compile=compile_of(profile),
+        compile=facts.compile,
         sequences=profile.serve.max_num_seqs,
-        idle_alone=taken.idle,
+        idle_alone=facts.taken.idle,
     )
 
 
@@ -275,8 +250,6 @@ def _published(profile: Profile) -> float | None:
     lengths = [cell.acceptance_length for cell in profile.measured if cell.acceptance_length is not None]
     if not k or not lengths:
         return None
-    from gemmaspec.fit.roofline import acceptance_of
-
     return acceptance_of(sum(lengths) / len(lengths), k)
 
 
@@ -305,33 +278,34 @@ def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]
         yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
 
 
-def _otherwise(rows: Sequence[Row], profile: Profile, taken: Taken) -> Iterator[str]:
+def _otherwise(rows: Sequence[Row], facts: Facts) -> Iterator[str]:
     """Yield in what the profile's server differs from those that were measured."""
+    name, taken, compiles, chosen = facts.profile.name, facts.taken, facts.compile, facts.backend
     drafting = [row for row in rows if row.k] or rows
     if not measurements.of_plan(drafting, taken):
         here = (
             f"takes the patches for speed {', '.join(taken.patches)}" if taken.patches else "takes no patches for speed"
         )
-        yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {profile.name} --save-measured"
+        yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {name} --save-measured"
     backends = {row.attention_backend for row in rows} - {None}
-    if (chosen := backend_on(profile)) and backends and chosen not in backends:
+    if chosen and backends and chosen not in backends:
         yield (
             f"the profile's server runs attention in {chosen}, and these cells ran in {', '.join(map(str, backends))}: "
             "with long prompts the two can differ by more than the interval"
         )
     graphs = {row.setting.graphs for row in rows}
-    mine = Setting(compile=compile_of(profile)).graphs
+    mine = Setting(compile=compiles).graphs
     if mine not in graphs and "eager" in (mine, *graphs):
-        yield f"the profile's server compiles as {compile_of(profile)}; no server that does was measured"
+        yield f"the profile's server compiles as {compiles}; no server that does was measured"
     elif mine not in graphs:
         yield f"the cells are of {', '.join(sorted(graphs))} servers, and this one is {mine}: steps times a factor"
     formats = {row.kv_cache_dtype for row in rows} - {None}
-    cache = command_of(profile).value("--kv-cache-dtype") or "auto"
+    cache = facts.command.value("--kv-cache-dtype") or "auto"
     if formats and cache not in formats:
         yield f"the cells have a KV cache in {', '.join(map(str, formats))}, and the profile's is {cache}"
     releases = {row.vllm for row in rows} - {None}
-    if releases and (vllm := vllm_of(profile)) and vllm not in releases:
-        yield f"the cells are of vLLM {', '.join(sorted(map(str, releases)))}, and the profile's is {vllm}"
+    if releases and facts.vllm and facts.vllm not in releases:
+        yield f"the cells are of vLLM {', '.join(sorted(map(str, releases)))}, and the profile's is {facts.vllm}"
 
 
 def _assumed(known: float | None) -> str:
@@ -342,13 +316,8 @@ def _assumed(known: float | None) -> str:
     )
 
 
-def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | None) -> Prediction:
-    from gemmaspec.deploy.checks.planned import plan_of
-    from gemmaspec.fit.roofline import step_bytes, weights_format
-    from gemmaspec.predict.efficiency import Roofline, share_of
-
-    profile = loaded.profile
-    plan = plan or plan_of(loaded)
+def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
+    profile, plan = facts.profile, facts.plan
     device, models = plan.device, plan.models
     if device.bandwidth is None:
         raise UsageError(
@@ -361,11 +330,11 @@ def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | Non
         return step.alone, step.draft + step.draft_cache
 
     spec = profile.speculative
-    roofline = Roofline(
+    speed = Roofline(
         bandwidth=device.bandwidth * plan.flags.tensor_parallel,
         read=read,
         method=spec.method if spec else NONE,
-        setting=Setting(compile=compile_of(profile), vllm=plan.flags.vllm, backend=backend_on(profile)),
+        setting=Setting(compile=facts.compile, vllm=plan.flags.vllm, backend=facts.backend),
         family=family_of(device.capability),
         weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
     )
@@ -376,7 +345,7 @@ def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | Non
         conditional=_published(profile),
         answer_tokens=request.answer_tokens,
     )
-    share = share_of(roofline.family, roofline.weights[0], read(asked.contexts[0], 1, 1)[0])
+    share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
     return Prediction(
         profile=profile.name,
         basis="roofline",
@@ -386,5 +355,5 @@ def _by_roofline(request: PredictRequest, loaded: Loaded, plan: MemoryPlan | Non
             "decoding alone: the roofline says nothing of the time that prompts take",
             *((_assumed(asked.conditional),) if any(asked.ks) else ()),
         ),
-        rows=roofline.predict(asked),
+        rows=speed.predict(asked),
     )

@@ -71,11 +71,15 @@ def expected(
 def graphs_expected(
     profile: Profile, vllm: str, *, capability: str | None, target: Checkpoint | None = None
 ) -> Iterator[str]:
-    """Yield the CUDA graphs that a server will lack, and what brings them back; nothing where it has them."""
+    """Yield what `lacking` does. `target`, `capability`: the checkpoint and GPU, where they are known."""
     from gemmaspec.releases.facts import nearest
 
     masks = target.masks_images if target else None
-    modes = graph_modes(profile, nearest(vllm), capability=capability, masks=masks)
+    return lacking(profile, graph_modes(profile, nearest(vllm), capability=capability, masks=masks))
+
+
+def lacking(profile: Profile, modes: GraphModes | None) -> Iterator[str]:
+    """Yield the CUDA graphs that a server will lack, and what brings them back; nothing where it has them."""
     if modes and modes.lost:
         yield str(Graphs(modes=modes, hurts=hurts(profile, modes, slow=True), next=""))
 
