@@ -44,7 +44,6 @@ ROOT = (
     "sentences.py",
     "strict_yaml.py",
     "webhooks.py",
-    "yaml_problems.py",
 )
 """Modules outside of every room. They import no room, but for __main__.py."""
 

@@ -91,16 +91,17 @@ def _read(file: Path) -> Document:
         raise ProfileError(f"cannot read {file}: {error.why}") from None
     if content is None:
         raise ProfileError(f"cannot read {file}: No such file or directory")
+    shown = _shown(file)
     if foreign := foreign_file(content.decode("utf-8-sig", "replace")):
-        raise UsageError(f"{_shown(file)} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(_shown(file))))
-    document = strict_yaml.parse(strict_yaml.read_text(content, file=_shown(file)), file=_shown(file))
+        raise UsageError(f"{shown} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(shown)))
+    document = strict_yaml.parse(strict_yaml.read_text(content, file=shown), file=shown)
     if document.data in ({}, None):
         raise ProfileError(
-            f"{_shown(file)}:1: the file is empty; a profile names at least schema, name, summary, machine and target",
+            f"{shown}:1: the file is empty; a profile names at least schema, name, summary, machine and target",
             hint="gemmaspec profile new NAME --from spark-31b-mtp",
         )
     if not isinstance(document.data, dict):
-        raise ProfileError(f"{_shown(file)}:1: a profile must be a map of keys")
+        raise ProfileError(f"{shown}:1: a profile must be a map of keys")
     return replace(document, data=_anchored(document.data, file.parent))
 
 
