@@ -181,6 +181,7 @@ a healthy step slow is a kernel that the first request compiles, which may take 
 START_S: Final = 600
 """Seconds that one rank waits for another between two steps of a start (--distributed-timeout-seconds): torch's default
 for NCCL, named so that it does not change with the release. It must bear that one disk is slower than the other."""
+_TIMEOUT: Final = "--distributed-timeout-seconds"
 LABEL: Final = "dev.gemmaspec"
 """What the labels of a container begin with: .node, .rank, .nodes and .plan-sha256."""
 
@@ -250,7 +251,7 @@ def rank_flags(
     return [
         *("--distributed-executor-backend", "mp", "--nnodes", str(profile.nodes), "--node-rank", rank),
         *("--master-addr", master, "--master-port", str(master_port)),
-        *_unless_given(profile, "--distributed-timeout-seconds", str(START_S)),
+        *(() if extra_of(profile).given(_TIMEOUT) else (_TIMEOUT, str(START_S))),
         *(("--headless",) if headless else ()),
     ]
 
@@ -313,10 +314,6 @@ def _health(profile: Profile) -> list[str]:
     """Return the check of rank 0, which listens on one address of its machine alone."""
     bind = ip_address(profile.serve.bind)
     return health_check(profile) if bind.is_unspecified else health_check(profile, host=str(bind))
-
-
-def _unless_given(profile: Profile, flag: str, value: str) -> tuple[str, ...]:
-    return () if extra_of(profile).given(flag) else (flag, value)
 
 
 def _need(condition: object, message: str) -> None:

@@ -62,8 +62,7 @@ def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
         *_model_flags(profile),
         *_serve_flags(profile.serve),
         *_chat_flags(profile, paths),
-        *_log_flags(profile),
-        *_origin_flags(profile),
+        *_guarding_flags(profile),
         *profile.serve.extra_args,
     )
 
@@ -123,19 +122,18 @@ def _chat_flags(profile: Profile, paths: Paths) -> Iterator[str]:
         yield from ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_call_parser)
 
 
-def _log_flags(profile: Profile) -> Iterator[str]:
-    """Yield what keeps requests that ask every second, such as those of `watch`, out of the access log."""
-    vllm = vllm_of(profile)
-    if not vllm or not range_contains(_UNLOGGED_IN, vllm):
+def _guarding_flags(profile: Profile) -> Iterator[str]:
+    """Yield what a release needs and the profile does not give.
+
+    It keeps requests that ask every second, such as those of `watch`, out of the access log, and pages of other sites,
+    opened in a browser on this machine, from reading answers.
+    """
+    vllm, given = vllm_of(profile), extra_of(profile).given
+    if vllm is None:
         return
-    if not extra_of(profile).given(_UNLOGGED, "--disable-uvicorn-access-log", "--log-config-file"):
+    if range_contains(_UNLOGGED_IN, vllm) and not given(_UNLOGGED, "--disable-uvicorn-access-log", "--log-config-file"):
         yield from (_UNLOGGED, "/health,/metrics")
-
-
-def _origin_flags(profile: Profile) -> Iterator[str]:
-    """Yield what keeps pages of other sites, opened in a browser on this machine, from reading answers."""
-    vllm = vllm_of(profile)
-    if vllm and range_contains(_ANY_ORIGIN, vllm) and not extra_of(profile).given(_ORIGINS):
+    if range_contains(_ANY_ORIGIN, vllm) and not given(_ORIGINS):
         yield from (_ORIGINS, "[]")
 
 
