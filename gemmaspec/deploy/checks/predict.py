@@ -91,7 +91,7 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     if source is None:
         return _by_store(facts, request)
     basis, why, rows = source
-    asked = _asked(request, facts, rows, with_curves=True)
+    asked = _asked(request, facts, rows)
     return Prediction(
         profile=profile.name,
         basis=basis,
@@ -145,11 +145,11 @@ def _attention(facts: Facts) -> Iterator[str]:
 def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Prediction:
     """Return no figure but what no server exceeds, and why."""
     profile, plan = facts.profile, facts.plan
-    loads = limits.concurrencies(profile, request.concurrencies, usual=USUAL, why="")
+    asked = _asked(request, facts)
     bounds = [
         f"at most {bound.bound:,.1f} tokens/s, {bound.alone:,.1f} without speculation, at {load} x {context:,} tokens"
-        for context in request.contexts or (1024,)
-        for load in loads
+        for context in asked.contexts
+        for load in asked.concurrencies
         if (bound := roofline(plan, context=context, concurrency=load))
     ]
     measure = f"gemmaspec bench {profile.name} --dummy-weights --save-measured measures it"
@@ -214,7 +214,8 @@ def _cells(rows: Sequence[Row]) -> str:
     return f"{number} measured cell{'s' if number != 1 else ''}"
 
 
-def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row], *, with_curves: bool) -> Cells:
+def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row] = (), *, with_curves: bool = True) -> Cells:
+    """Return the cells that a request names, else those of the rows; without rows, the usual ones."""
     profile = facts.profile
     spec = profile.speculative
     ks = {*(row.k for row in rows), *_own_ks(profile)}
@@ -222,7 +223,7 @@ def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row], *, with_c
     return Cells(
         ks=request.ks or tuple(sorted(ks)),
         concurrencies=limits.concurrencies(profile, request.concurrencies, usual=usual, why=""),
-        contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows}))),
+        contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows} or {1024}))),
         method=spec.method if spec else None,
         conditional=_published(profile),
         with_curves=with_curves,
@@ -338,13 +339,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         family=family_of(device.capability),
         weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
     )
-    asked = Cells(
-        ks=request.ks or tuple(sorted(_own_ks(profile))),
-        concurrencies=limits.concurrencies(profile, request.concurrencies, usual=USUAL, why=""),
-        contexts=request.contexts or (1024,),
-        conditional=_published(profile),
-        answer_tokens=request.answer_tokens,
-    )
+    asked = _asked(request, facts)
     share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
     return Prediction(
         profile=profile.name,
