@@ -336,7 +336,7 @@ def test_a_single_file_runs_with_docker_compose_alone(tmp_path: Path) -> None:
     compose = ["docker", "compose", "-p", f"{real.PROJECT}-pasted", "-f", str(tmp_path / "pasted.yaml")]
     bare = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path), "GEMMASPEC_STATE": str(real.STATE)}
     try:
-        started = subprocess.run([*compose, "up", "-d", "--wait", "--wait-timeout", "300"], check=False, env=bare)
+        started = subprocess.run([*compose, "up", "-d", "--wait", "--wait-timeout", "600"], check=False, env=bare)
         logs = subprocess.run([*compose, "logs", "--tail", "60"], capture_output=True, text=True, check=False, env=bare)
         assert started.returncode == 0, logs.stdout
         assert "tiny toy" in text_of(chat("Hello"))
