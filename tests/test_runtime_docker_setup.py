@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests import real
+from tests.small_programs import fake_program, linked
 
 SCRIPT = Path(__file__).parent.parent / "tools" / "setup-docker.sh"
 NEEDED = ("bash", "env", "timeout", "id", "sed", "awk", "tail", "seq", "sleep", "mktemp", "rm", "nohup", "setsid", "sh")
@@ -22,20 +23,7 @@ NEEDED = ("bash", "env", "timeout", "id", "sed", "awk", "tail", "seq", "sleep", 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A PATH with the usual small programs, but neither docker nor apt-get."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in NEEDED:
-        found = shutil.which(name)
-        assert found
-        (folder / name).symlink_to(found)
-    return folder
-
-
-def fake_program(programs: Path, name: str, script: str) -> None:
-    """Put a shell script in the place of a program that cannot be had in the wanted state."""
-    (programs / name).unlink(missing_ok=True)
-    (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-    (programs / name).chmod(0o755)
+    return linked(tmp_path / "bin", NEEDED)
 
 
 def setup(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_programs import fake_program, linked
+
 SCRIPT = Path(__file__).parent.parent / "tools" / "setup-tests.sh"
 SMALL = ("bash", "env", "mktemp", "rm", "chmod", "tar", "install", "cat")
 FAKE = """\
-#!/bin/sh
 echo "$*" >>"$ASKED"
 case "$*" in
   *$REFUSED*) exit 100 ;;
@@ -20,7 +21,6 @@ case "$*" in
 esac
 """
 PACKAGE = """\
-#!/bin/sh
 mkdir -p usr/bin && echo promtool >usr/bin/promtool && tar -c ./usr/bin/promtool
 """
 
@@ -28,15 +28,9 @@ mkdir -p usr/bin && echo promtool >usr/bin/promtool && tar -c ./usr/bin/promtool
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A PATH of an empty Debian: FAKES of apt-get and dpkg-deb that note what they are asked, and root."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in (*SMALL, "mkdir", "sh"):
-        found = shutil.which(name)
-        assert found
-        (folder / name).symlink_to(found)
-    for name, text in {"apt-get": FAKE, "dpkg-deb": PACKAGE, "id": "#!/bin/sh\necho 0\n"}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+    folder = linked(tmp_path / "bin", (*SMALL, "mkdir", "sh"))
+    for name, text in {"apt-get": FAKE, "dpkg-deb": PACKAGE, "id": "echo 0"}.items():
+        fake_program(folder, name, text)
     return folder
 
 

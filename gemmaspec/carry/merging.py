@@ -167,9 +167,7 @@ def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
     claimed = [
         version
         for version in listed.releases()
-        if launcher.PUBLISHED_RELEASE.fullmatch(version)
-        and version != vllm
-        and any(launcher.range_contains(variant.specifier, version) for variant in patch.variants)
+        if launcher.PUBLISHED_RELEASE.fullmatch(version) and version != vllm and patch.claims(version)
     ]
     number = re.match(launcher.VERSION_NUMBER, vllm)
     if not number:

@@ -50,14 +50,12 @@ def _show(pieces: Sequence[Garbage]) -> None:
         output.progress("nothing to free")
         return
     columns = (table.Column("KIND"), table.Column("SIZE"), table.Column("WHAT"), table.Column("WHY", 1, wraps=True))
-    table.show(
-        columns,
-        [
-            (piece.kind, _size(piece.bytes), f"{piece.name} on {piece.host}" if piece.host else piece.name, piece.why)
-            for piece in pieces
-        ],
-    )
+    table.show(columns, [(piece.kind, _size(piece.bytes), _what(piece), piece.why) for piece in pieces])
     output.data(f"{_size(sum(piece.bytes or 0 for piece in pieces))} in all")
+
+
+def _what(piece: Garbage) -> str:
+    return f"{piece.name} on {piece.host}" if piece.host else piece.name
 
 
 def _agreed(json: bool) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +16,7 @@ from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.machines import MACHINES
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.compose import CACHE, launcher_command, probe_command
+from gemmaspec.stack.compose import CACHE, launcher_command, plan_sha256, probe_command
 from gemmaspec.stack.paths import PROBE_FILE, Paths, container_paths, is_local
 from gemmaspec.stack.serve import serve_command, served_model
 
@@ -58,7 +57,7 @@ class PodServer:
     @property
     def plan_sha256(self) -> str:
         """The plan's own digest."""
-        return str(json.loads(self.files["plan.json"])["sha256"])
+        return plan_sha256(self.files)
 
     @property
     def model(self) -> str:

@@ -1488,7 +1488,7 @@ def by_behaviour(
                 result = PatchResult(result.patch, "superseded", None, (), detail)
             else:
                 says = f"{'the bug is there' if found['state'] == 'open' else 'its probe failed'}: {seen}"
-                result = replace(result, detail="; ".join(filter(None, (says, result.detail))))
+                result = replace(result, detail=joined_by(says, result.detail))
         told.append(result)
     return told
 

@@ -49,11 +49,7 @@ class GpuWatch:
         """Return the median, minimum and maximum of each reading over all GPUs; None without a GPU."""
         names = [field.name for field in dataclasses.fields(nvidia.GpuReading)]
         read = {name: [value for load in self._loads if (value := getattr(load, name)) is not None] for name in names}
-        return {
-            name: {"median": statistics.median(values), "min": min(values), "max": max(values)}
-            for name, values in read.items()
-            if values
-        } or None
+        return {name: _range(values) for name, values in read.items() if values} or None
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -65,6 +61,10 @@ class GpuWatch:
                 return
             self._loads += loads
             self._over.wait(_EVERY_S)
+
+
+def _range(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 WARM_TOKENS = 24

@@ -142,6 +142,10 @@ class Patch:
         """The name of the folder."""
         return self.text.id
 
+    def claims(self, release: str) -> bool:
+        """Return whether a release is in the range of one of its variants."""
+        return any(launcher.range_contains(variant.specifier, release) for variant in self.variants)
+
 
 def load_patches(folder: Path = data.PATCHES) -> dict[str, Patch]:
     """Return every patch of a folder, in order of id. Raise PatchError with all problems of the first invalid one."""

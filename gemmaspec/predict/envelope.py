@@ -74,15 +74,13 @@ def table_line(speeds: Speeds) -> Iterator[str]:
     single = best_single(speeds)
     table = k_table(speeds, single) if single else {}
     if single and table:
-        gain, load = max(
-            (
-                rates[next(k for start, k in sorted(table.items(), reverse=True) if start <= load)] / rates[single] - 1,
-                load,
-            )
-            for load, rates in speeds.items()
-        )
+        gain, load = max((rates[_k_at(table, load)] / rates[single] - 1, load) for load, rates in speeds.items())
         shown = ", ".join(f"{start}: {k}" for start, k in table.items())
         yield f"k_by_requests: {{{shown}}}    # {gain:.0%} over k={single} at {load}; gemmaspec tune measures it"
+
+
+def _k_at(table: Mapping[int, int], load: int) -> int:
+    return next(k for start, k in sorted(table.items(), reverse=True) if start <= load)
 
 
 Vector = Sequence[float]

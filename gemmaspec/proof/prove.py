@@ -149,11 +149,7 @@ def prove(
     """
     need_probes(patches)
     for release in releases:
-        claimed = [
-            patch
-            for patch in patches
-            if any(launcher.range_contains(variant.specifier, release) for variant in patch.variants)
-        ]
+        claimed = [patch for patch in patches if patch.claims(release)]
         if claimed:
             progress(f"vllm {release}: {', '.join(patch.id for patch in claimed)}")
             yield from _prove_release(claimed, shelf, release, probes)

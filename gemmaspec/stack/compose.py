@@ -150,9 +150,7 @@ def compose_yaml(
         summary=profile.summary,
         project=f"gemmaspec-{profile.name}",
         image=profile.image,
-        entrypoint=seat.entrypoint
-        if seat
-        else launcher_command(profile, plan=str(json.loads(files["plan.json"])["sha256"]) if volume else None),
+        entrypoint=seat.entrypoint if seat else launcher_command(profile, plan=plan_sha256(files) if volume else None),
         command=command,
         environment={
             **CACHE_ENVIRONMENT,
@@ -196,6 +194,11 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"q": compose_string, "block": compose_block, "comment": comment}
     return environment.get_template("compose.yaml.j2")
+
+
+def plan_sha256(files: Mapping[str, str]) -> str:
+    """Return the plan's own digest, of the files of a stack."""
+    return str(json.loads(files["plan.json"])["sha256"])
 
 
 def launcher_command(profile: Profile, *, plan: str | None = None) -> list[str]:

@@ -36,7 +36,7 @@ from gemmaspec.profile.command import extra_of
 from gemmaspec.profile.load import Loaded
 from gemmaspec.profile.model import Profile
 from gemmaspec.stack.build import STACK_FILES, Stack, build_stack
-from gemmaspec.stack.compose import Seat, compose_yaml, health_check, launcher_command
+from gemmaspec.stack.compose import Seat, compose_yaml, health_check, launcher_command, plan_sha256
 from gemmaspec.stack.paths import TEMPLATE_FILE, Paths, container_paths
 from gemmaspec.stack.serve import SERVICE, serve_command
 
@@ -202,7 +202,7 @@ def rank_stacks(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MAS
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
     files = build_stack(loaded, form="rank", paths=rank_paths(profile)).files
-    plan = str(json.loads(files["plan.json"])["sha256"])
+    plan = plan_sha256(files)
     seats = {
         host.name: _seat(profile, rank, hosts, plan=plan, master_port=master_port) for rank, host in enumerate(hosts)
     }

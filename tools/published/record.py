@@ -16,6 +16,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from gemmaspec.checkpoint.published.shipped import DATA
+from gemmaspec.launcher.launch import spelled
 from published import blocks, configs, shapes
 from published.shapes import Shapes
 
@@ -43,19 +44,8 @@ def rows(tensors: Shapes) -> list[list[Any]]:
         each = [sorted(set(column)) for column in zip(*numbers, strict=True)]
         if sorted(numbers) != list(itertools.product(*each)):
             raise ValueError(f"{name} is not in every layer and expert of a rectangle")
-        found.append([name, dtype, list(shape), *map(spelled, each)])
+        found.append([name, dtype, list(shape), *(spelled(column).replace(" ", "") for column in each)])
     return found
-
-
-def spelled(numbers: list[int]) -> str:
-    """Return numbers as 0-4,6-10."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def built(known: Mapping[str, Any]) -> tuple[dict[str, Any], Shapes]:

@@ -194,7 +194,7 @@ def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
     """Return the rows of the store that speak for a profile; None where none is of its machine and target."""
     runs = measurements.like(profile)
     method = profile.speculative.method if profile.speculative else NONE
-    rows = tuple(
+    rows = tuple(  # once each: patches share cells
         {row.model_dump_json(): row for run in runs for row in run.rows if row.method in (method, NONE)}.values()
     )
     if not rows:

@@ -111,7 +111,7 @@ def _by_store(facts: Facts, request: PredictRequest) -> Prediction:
         return _by_roofline(facts, request)
     rows, missing = shipped.spoken.rows, shipped.spoken.missing
     unsaid = [
-        f"no figure with{' a draft' if drafts else 'out speculation'}: {why}"
+        f"no figure {'with a draft' if drafts else 'without speculation'}: {why}"
         for drafts, why in missing.items()
         if profile.speculative or not drafts
     ]

@@ -66,10 +66,7 @@ def new_profile(name: str, *, parent: str) -> New:
         raise UsageError(f"{parent} is in neither your own nor the shipped profiles, and `extends` searches only those")
     profile = loaded.profile
     text = _TEXT.format(
-        parent=profile.name,
-        name=name,
-        summary="'" + f"{profile.summary} (my own)".replace("'", "''") + "'",
-        port=profile.serve.port + 1,
+        parent=profile.name, name=name, summary=_quoted(f"{profile.summary} (my own)"), port=profile.serve.port + 1
     )
     return _written(file, text)
 
@@ -185,6 +182,10 @@ def _comments(head: str, lines: Iterable[str]) -> str:
     shown = ("".join(char if char.isprintable() else " " for char in line) for line in lines)
     rows = [f"#   {' '.join(line.split())}" for line in shown]
     return "\n".join([f"# {head}", *rows, "", ""]) if rows else ""
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _new_file(name: str) -> Path:

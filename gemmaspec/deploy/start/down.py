@@ -59,9 +59,8 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
             return True
         raise
     engine = stacks.engine_of(started)
-    if ENGINES[started.engine].needs_daemon or not _has_ended(
-        engine, started.server
-    ):  # another user's has no mark here
+    unmarked = ENGINES[started.engine].needs_daemon  # so is a server that another user started
+    if unmarked or not _has_ended(engine, started.server):
         ended = engine.stop(started.server) or ended
     with contextlib.suppress(GemmaspecError, OSError):
         stacks.save(dataclasses.replace(started, outcome="stopped"))

@@ -152,7 +152,7 @@ def _reference(loaded: Loaded) -> Reference | None:
     drafts = {k for k, _ in times}
     if len(drafts) < 2 or 0 not in drafts:
         return None
-    return Reference(seconds={at: statistics.median(times) for at, times in times.items()})
+    return Reference(seconds={at: statistics.median(each) for at, each in times.items()})
 
 
 def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
