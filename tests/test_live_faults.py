@@ -78,8 +78,14 @@ def test_no_traffic_is_no_fault() -> None:
 
 
 def test_a_few_bad_drafts_are_no_fault() -> None:
-    """Fewer than 200 drafts in a window say nothing."""
-    assert fed(series(range(600), drafts=5.0, accepted=(0.0,) * 4)) == []
+    """Fewer than 200 drafts say nothing, however long they take."""
+    assert fed(series(range(600), drafts=0.5, accepted=(0.0,) * 4)) == []
+
+
+def test_a_slow_server_is_judged_once_it_has_drafted_enough() -> None:
+    ((at, event),) = fed(series(range(600), drafts=5.0, accepted=(0.0,) * 4))
+    assert (at, event.kind) == (110.0, FaultKind.DEAD_DRAFT), "30 s that do not count, and two windows of 200 drafts"
+    assert event.reason == "0 tokens accepted of 200 drafts in 40 s"
 
 
 def test_the_first_window_after_a_start_does_not_count() -> None:
@@ -204,7 +210,7 @@ def test_a_window_that_reads_prompts_is_not_slower() -> None:
 
 
 def test_few_drafts_and_the_first_window_are_not_slower() -> None:
-    assert fed(series(range(300), drafts=5.0, accepted=(0.5, 0.1, 0.05, 0.05)), Faults(reference=REFERENCE)) == []
+    assert fed(series(range(300), drafts=0.5, accepted=(0.05, 0.01, 0.0, 0.0)), Faults(reference=REFERENCE)) == []
     assert fed(series(range(61), accepted=POOR), Faults(reference=REFERENCE)) == []
 
 

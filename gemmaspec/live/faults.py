@@ -1,7 +1,7 @@
 """Faults that a server's counters show: a series of samples in, faults that begin and end out.
 
-The rules avoid false alarms: they ignore the first window after a start, windows with too few drafts, and a server
-without requests. A restart of the server resets them. A fault ends after two good windows.
+The rules avoid false alarms: they ignore the first window after a start and a server without requests, and a window
+stays open until it has enough drafts. A restart of the server resets them. A fault ends after two good windows.
 
 What speculation is worth: measured step times, and the acceptance of now.
 
@@ -23,8 +23,6 @@ PAYS_FROM: Final = 0.97
 """Share of the speed without speculation under which drafting costs more than it gives."""
 _NEAR: Final = 2.0
 """A step time counts for up to this many times more or fewer requests than it was measured with."""
-
-
 _MOVED: Final = 0.25
 """A window whose mean k is farther than this from a whole number had several, by speculative.k_by_requests."""
 
@@ -80,6 +78,7 @@ def slower(gain: Gain) -> str | None:
 
 
 ENOUGH_DRAFTS: Final = 200
+"""A window with fewer stays open: a slow or rarely used server is judged later, not never."""
 DEAD_BELOW: Final = 0.05
 """Accepted tokens per draft. Even a poor draft gets one token in five accepted."""
 BAD_WINDOWS: Final = 2
@@ -187,7 +186,8 @@ class Faults:
         events = [*self._looped(sample), *self._hang(last, sample, power_w, asked)]
         self._last = sample
         assert self._edge
-        if sample.at - self._edge.at >= self.limits.window_s:
+        enough = self._first or sample.drafts - self._edge.drafts >= ENOUGH_DRAFTS
+        if enough and sample.at - self._edge.at >= self.limits.window_s:
             events += self._close(self._edge, sample)
             self._edge = sample
         return events
@@ -250,7 +250,7 @@ class Faults:
         """Return the faults that a complete window of drafting begins or ends."""
         first, self._first = self._first, False
         between = window(before, now)
-        if first or between is None or between.drafts < ENOUGH_DRAFTS:
+        if first or between is None:
             return []
         return [
             *self._count(FaultKind.DEAD_DRAFT, _dead(between)),

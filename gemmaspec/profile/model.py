@@ -270,7 +270,7 @@ class Watch(Section):
     most_restarts_per_hour: Annotated[Int, Field(ge=0, le=12)] = 2
     """After this many restarts within an hour, watch only reports."""
     window_seconds: Annotated[float, Field(ge=1, le=600)] = 30
-    """How long drafts are judged over."""
+    """The shortest time that drafts are judged over."""
     hang_seconds: Annotated[float, Field(ge=1, le=3600)] | None = None
     """After how long without a token a server hangs; default: 60, and 300 where the GPU's power is unknown."""
     container: StrictBool = False
