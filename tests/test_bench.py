@@ -382,21 +382,31 @@ def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_reference_is_timed_from_first_token_to_last(fake: FakeVllm, tmp_path: Path) -> None:
     """Chunks in bursts: nearly all gaps are zero, as from a fast server on a busy machine."""
-    fake.k, fake.step_s, fake.burst = 0, 0.01, 3
+    fake.k, fake.step_s, fake.burst = 0, 0.02, 3
     there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
     asking = Asking(server=there, api_key=None, max_tokens=8, ignore_eos=False, temperature=0.0, timeout_s=60)
-    assert reference_step(asking) == pytest.approx(0.01, rel=0.5)  # the median gap is under 0.001
-    assert len(fake.bodies) > 1  # a second of it: one request lasts 0.4 s
+    assert reference_step(asking) == pytest.approx(0.02, rel=0.5)  # the median gap is under 0.001
 
 
-def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(fake: FakeVllm) -> None:
+def test_the_reference_is_repeated_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [(0.39, 39), (0.0, 39), (0.78, 39)]
+    monkeypatch.setattr("gemmaspec.measure.cell._reference", lambda _: answers.pop(0))
+    asking = Asking(server=server_at("http://127.0.0.1:9", option="--url", name="x"), api_key=None, max_tokens=8,
+                    ignore_eos=False, temperature=0.0, timeout_s=60)  # fmt: skip
+    assert reference_step(asking) == pytest.approx(0.015), "one that came in one piece does not count"
+    assert answers == []
+
+
+def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(
+    fake: FakeVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its chunks arrive within a thousandth of a step, be it with a draft or without."""
     there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
     asking = Asking(server=there, api_key=None, max_tokens=8, ignore_eos=False, temperature=0.0, timeout_s=60)
     for k, burst in ((0, 1), (0, 39), (2, 1)):
-        fake.k, fake.step_s, fake.burst, fake.held, fake.decode_seconds = k, 0.01, burst, True, 0.0
-        assert reference_step(asking) == pytest.approx(0.01, rel=0.5)
-    fake.k, fake.decode_seconds = 0, None
+        fake.k, fake.step_s, fake.burst, fake.held, fake.decode_seconds = k, 0.02, burst, True, 0.0
+        assert reference_step(asking) == pytest.approx(0.02, rel=0.5)
+    monkeypatch.setattr("gemmaspec.measure.cell._reference", lambda _: (0.0, 39))  # a busy reader would space it out
     with pytest.raises(Broken, match="came in one piece"):
         reference_step(asking)
 
