@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.kept.measurements import Run, store
+from gemmaspec.deploy.kept.measurements import store
 from gemmaspec.rows import parse_rows
 from tests.test_bench_compare import result
 from tools import headline, store_results
@@ -20,23 +21,29 @@ def test_every_figure_of_the_first_lines_is_a_cells() -> None:
     text = README.read_text()
     said = text.split("<!-- headline: made from the code -->")[1].split("<!-- end -->")[0]
     assert " ".join(said.split()) == " ".join(headline.headline().split())
-    pairs = re.findall(r"(\d+) \((\d+)\)", said.replace(",", ""))
-    assert len(pairs) == 4  # the contexts, and three servers
-    rates = {(row.context, round(row.tokens_per_second)) for run in store() for row in run.rows}
-    for long, short in pairs[1:]:
-        assert {(8192, int(long)), (256, int(short))} <= rates
+    pairs = re.findall(r"(\d+) \((\d+|not measured)\)", said)
+    assert len(pairs) == 3  # as it ships, without its draft, as released
+    cells = {(row.context, row.k, round(row.tokens_per_second)) for run in store() for row in run.rows if row.images}
+    for k, (short, long) in zip((4, 0, 4), pairs, strict=True):
+        assert (256, k, int(short)) in cells
+        assert long == "not measured" or (8192, k, int(long)) in cells
 
 
-def test_a_nearer_cell_is_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of the profile as shipped, once somebody has measured them, replace those with a cache set by hand."""
-    (images,) = [run for run in store() if any(row.graphs == "piecewise" for row in run.rows)]
-    kept = [row for row in images.rows if row.compile == "default"]
-    kept += [row.model_copy(update={"graphs": "full", "patches": ("new",)}) for row in kept if row.k]
-    shipped = [row.model_copy(update={"kv_cache_dtype": "bf16", "tokens_per_second": 77.0}) for row in kept]
-    runs = (*store(), Run(machine="h200", targets=images.targets, source="a test", rows=tuple(shipped)))
-    monkeypatch.setattr("tools.headline.store", lambda: runs)
-    assert headline.headline().count("77 (77)") == 3
-    assert "FP8" not in headline.headline()
+def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shipped = next(run for run in store() if any(row.kv_cache_dtype == "bf16" and row.k == 0 for row in run.rows))
+    before = headline.headline()
+    for other in ({"kv_cache_dtype": "fp8"}, {"images": False}, {"images": None}, {"compile": "none"}):
+        rows = tuple(row.model_copy(update={"tokens_per_second": 1.0, **other}) for row in shipped.rows)
+        runs = (*store(), dataclasses.replace(shipped, rows=rows))
+        monkeypatch.setattr("tools.headline.store", lambda runs=runs: runs)
+        assert headline.headline() == before
+        monkeypatch.undo()
+    slower = tuple(row.model_copy(update={"tokens_per_second": 7.0}) for row in shipped.rows)
+    monkeypatch.setattr("tools.headline.store", lambda: (dataclasses.replace(shipped, rows=slower),))
+    assert headline.headline().count("7 (7)") == 2
+    assert "7 (not measured)" in headline.headline()
 
 
 def test_results_of_bench_become_a_file_of_the_store() -> None:
@@ -44,10 +51,12 @@ def test_results_of_bench_become_a_file_of_the_store() -> None:
     for row in own["rows"]:
         row |= {"machine": "h200", "target": "A/Gemma-31B", "vllm": "0.32.0", "gpu": "NVIDIA H200", "images": True}
         row |= {"graphs": "full", "attention_backend": "TRITON_ATTN", "weights": "dummy"}
+    own["rows"][0]["steady"] = False
     found = store_results.stored([own])
     rows = parse_rows(json.dumps(found), file="made")
     assert [(row.method, row.k, row.concurrency) for row in rows] == [("none", 0, 1), ("none", 0, 8), ("mtp", 4, 1), ("mtp", 4, 8)]  # fmt: skip
     assert {(row.machine, row.images, row.graphs) for row in rows} == {("h200", True, "full")}
     assert "dummy weights" in found["source"]
+    assert [row.get("steady") for row in found["rows"]] == [False, None, None, None]
     assert found["targets"] == ["a/gemma-31b"]
     assert "images" not in found["rows"][0]

@@ -429,6 +429,10 @@ FP8 = ("--set", "serve.kv_cache_dtype=fp8", "--set", "serve.attention_backend=nu
 BY_HAND = (*FP8, "--set", "serve.attention_backend=TRITON_ATTN", "--set", "serve.language_model_only=true")
 
 
+SPEED = "patches.speed=[triton-group-geometry, triton-launch-params, triton-verify-split-kv, triton-3d-longer-block]"
+COMPOSITE = ("--set", "patches.optional=[composite-full-graphs]", "--set", SPEED)
+
+
 def on_h200(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
     """What `predict` says of nvidia-31b-mtp on an H200."""
     assert run(["predict", "nvidia-31b-mtp", "--machine", "h200", "--json", *more]) == 0
@@ -436,7 +440,16 @@ def on_h200(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
 
 
 def test_what_was_measured_as_shipped_is_what_predict_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """Images on and no backend named: the composite backend loses full graphs beside a draft, which then loses."""
+    document = on_h200(capsys, "--k", "4", "--concurrency", "1,4,8", "--context", "256,8192")
+    steps = {(one["concurrency"], one["context"]): one["step_ms"] for one in document["rows"]}
+    assert steps == {
+        cell: pytest.approx(ms, rel=0.05) for cell, ms in {(1, 256): 13.2, (4, 256): 14.7, (1, 8192): 16.2}.items()
+    }  # and no figure for a load that is far from these cells
+    assert sum("too far from what was measured" in note for note in document["notes"]) == 3
+
+
+def test_without_a_backend_named_the_draft_loses(capsys: pytest.CaptureFixture[str]) -> None:
+    """Images on: the composite backend loses full graphs beside a draft."""
     document = on_h200(capsys, *FP8, "--k", "0,4", "--concurrency", "1", "--context", "256,8192")
     assert document["basis"] == "shipped"
     steps = {(one["k"], one["context"]): one["step_ms"] for one in document["rows"]}
@@ -450,8 +463,8 @@ def test_what_was_measured_as_shipped_is_what_predict_says(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ((), "it has a KV cache in bf16, and the cells have a KV cache in fp8"),
-        ((*BY_HAND[:6],), "it has images on, and the cells have images"),
+        ((*COMPOSITE, *FP8), "it has a KV cache in fp8, and the cells have a KV cache in bf16"),
+        (BY_HAND[:6], "it has images on and a KV cache in fp8, and the cells have a KV cache in bf16 or images"),
         ((*FP8, "--set", "serve.attention_backend=FLASH_ATTN"), "its attention backend is FLASH_ATTN, and the cells"),
         (
             (*FP8, "--set", "image=vllm/vllm-openai:v0.33.0"),

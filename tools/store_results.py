@@ -1,6 +1,7 @@
 """Make a file of measurements/ from results of `gemmaspec bench`: store_results.py RESULT... > measurements/NAME.json
 
-A row keeps what gemmaspec.rows reads; what all rows share is written once.
+A row keeps what gemmaspec.rows reads; what all rows share is written once. `steady: false` marks a row around which the
+machine moved, as it always does for a server without full CUDA graphs: leave out a result that a neighbour disturbed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _HEAD: Final = ("machine", "target")
 
 def stored(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the file's content. Raises UsageError where the rows are of several machines."""
-    rows = [_kept(row) for result in results for row in result["rows"] if row["steady"]]
+    rows = [_kept(row) for result in results for row in result["rows"]]
     first = rows[0]
     same = {key: value for key, value in first.items() if all(key in row and row[key] == value for row in rows)}
     shared = {key: value for key, value in same.items() if key not in (*_HEAD, "method", "k", "concurrency", "context")}
@@ -41,7 +42,8 @@ def stored(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
     known = {key: value for key, value in row.items() if key in Row.model_fields}
-    return known | {key: round(known[key], 3) for key in _FIGURES if key in known}
+    moved = {} if row["steady"] else {"steady": False}
+    return known | {key: round(known[key], 3) for key in _FIGURES if key in known} | moved
 
 
 if __name__ == "__main__":

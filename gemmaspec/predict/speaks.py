@@ -201,12 +201,12 @@ def _words(key: str, value: object) -> str:
 
 def _unconverted(rows: Sequence[Row], kind: Kind) -> str:
     """Return what the rows differ in, where no pairs of cells give a factor."""
-    reasons = []
-    for key, wanted in _convertible(kind):
-        others = sorted({_words(key, _of(row, key)) for row in rows})
-        if key != _COMPILE and all(_of(row, key) != wanted for row in rows):
-            reasons.append(f"it has {_words(key, wanted)}, and the cells have {' or '.join(others)}")
-    return "; ".join(reasons) + "; no cells that differ in that alone give a factor"
+    keys = [(key, wanted) for key, wanted in _convertible(kind) if key != _COMPILE]
+    apart = [(key, wanted) for key, wanted in keys if all(_of(row, key) != wanted for row in rows)] or keys
+    has = " and ".join(_words(key, wanted) for key, wanted in apart)
+    others = {" and ".join(_words(key, _of(row, key)) for key, at in apart if _of(row, key) != at) for row in rows}
+    said = f"it has {has}, and the cells have {' or '.join(sorted(others))}"
+    return f"{said}; no cells that differ in that alone give a factor"
 
 
 def _ratios(rows: Sequence[Row], key: str, has: object, wanted: object, *, drafts: bool) -> list[float]:
