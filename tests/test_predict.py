@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from gemmaspec import data
 from gemmaspec.cli.app import run
 from gemmaspec.deploy.checks.predict import SURE
 from gemmaspec.deploy.kept.measurements import store
@@ -446,6 +447,21 @@ def test_what_was_measured_as_shipped_is_what_predict_says(capsys: pytest.Captur
         cell: pytest.approx(ms, rel=0.05) for cell, ms in {(1, 256): 13.2, (4, 256): 14.7, (1, 8192): 16.2}.items()
     }  # and no figure for a load that is far from these cells
     assert sum("too far from what was measured" in note for note in document["notes"]) == 3
+
+
+def test_rows_of_bench_without_a_draft_are_the_base_of_those_with_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server without a draft has fewer patches for speed: those that pay only with one are left out."""
+    stored = json.loads((data.MEASUREMENTS / "h200-31b-nvfp4-0.32.0-shipped.json").read_text())
+    stored["rows"] = [one for one in stored["rows"] if one["graphs"] == "full"]
+    (tmp_path / "result.json").write_text(json.dumps(stored))
+    document = on_h200(
+        capsys, "--measured", str(tmp_path / "result.json"), "--k", "0,4", "--concurrency", "1", "--context", "256"
+    )
+    assert [one["k"] for one in document["rows"]] == [0, 4]
+    assert document["rows"][1]["speedup"] == pytest.approx(2.3, rel=0.1)
+    assert not any("is a guess" in note for note in document["notes"])
 
 
 def test_without_a_backend_named_the_draft_loses(capsys: pytest.CaptureFixture[str]) -> None:

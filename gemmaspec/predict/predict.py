@@ -41,7 +41,7 @@ class Cells:
     sequences: int | None = None
     """Its max_num_seqs."""
     idle_alone: frozenset[str] = frozenset()
-    """Patches for speed that do nothing without speculation: rows without it are the same with and without them."""
+    """Patches for speed that do nothing without speculation, or that the server lacks there: rows need none of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def predict(rows: Sequence[Row], asked: Cells) -> tuple[Predicted, ...]:
         groups.setdefault(row.setting.apart, []).append(row.setting)
     settings = [_compiled(group, asked) for group in groups.values()]
     drafting = {row.setting.apart for row in rows if row.k}
-    bare = {_alone(setting, asked).apart for setting in settings if _lent(rows, setting, asked)} - drafting
+    bare = {alone_of(setting, asked).apart for setting in settings if _lent(rows, setting, asked)} - drafting
     return tuple(row for each in settings if each.apart not in bare for row in _of_setting(rows, each, asked))
 
 
@@ -221,15 +221,15 @@ def _timed(row: Row, prompts: Prompts, by: Factor) -> Timed:
     return Timed(StepAt(row.k, row.concurrency, row.context), seconds * by.value, 1 / noisier**2)
 
 
-def _alone(setting: Setting, asked: Cells) -> Setting:
+def alone_of(setting: Setting, asked: Cells) -> Setting:
     """Return the setting of the same server without speculation."""
-    return replace(setting, patches=tuple(patch for patch in setting.patches or () if patch not in asked.idle_alone))
+    return replace(setting, patches=setting.patches and tuple(i for i in setting.patches if i not in asked.idle_alone))
 
 
 def _lent(rows: Sequence[Row], setting: Setting, asked: Cells) -> list[Row]:
     """Return rows without speculation for a setting that has none: those of the same patches that act there."""
-    base, apart = _alone(setting, asked).apart, setting.apart
-    if base == apart or setting.patches is None or any(row.k == 0 and row.setting.apart == apart for row in rows):
+    base, apart = alone_of(setting, asked).apart, setting.apart
+    if base == apart or any(row.k == 0 and row.setting.apart == apart for row in rows):
         return []
     return [row for row in rows if row.k == 0 and row.setting.apart == base]
 

@@ -19,7 +19,7 @@ from gemmaspec.fit.roofline import acceptance_of, roofline, step_bytes, weights_
 from gemmaspec.machine import nvidia
 from gemmaspec.patching.evidence import family_of
 from gemmaspec.predict.efficiency import Roofline, share_of
-from gemmaspec.predict.predict import QUANTILE, Cells, Predicted, baseline_of, predict, predicted_json
+from gemmaspec.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
 from gemmaspec.profile import limits
 from gemmaspec.profile.load import Loaded, load_profile
 from gemmaspec.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
@@ -230,7 +230,7 @@ def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row] = (), *, w
         answer_tokens=request.answer_tokens,
         compile=facts.compile,
         sequences=profile.serve.max_num_seqs,
-        idle_alone=facts.taken.idle,
+        idle_alone=facts.taken.idle | facts.taken.for_draft,
     )
 
 
@@ -258,11 +258,13 @@ def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]
     """Yield notes on how to read the numbers."""
     if not any(row.machine or row.gpu for row in rows):
         yield "the cells do not say on which machine they were measured"
+    alone = {row.setting.apart for row in rows if not row.k}
+    lent = {alone_of(row.setting, asked).apart for row in rows if row.k}
     for setting in {row.setting.apart: row.setting for row in rows}.values():
-        rows_alike = [row for row in rows if row.setting.apart == setting.apart]
-        if not any(row.k == 0 for row in rows_alike):
+        drafts = any(row.k for row in rows if row.setting.apart == setting.apart)
+        if not alone & {setting.apart, alone_of(setting, asked).apart}:
             yield f"{setting}: nothing was measured without speculation, so k 0 is a guess"
-        if not any(row.k for row in rows_alike) and any(asked.ks):
+        if not drafts and setting.apart not in lent and any(asked.ks):
             yield f"{setting}: nothing was measured with speculation, so the draft's cost is a guess"
     if any(asked.ks) and not (asked.with_curves and any(row.k for row in rows)):
         yield _assumed(asked.conditional)
@@ -284,9 +286,7 @@ def _otherwise(rows: Sequence[Row], facts: Facts) -> Iterator[str]:
     name, taken, compiles, chosen = facts.profile.name, facts.taken, facts.compile, facts.backend
     drafting = [row for row in rows if row.k] or rows
     if not measurements.of_plan(drafting, taken):
-        here = (
-            f"takes the patches for speed {', '.join(taken.patches)}" if taken.patches else "takes no patches for speed"
-        )
+        here = f"takes {', '.join(taken.patches) or 'no patches for speed'}"
         yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {name} --save-measured"
     backends = {row.attention_backend for row in rows} - {None}
     if chosen and backends and chosen not in backends:

@@ -84,20 +84,20 @@ class Taken:
     patches: tuple[str, ...]
     idle: frozenset[str]
     """Those of all patches that do nothing without speculation."""
+    for_draft: frozenset[str] = frozenset()
+    """Those that the profile takes because of its draft, so that its server without one lacks them."""
 
 
 def taken_by(profile: Profile, shelf: Shelf | None = None) -> Taken:
     """Return the patches for speed that a profile takes. `shelf`: the patches, where they are read already."""
     shelf = shelf or Shelf(data.patch_folders())
     idle = frozenset(patch.id for patch in speed_patches(shelf) if patch.text.speculation_only)
-    return Taken(patches=tuple(speed_choice(profile, shelf).taken), idle=idle)
+    own, alone = (speed_choice(one, shelf).taken for one in (profile, profile.model_copy(update={"speculative": None})))
+    return Taken(patches=tuple(own), idle=idle, for_draft=frozenset(own) - frozenset(alone))
 
 
 def of_plan(rows: Sequence[Row], taken: Taken) -> tuple[Row, ...]:
-    """Return the rows that were measured with these patches for speed.
-
-    Rows without speculation need only those that act without it.
-    """
+    """Return the rows that were measured with these patches for speed; without a draft, with those that act there."""
 
     def fits(row: Row) -> bool:
         patches = row.setting.patches
