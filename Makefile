@@ -84,7 +84,7 @@ golden: setup ## update the golden stacks of the tests and the profiles' schema;
 	$(BIN)/gemmaspec profile schema > profiles/schema.json
 	$(BIN)/python -m tests.golden_stacks
 
-facts: setup ## add new vLLM releases to gemmaspec/releases/data, and print what changed
+facts: setup ## add new vLLM releases to gemmaspec/core/releases/data, and print what changed
 	$(BIN)/python tools/facts.py
 
 ORACLE_RELEASES ?= 0.33.0 0.32.0 0.26.0

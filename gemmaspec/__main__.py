@@ -5,11 +5,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import os
 import sys
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 _INTERRUPTED: Final = 130
+
+
+class _Later(ModuleType):
+    """Stands in sys.modules until something reads an attribute; importlib's LazyLoader loads at the next `import`."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), attribute)
+
+
+def on_first_use(name: str) -> None:
+    """Make `import NAME` cost nothing until something reads an attribute of the package."""
+    sys.modules.setdefault(name, _Later(name))
 
 
 def main() -> None:
@@ -20,7 +36,6 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from gemmaspec.cli.app import run
-        from gemmaspec.lazily import on_first_use
 
         # Docker's SDK imports it, which takes longer than the rest of the SDK, and needs it only without ssh.
         on_first_use("paramiko")

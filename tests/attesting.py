@@ -44,7 +44,7 @@ DOORS = {
     "vllm/v1/worker/cpu_worker.py": "class CPUWorker:\n    def compile_or_warm_up_model(self):\n        pass\n",
     "uvicorn/server.py": "class Server:\n    def serve(self):\n        pass\n",
 }
-"""What launcher/attest_sum.py follows, FAKE; tests/test_patching_releases.py looks for them in vLLM's releases."""
+"""What core/launcher/attest_sum.py follows, FAKE; tests/test_patching_releases.py looks for them in vLLM's releases."""
 FOR_S = 120.0
 """How long a test waits at most; what it waits for comes within seconds."""
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gemmaspec.checkpoint.config import describe
-from gemmaspec.checkpoint.fields import Fields, declared
-from gemmaspec.checkpoint.parts import Checkpoint, Tensor
+from gemmaspec.core.checkpoint.config import describe
+from gemmaspec.core.checkpoint.fields import Fields, declared
+from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
 from tests import shapes
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import docker
 
-from gemmaspec.engine.server import Server
+from gemmaspec.run.engine.server import Server
 from tests.real import RUN, free_port
 
 IMAGE = f"gemmaspec-test-shell:{RUN}"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.data import MODELS
-from gemmaspec.engine.server import Engine, EngineName, Runs, Server, State
-from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import state_dir
-from gemmaspec.ready.first_request import Answer
-from gemmaspec.ready.wait import Ready
+from gemmaspec.core.data import MODELS
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.files import state_dir
+from gemmaspec.run.engine.server import Engine, EngineName, Runs, Server, State
+from gemmaspec.run.ready.first_request import Answer
+from gemmaspec.run.ready.wait import Ready
 
 ANSWER = Answer(
     text="one two", reasoning="", finish_reason="stop", prompt_tokens=9, completion_tokens=2, seconds=0.1, drafts=1,
@@ -68,12 +68,12 @@ class FakeMachine:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of both engines, of the daemon's images and of the wait; the tiny models are there."""
         shutil.copytree(MODELS, state_dir() / "tiny", dirs_exist_ok=True)
-        monkeypatch.setattr("gemmaspec.engine.choose.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.deploy.start.up.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.deploy.start.observe.choose_engine", self.choose)
-        monkeypatch.setattr("gemmaspec.deploy.start.observe.image_identity", lambda _: True)
-        monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", self.wait_ready)
-        monkeypatch.setattr("gemmaspec.deploy.start.wait.wait_ready", self.wait_ready)
+        monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", self.engine)
+        monkeypatch.setattr("gemmaspec.serve.up.engine_named", self.engine)
+        monkeypatch.setattr("gemmaspec.serve.observe.choose_engine", self.choose)
+        monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: True)
+        monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", self.wait_ready)
+        monkeypatch.setattr("gemmaspec.serve.wait.wait_ready", self.wait_ready)
 
 
 class FakeEngine:
@@ -89,8 +89,8 @@ class FakeEngine:
         return None
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        from gemmaspec.engine import lines
-        from gemmaspec.engine.process import launch_args
+        from gemmaspec.run.engine import lines
+        from gemmaspec.run.engine.process import launch_args
 
         return lines.up_args(server) if self.name == "docker" else launch_args(server)
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmaspec.data import MODELS
-from gemmaspec.files import state_dir
+from gemmaspec.core.data import MODELS
+from gemmaspec.core.files import state_dir
 from tests.launching import make_place
 from tests.real import Done
 from tests.warm import Harness, warm_harness

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.engine.server import Server
+from gemmaspec.run.engine.server import Server
 from tests.beside import served
 
 

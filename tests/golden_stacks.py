@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Mapping
 from typing import Final
 
-from gemmaspec import data
-from gemmaspec.fleet.hosts import Host
-from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.folder import rank_stacks
+from gemmaspec.core import data
+from gemmaspec.core.fleet.hosts import Host
+from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.run.stack.build import build_stack
+from gemmaspec.run.stack.folder import rank_stacks
 
 GOLDEN: Final = data.ROOT / "tests" / "golden"
 _COPIES: Final = (

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import FileEdit, Hunk
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.launcher.launch import FileEdit, Hunk
 
 RELEASES = ("0.19.0", "0.21.0", "0.26.0", "0.29.0", "0.32.0", "0.33.0")
 

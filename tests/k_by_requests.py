@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from gemmaspec.live.sample import Counters, read_sample
+from gemmaspec.core.live.sample import Counters, read_sample
 from tests.streamed import QUESTIONS, TOKENS, URL, stream
 
 FLAGS = ("--set", "speculative.k_by_requests={1: 4, 3: 2}")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.checkpoint.parts import Layer, TextModel
-from gemmaspec.fit.kvgroups import KvCache, Owned, Unplannable, groups_of, kv_rules, layer_caches
+from gemmaspec.check.fit.kvgroups import KvCache, Owned, Unplannable, groups_of, kv_rules, layer_caches
+from gemmaspec.core.checkpoint.parts import Layer, TextModel
 
 ORACLE = Path(__file__).parent / "kv_oracle.py"
 
@@ -108,7 +108,7 @@ def owned(case: dict[str, Any], vllm: str) -> list[Owned]:
 
 
 def ours(case: dict[str, Any], vllm: str) -> dict[str, Any]:
-    """The answer of gemmaspec.fit, in the oracle's words."""
+    """The answer of gemmaspec.check.fit, in the oracle's words."""
     rules = kv_rules(vllm, cpu=case["device"] == "cpu")
     in_flight = case["max_num_batched_tokens"] * (case["batches"] if rules.batches_in_flight else 1)
     try:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemmaspec import data
-from gemmaspec.launcher import launch
+from gemmaspec.core import data
+from gemmaspec.core.launcher import launch
 from tests.placed import known_of
 
 INIT = """\

@@ -1,4 +1,4 @@
-"""For every rule of gemmaspec/lint, a profile that it finds something in, and one that differs in the least and is fine."""
+"""For every rule of gemmaspec/check/lint, a profile that it finds something in, and one that differs in the least and is fine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gemmaspec.checkpoint.parts import Checkpoint, Layer, Quantization, TextModel
+from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Quantization, TextModel
 
 BASE = """\
 schema: 1

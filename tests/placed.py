@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gemmaspec import launcher
-from gemmaspec.carry.newvariant import with_places
-from gemmaspec.errors import PatchError
-from gemmaspec.patching.hashes import KNOWN_FILE, place_of
-from gemmaspec.patching.patch import load_patch
+from gemmaspec.check.carry.newvariant import with_places
+from gemmaspec.core import launcher
+from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching.hashes import KNOWN_FILE, place_of
+from gemmaspec.core.patching.patch import load_patch
 
 EARLIER = "0.18.0"
 

@@ -1,6 +1,6 @@
 """The process in which released vLLM trees are asked, one after the other, for a whole file of tests.
 
-To import what vLLM imports takes ten seconds, and a question one: see gemmaspec/proof/run_probes.py.
+To import what vLLM imports takes ten seconds, and a question one: see gemmaspec/check/proof/run_probes.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gemmaspec.proof.environment import prove_python, triton_folder
-from gemmaspec.proof.prove import Probes
+from gemmaspec.check.proof.environment import prove_python, triton_folder
+from gemmaspec.check.proof.prove import Probes
 from tests.real import STATE
 
 

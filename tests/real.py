@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gemmaspec.data import MODELS
+from gemmaspec.core.data import MODELS
 
 RUN = secrets.token_hex(3)
 """Names this process's part of the suite; each worker of pytest-xdist has its own."""

@@ -9,8 +9,8 @@ import requests
 import urllib3
 from pypi_simple import DistributionPackage
 
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.index.wheels import TIMEOUT, cache_folder, keep, open_session, release_files
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.index.wheels import TIMEOUT, cache_folder, keep, open_session, release_files
 
 RELEASES = (
     *("0.19.1", "0.20.0", "0.20.1", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0"),

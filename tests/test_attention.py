@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.profile.command import backend_of
-from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.backends import backend_for
-from gemmaspec.releases.facts import releases
+from gemmaspec.core.profile.command import backend_of
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.releases.backends import backend_for
+from gemmaspec.core.releases.facts import releases
 
 OWN = "serve.attention_backend=null"
 """No backend is named, so that vLLM chooses."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.kept.attention import Logged, expected, logged, words
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.kept.attention import Logged, expected, logged, words
 from tests.fit_shapes import checkpoint
 
 

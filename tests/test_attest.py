@@ -16,15 +16,15 @@ from unittest import mock
 
 import pytest
 
-from gemmaspec.engine.kubectl import parse_attested, with_attested
-from gemmaspec.engine.server import EngineName, Server, State
-from gemmaspec.errors import GemmaspecError, PatchConflict
-from gemmaspec.launcher import attest_code as code_of
-from gemmaspec.launcher import attest_sum as summing
-from gemmaspec.ready.failures import Ended, failed_start
-from gemmaspec.ready.phases import Phase
-from gemmaspec.ready.wait import ensure_attested
-from gemmaspec.trees import versions
+from gemmaspec.core.errors import GemmaspecError, PatchConflict
+from gemmaspec.core.launcher import attest_code as code_of
+from gemmaspec.core.launcher import attest_sum as summing
+from gemmaspec.run.engine.kubectl import parse_attested, with_attested
+from gemmaspec.run.engine.server import EngineName, Server, State
+from gemmaspec.run.ready.failures import Ended, failed_start
+from gemmaspec.run.ready.phases import Phase
+from gemmaspec.run.ready.wait import ensure_attested
+from gemmaspec.run.trees import versions
 
 PATCHED = "import functools\n\ndef value(a, b=2):\n    return {'patched', 'by us'} if a in (1, 2) else [x for x in b]\n"
 HUNK = {"scope": "value", "old": ["    return 'stock'"], "new": [PATCHED.splitlines()[-1]]}

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gemmaspec import data
+from gemmaspec.core import data
 from tests.real import PORT, PROFILE, SHARED, STATE, gemmaspec, up
 
 pytestmark = pytest.mark.real_process

@@ -18,20 +18,20 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.bench.cells import NO_TABLE, Arm, Cell, Task, arms_of, cells_of, order
-from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, filler, lengthened, mixed, read_prompts
-from gemmaspec.bench.samples import Span, by_request, percentile, steady_rate
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.speed.bench import TimeLeft
-from gemmaspec.deploy.speed.bench_server import Servers
-from gemmaspec.engine.server import server_at
-from gemmaspec.errors import StartFailed, UsageError
-from gemmaspec.live.sample import Counters, read_sample
+from gemmaspec.core import data
+from gemmaspec.core.errors import StartFailed, UsageError
+from gemmaspec.core.live.sample import Counters, read_sample
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.rows import parse_rows
+from gemmaspec.measure.bench.cells import NO_TABLE, Arm, Cell, Task, arms_of, cells_of, order
+from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, filler, lengthened, mixed, read_prompts
+from gemmaspec.measure.bench.samples import Span, by_request, percentile, steady_rate
 from gemmaspec.measure.cell import Asking, GpuWatch, reference_step
+from gemmaspec.measure.servers.bench import TimeLeft
+from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
-from gemmaspec.profile.load import load_profile
-from gemmaspec.rows import parse_rows
+from gemmaspec.run.engine.server import server_at
 from tests.docker_support import wait_for
 from tests.fake_vllm import FakeVllm, fake_vllm
 
@@ -123,10 +123,10 @@ def test_its_rows_are_what_predict_takes(
 
 
 def test_fit_tells_what_was_measured_and_kept() -> None:
-    from gemmaspec import data
-    from gemmaspec.deploy.checks import fit
-    from gemmaspec.deploy.kept import measurements
-    from gemmaspec.patching.patch import Shelf
+    from gemmaspec.check.here import fit
+    from gemmaspec.core import data
+    from gemmaspec.core.patching.patch import Shelf
+    from gemmaspec.run.kept import measurements
 
     loaded = load_profile("spark-31b-mtp")
     own = measurements.own_file(loaded)
@@ -144,7 +144,7 @@ def test_fit_tells_what_was_measured_and_kept() -> None:
 def test_own_measurements_replace_the_same_cells_and_refuse_another_machine(
     fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gemmaspec.deploy.kept import measurements
+    from gemmaspec.run.kept import measurements
 
     own = measurements.own_file(load_profile("tiny-cpu"))
     for name in ("one", "two"):
@@ -364,7 +364,7 @@ def test_the_report_is_as_new_as_the_result(
 def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 600.0, 600.0, 600.0])
     monkeypatch.setattr(
-        "gemmaspec.deploy.speed.bench.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
+        "gemmaspec.measure.servers.bench.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
     )
     alone, drafted = Arm(method="none", k=0), Arm(method="mtp", k=2)
     left = TimeLeft(starts=True)

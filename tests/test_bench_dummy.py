@@ -11,28 +11,28 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.bench.cells import Arm, Cell, Task, arms_of, as_json
-from gemmaspec.bench.prompts import remarks
-from gemmaspec.bench.result import cell_json, rows_of
-from gemmaspec.checkpoint.published.shipped import servable_config, shipped_for
-from gemmaspec.data import MODELS
-from gemmaspec.deploy.checks.lint import stop_on_errors
-from gemmaspec.deploy.kept.attention import logged
-from gemmaspec.deploy.speed import bench_server
-from gemmaspec.deploy.speed.bench import BenchRequest, _settings, resumed
-from gemmaspec.deploy.speed.bench_patches import patch_arms
-from gemmaspec.deploy.speed.bench_server import dummy_overrides
-from gemmaspec.deploy.start.prepare import prepare
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import ProfileError, UsageError
+from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.core import data
+from gemmaspec.core.checkpoint.published.shipped import servable_config, shipped_for
+from gemmaspec.core.data import MODELS
+from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.rows import Row
+from gemmaspec.measure.bench.cells import Arm, Cell, Task, arms_of, as_json
+from gemmaspec.measure.bench.prompts import remarks
+from gemmaspec.measure.bench.result import cell_json, rows_of
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import count, of_length
-from gemmaspec.models.datasets import dummy_model
-from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.load import load_profile
-from gemmaspec.rows import Row
-from gemmaspec.stack.speed import speed_choice
+from gemmaspec.measure.servers import bench_server
+from gemmaspec.measure.servers.bench import BenchRequest, _settings, resumed
+from gemmaspec.measure.servers.bench_patches import patch_arms
+from gemmaspec.measure.servers.bench_server import dummy_overrides
+from gemmaspec.run.engine.server import Server
+from gemmaspec.run.kept.attention import logged
+from gemmaspec.run.models.datasets import dummy_model
+from gemmaspec.run.stack.speed import speed_choice
+from gemmaspec.serve.prepare import prepare
 from tests import real
 from tests.fake_vllm import FakeVllm, fake_vllm
 from tests.test_bench_compare import result

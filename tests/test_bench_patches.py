@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.bench.cells import Arm, arms_of
-from gemmaspec.bench.compare import compare
+from gemmaspec.check.predict.predict import Cells, baseline_of, predict
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.smoke import lines as compare_lines
-from gemmaspec.deploy.kept import measurements
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.speed import bench_server
-from gemmaspec.deploy.speed.bench_patches import patch_arms
-from gemmaspec.deploy.speed.bench_server import Servers
-from gemmaspec.engine.server import server_at
-from gemmaspec.errors import PatchError, UsageError
-from gemmaspec.predict.predict import Cells, baseline_of, predict
-from gemmaspec.profile.load import load_profile
-from gemmaspec.rows import parse_rows, setting_json
+from gemmaspec.core.errors import PatchError, UsageError
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.rows import parse_rows, setting_json
+from gemmaspec.measure.bench.cells import Arm, arms_of
+from gemmaspec.measure.bench.compare import compare
+from gemmaspec.measure.servers import bench_server
+from gemmaspec.measure.servers.bench_patches import patch_arms
+from gemmaspec.measure.servers.bench_server import Servers
+from gemmaspec.run.engine.server import server_at
+from gemmaspec.run.kept import measurements
+from gemmaspec.run.kept.stacks import Started
 from tests.fake_engine import FakeMachine
 from tests.fake_vllm import FakeVllm, fake_vllm
 from tests.lint_cases import BASE, MTP, TRITON
@@ -114,7 +114,7 @@ def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.Monke
     log = ["INFO [cuda.py:446] Using AttentionBackendEnum.TRITON_FLASH_ATTN backend."]
     monkeypatch.setattr(engine, "report", lambda _: {"patches": rows})
     monkeypatch.setattr(engine, "logs", lambda *_, **__: iter(log))
-    monkeypatch.setattr("gemmaspec.deploy.kept.stacks.engine_of", lambda _: engine)
+    monkeypatch.setattr("gemmaspec.run.kept.stacks.engine_of", lambda _: engine)
     started = Started(engine="process", server=server_at("http://127.0.0.1:9", option="", name="x"), profile="x")
     said = {"patches": ["second"], "left_out": {"faster": "it does not fit"}}
     drafting = load_profile("nvidia-31b-mtp", overrides=("serve.attention_backend=",)).profile

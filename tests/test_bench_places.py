@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.bench.compare import places
 from gemmaspec.cli.bench import _show
+from gemmaspec.measure.bench.compare import places
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.runtime.pip_settings import uv_environment
+from gemmaspec.run.runtime.pip_settings import uv_environment
 from tests import k_by_requests, real, test_fit_real
 from tests.fake_vllm import fake_vllm
 from tests.recording_proxy import recording_proxy

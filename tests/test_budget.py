@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
+from gemmaspec.check.lint.check import RULES
 from gemmaspec.cli import help as help_
-from gemmaspec.lint.check import RULES
 from tests.test_docs import PAGES
 
 ROOT: Final = Path(__file__).parent.parent

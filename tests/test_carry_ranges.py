@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.carry import rebase_state
-from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase
-from gemmaspec.carry.verify import VerifyRequest, verify
+from gemmaspec.check.carry import rebase_state
+from gemmaspec.check.carry.rebase import Rebased, RebaseRequest, rebase
+from gemmaspec.check.carry.verify import VerifyRequest, verify
 from gemmaspec.cli.app import run
-from gemmaspec.errors import PatchConflict
-from gemmaspec.patching.patch import load_patch
+from gemmaspec.core import data
+from gemmaspec.core.errors import PatchConflict
+from gemmaspec.core.patching.patch import load_patch
 from tests.carrying import CLEAN, DIFF, OLD, TEXT, cache, snapshot, use_releases, write_patch  # noqa: F401
 
 ID = "right-value"

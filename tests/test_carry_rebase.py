@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.carry import rebase_state
-from gemmaspec.carry.rebase import Rebased, RebaseRequest, rebase, resume
-from gemmaspec.carry.verify import VerifyRequest, verify
+from gemmaspec.check.carry import rebase_state
+from gemmaspec.check.carry.rebase import Rebased, RebaseRequest, rebase, resume
+from gemmaspec.check.carry.verify import VerifyRequest, verify
 from gemmaspec.cli.app import run
-from gemmaspec.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
-from gemmaspec.launcher import launch
-from gemmaspec.patching.patch import load_patch
-from gemmaspec.trees.reader import ReleaseReader
-from gemmaspec.trees.tree import published
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.patch import load_patch
+from gemmaspec.run.trees.reader import ReleaseReader
+from gemmaspec.run.trees.tree import published
 from tests import vllm_trees as fake
 from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, cache, snapshot, use_releases, write_patch  # noqa: F401
 
@@ -293,7 +293,7 @@ def test_being_killed_while_it_is_written_does_no_harm(
 
 KILLED = """
 import os, signal, sys
-from gemmaspec.carry import rebase_state
+from gemmaspec.check.carry import rebase_state
 real = rebase_state.write_whole
 def write_whole(path, text, **more):
     if path.name == sys.argv[1] and path.parent.parent.name == "patches":

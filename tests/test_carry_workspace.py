@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.carry import rebase_state, workspace
-from gemmaspec.carry.verify import VerifyRequest as Verify
-from gemmaspec.carry.verify import verify
-from gemmaspec.carry.workspace import commit, open_workspace
+from gemmaspec.check.carry import rebase_state, workspace
+from gemmaspec.check.carry.verify import VerifyRequest as Verify
+from gemmaspec.check.carry.verify import verify
+from gemmaspec.check.carry.workspace import commit, open_workspace
 from gemmaspec.cli.app import run
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
-from gemmaspec.launcher import launch
-from gemmaspec.patching.decide import launcher_patch
-from gemmaspec.patching.patch import load_patch
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.decide import launcher_patch
+from gemmaspec.core.patching.patch import load_patch
 from tests import vllm_trees as fake
 from tests.carrying import CLEAN, OLD, TORN, snapshot, use_releases, write_patch
 
@@ -167,10 +167,10 @@ def test_new_patches_go_into_the_users_own_folder(tmp_path: Path, monkeypatch: p
 
 
 def test_installed_patches_are_not_added_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmaspec import data
+    from gemmaspec.core import data
 
     monkeypatch.delenv("GEMMASPEC_PATCHES", raising=False)
-    monkeypatch.setattr(data, "PATCHES", Path(data.__file__).parent / "_data/patches")
+    monkeypatch.setattr(data, "PATCHES", data.BUNDLED / "patches")
     (file,) = open_workspace("right-value", [CORE], release="0.20.0")
     file.write_text(patched(OLD))
     with pytest.raises(UsageError, match="cannot add patches"):
@@ -194,7 +194,7 @@ def test_the_command_line_says_where_and_what_is_left_to_do(tmp_path: Path, caps
 @pytest.mark.network
 def test_a_shipped_patch_made_again_by_hand_is_the_same_diff(tmp_path: Path) -> None:
     """The real file of 0.26.0: the edit of draft-text-only, opened, made and committed."""
-    from gemmaspec import data
+    from gemmaspec.core import data
 
     path = "vllm/v1/spec_decode/llm_base_proposer.py"
     (file,) = open_workspace("draft-text-only", [path], release="0.26.0")

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.data import TEMPLATES
-from gemmaspec.errors import ProfileError
-from gemmaspec.stack.serve import template_for
+from gemmaspec.core.data import TEMPLATES
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.run.stack.serve import template_for
 
 
 @pytest.mark.parametrize(

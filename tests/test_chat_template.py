@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from gemmaspec.data import TEMPLATES
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.stack.serve import template_for
+from gemmaspec.core.data import TEMPLATES
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.stack.serve import template_for
 from tests.conversations import CONVERSATIONS
 from tests.conversations.building import (
     ASK,

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 from packaging.version import Version
 
-from gemmaspec.launcher.launch import RELEASE
-from gemmaspec.trees import tree as listing_of
-from gemmaspec.trees.tree import Releases, Tree
+from gemmaspec.core.launcher.launch import RELEASE
+from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees.tree import Releases, Tree
 
 pytestmark = pytest.mark.network
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.checkpoint.config import Described, describe
-from gemmaspec.checkpoint.fields import Fields, load_object
-from gemmaspec.checkpoint.parts import Layer
-from gemmaspec.errors import CheckpointError
+from gemmaspec.core.checkpoint.config import Described, describe
+from gemmaspec.core.checkpoint.fields import Fields, load_object
+from gemmaspec.core.checkpoint.parts import Layer
+from gemmaspec.core.errors import CheckpointError
 from tests import shapes
 from tests.test_checkpoint_header import json_values
 

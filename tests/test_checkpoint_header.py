@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.checkpoint.fields import BITS, LONGEST, header_length, parse_header
-from gemmaspec.errors import CheckpointError
+from gemmaspec.core.checkpoint.fields import BITS, LONGEST, header_length, parse_header
+from gemmaspec.core.errors import CheckpointError
 
 HEADER: dict[str, Any] = {
     "__metadata__": {"format": "pt"},

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.parts import parameters, parts
+from gemmaspec.check.inspect.examine import examine
+from gemmaspec.check.inspect.pair import pair
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.inspect.examine import examine
-from gemmaspec.inspect.pair import pair
-from gemmaspec.models.hub import same_words
-from gemmaspec.models.open import open_checkpoint
-from gemmaspec.profile.load import load_profile
-from gemmaspec.runtime import ensure_runtime
+from gemmaspec.core.checkpoint.parts import parameters, parts
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.models.hub import same_words
+from gemmaspec.run.models.open import open_checkpoint
+from gemmaspec.run.runtime import ensure_runtime
+from gemmaspec.serve.prepare import runtime_spec
 from tests import shapes
 from tests.checkpoints import checkpoint
 from tests.real import STATE, tiny_pair

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.fields import Fields, declared
-from gemmaspec.checkpoint.parts import Checkpoint, parameters, part_of, parts, stored
-from gemmaspec.errors import CheckpointError
-from gemmaspec.finding import Finding
-from gemmaspec.inspect.examine import examine
-from gemmaspec.inspect.quantized import is_excluded
+from gemmaspec.check.inspect.examine import examine
+from gemmaspec.check.inspect.quantized import is_excluded
+from gemmaspec.core.checkpoint.fields import Fields, declared
+from gemmaspec.core.checkpoint.parts import Checkpoint, parameters, part_of, parts, stored
+from gemmaspec.core.errors import CheckpointError
+from gemmaspec.core.finding import Finding
 from tests import shapes
 from tests.checkpoints import checkpoint, gemma, head
 

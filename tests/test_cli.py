@@ -144,8 +144,8 @@ def test_a_dry_run_says_each_reason_once_and_about_how_large_an_image_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("gemmaspec.deploy.start.ahead._image_bytes", lambda image: None)
-    monkeypatch.setattr("gemmaspec.engine.image.is_here", lambda image: False)
+    monkeypatch.setattr("gemmaspec.serve.ahead._image_bytes", lambda image: None)
+    monkeypatch.setattr("gemmaspec.run.engine.image.is_here", lambda image: False)
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run"]) in (0, 4)
     printed = capsys.readouterr().out
     if printed:  # a daemon answers
@@ -246,7 +246,7 @@ def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_docker_is_imported_without_paramiko_which_stays_usable() -> None:
     """The SDK imports it for ssh:// and, as gemmaspec uses it, runs the ssh program instead."""
     script = (
-        "import sys; from gemmaspec.lazily import on_first_use; on_first_use('paramiko'); import docker.transport;"
+        "import sys; from gemmaspec.__main__ import on_first_use; on_first_use('paramiko'); import docker.transport;"
         "assert 'paramiko.client' not in sys.modules;"
         "from docker.transport.sshconn import SSHHTTPAdapter, paramiko;"
         "assert paramiko.SSHClient.__module__ == 'paramiko.client';"
@@ -257,7 +257,7 @@ def test_docker_is_imported_without_paramiko_which_stays_usable() -> None:
 
 def test_what_was_delayed_and_is_not_installed_is_missed_only_on_use() -> None:
     script = (
-        "from gemmaspec.lazily import on_first_use; on_first_use('not_there'); import not_there\n"
+        "from gemmaspec.__main__ import on_first_use; on_first_use('not_there'); import not_there\n"
         "try: not_there.anything\nexcept ModuleNotFoundError as error: assert error.name == 'not_there'\n"
         "else: raise SystemExit(1)"
     )

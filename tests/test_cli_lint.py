@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.profile.find import profile_names
+from gemmaspec.core import data
+from gemmaspec.core.profile.find import profile_names
 from tests import shapes
 from tests.lint_cases import BASE
 

@@ -13,16 +13,16 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.cli.fit import gigabytes
 from gemmaspec.cli.options import complete_key
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.deploy.views.gc import garbage
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import UsageError
-from gemmaspec.files import state_dir
-from gemmaspec.profile.find import own_folder
-from gemmaspec.profile.load import load_profile
-from gemmaspec.runtime.managed import runtime_dir
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.files import state_dir
+from gemmaspec.core.profile.find import own_folder
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.engine.server import Server
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.runtime.managed import runtime_dir
+from gemmaspec.serve.gc import garbage
+from gemmaspec.serve.prepare import runtime_spec
 
 
 def document(capsys: pytest.CaptureFixture[str]) -> Any:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gemmaspec.cli.app import run
 from gemmaspec.cli.output import fitted, json_data
 from gemmaspec.cli.text.table import Column, lines
-from gemmaspec.finding import Finding
-from gemmaspec.strict_yaml import Place
+from gemmaspec.core.finding import Finding
+from gemmaspec.core.strict_yaml import Place
 
 COLUMNS = (Column("NAME"), Column("ENGINE", rank=1), Column("SINCE", rank=2), Column("WHAT", wraps=True))
 ROWS = [

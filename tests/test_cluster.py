@@ -18,17 +18,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.cluster import names
-from gemmaspec.cluster.build import Manifests, build_manifests
-from gemmaspec.cluster.names import yaml_text
-from gemmaspec.cluster.objects import unexpanded
-from gemmaspec.cluster.settings import ClusterSettings
-from gemmaspec.errors import ProfileError, UsageError
-from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import Loaded, load_profile
+from gemmaspec.core import data
+from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.run.cluster import names
+from gemmaspec.run.cluster.build import Manifests, build_manifests
+from gemmaspec.run.cluster.names import yaml_text
+from gemmaspec.run.cluster.objects import unexpanded
+from gemmaspec.run.cluster.server import ClusterSettings
 
 PROFILES = [name for name in profile_names([data.PROFILES]) if load_profile(name).profile.nodes == 1]
 NEWEST = "1.37"
@@ -80,8 +80,8 @@ def test_a_wrong_field_would_have_been_found() -> None:
 
 def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
     script = (
-        "import hashlib; from gemmaspec.cluster.build import build_manifests;"
-        "from gemmaspec.cluster.settings import ClusterSettings; from gemmaspec.profile.load import load_profile;"
+        "import hashlib; from gemmaspec.run.cluster.build import build_manifests;"
+        "from gemmaspec.run.cluster.server import ClusterSettings; from gemmaspec.core.profile.load import load_profile;"
         "files = list(build_manifests(load_profile('spark-31b-e2b'), ClusterSettings()).files.items());"
         "print(hashlib.sha256(repr(files).encode()).hexdigest())"
     )
@@ -368,7 +368,7 @@ def test_a_server_on_several_machines_is_not_rendered_for_a_cluster(capsys: pyte
 
 
 def test_a_lock_pins_the_image_by_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmaspec.deploy.kept.models import lock_file
+    from gemmaspec.run.kept.models import lock_file
 
     profile = tmp_path / "mine.yaml"
     profile.write_text((data.PROFILES / "tiny-cpu.yaml").read_text().replace("name: tiny-cpu", "name: mine"))

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.views.connect import CLIENTS, ServerAddress, settings, warnings
+from gemmaspec.look.connect import CLIENTS, ServerAddress, settings, warnings
 from tests.fake_engine import FakeMachine
 
 OPEN = ServerAddress(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=False, context=131072, tools=True)

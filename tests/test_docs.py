@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 import typer.main
 
-from gemmaspec import data
+from gemmaspec.check.lint.check import check
+from gemmaspec.check.lint.rule import as_text
 from gemmaspec.cli.app import app, run
-from gemmaspec.lint.check import check
-from gemmaspec.lint.rule import as_text
-from gemmaspec.patching.patch import load_patches
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core import data
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import load_profile
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

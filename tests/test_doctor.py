@@ -17,10 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.deploy.views import doctor_machine
-from gemmaspec.deploy.views.doctor_subject import DoctorSubject
-from gemmaspec.doctor import result
-from gemmaspec.doctor.result import (
+from gemmaspec.check.doctor import result
+from gemmaspec.check.doctor.result import (
     CheckResult,
     Clock,
     Gpus,
@@ -35,10 +33,12 @@ from gemmaspec.doctor.result import (
     shm_row,
     size_bytes,
 )
-from gemmaspec.engine.process import ProcessEngine
-from gemmaspec.models.hub import Unreachable
-from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.facts import facts_for
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.releases.facts import facts_for
+from gemmaspec.run.engine.process import ProcessEngine
+from gemmaspec.run.models.hub import Unreachable
+from gemmaspec.serve import doctor_machine
+from gemmaspec.serve.doctor_subject import DoctorSubject
 
 SUMMARY = """\
 Sat Nov 21 18:00:00 2026

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.doctor.hosts import HostReading, fleet_lines, parse_seen, rows
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.fleet.hosts import Host, HostFacts
+from gemmaspec.check.doctor.hosts import HostReading, fleet_lines, parse_seen, rows
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.fleet.hosts import Host, HostFacts
 
 COMMIT = "c" * 40
 SEEN: dict[str, Any] = {

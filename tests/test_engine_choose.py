@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.engine import endpoint
-from gemmaspec.engine.choose import choose_engine, engine_named
-from gemmaspec.engine.docker import DockerEngine
-from gemmaspec.engine.server import EngineName
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.engine import endpoint
+from gemmaspec.run.engine.choose import choose_engine, engine_named
+from gemmaspec.run.engine.docker import DockerEngine
+from gemmaspec.run.engine.server import EngineName
 
 
 def test_without_docker_the_process_engine_is_chosen_and_the_reason_told(

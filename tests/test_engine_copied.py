@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gemmaspec.deploy.start.prepare import prepare
-from gemmaspec.engine import endpoint, lines
-from gemmaspec.engine.docker import stack_archive
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.files import UnreadableFile
-from gemmaspec.profile.load import load_profile
-from gemmaspec.stack.folder import write_files
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.files import UnreadableFile
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.engine import endpoint, lines
+from gemmaspec.run.engine.docker import stack_archive
+from gemmaspec.run.stack.folder import write_files
+from gemmaspec.serve.prepare import prepare
 
 
 def test_the_files_of_a_remote_server_lie_in_a_volume_and_its_root_is_read_only() -> None:

@@ -19,12 +19,12 @@ import docker
 import pytest
 from docker.models.containers import Container, ExecResult
 
-from gemmaspec.engine import endpoint, lines
-from gemmaspec.engine.docker import DockerEngine
-from gemmaspec.engine.image import has_nvidia
-from gemmaspec.engine.once import SharedFolder, run_once
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.run.engine import endpoint, lines
+from gemmaspec.run.engine.docker import DockerEngine
+from gemmaspec.run.engine.image import has_nvidia
+from gemmaspec.run.engine.once import SharedFolder, run_once
+from gemmaspec.run.engine.server import Server
 from tests.docker_support import IMAGE, fake_registry, make_image, relay, shell_layer, stack, wait_for
 from tests.real import free_port
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.deploy.kept import logs, stacks
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.views import watch
-from gemmaspec.deploy.views.hooks import Tellers
-from gemmaspec.deploy.views.watch import Watched
-from gemmaspec.engine import fleet
-from gemmaspec.engine.fleet import FleetEngine
-from gemmaspec.engine.server import Node, Server, State
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed
-from gemmaspec.live.faults import Policy
-from gemmaspec.ready.wait import Checks, wait_ready
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed
+from gemmaspec.core.live.faults import Policy
+from gemmaspec.look import watch
+from gemmaspec.look.hooks import Tellers
+from gemmaspec.look.watch import Watched
+from gemmaspec.run.engine import fleet
+from gemmaspec.run.engine.fleet import FleetEngine
+from gemmaspec.run.engine.server import Node, Server, State
+from gemmaspec.run.kept import logs, stacks
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.ready.wait import Checks, wait_ready
 from tests.test_fleet import report
 from tests.test_live_faults import series
 

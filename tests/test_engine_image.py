@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from docker.errors import ImageNotFound
 
-from gemmaspec.engine.image import ensure_image, why_not_pulled
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.engine.image import ensure_image, why_not_pulled
 
 
 @pytest.mark.parametrize(

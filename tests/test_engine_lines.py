@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.engine.lines import MAX_LINE, clean, lines
+from gemmaspec.run.engine.lines import MAX_LINE, clean, lines
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=6))

@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 
 import gemmaspec
-from gemmaspec.engine.choose import engine_named
-from gemmaspec.profile.find import ENGINES, EngineName, engine_of_files, other_engines, uses_image
+from gemmaspec.core.profile.find import ENGINES, EngineName, engine_of_files, other_engines, uses_image
+from gemmaspec.run.engine.choose import engine_named
 
 PACKAGE = Path(gemmaspec.__file__).parent
 NAMES = set(get_args(EngineName))

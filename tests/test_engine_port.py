@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from gemmaspec.engine import lines
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.engine import lines
 
 
 def test_a_free_port_stays_free() -> None:

@@ -21,13 +21,13 @@ import psutil
 import pytest
 
 from gemmaspec.cli.app import run as run_cli
-from gemmaspec.engine import proc, record
-from gemmaspec.engine import process as process_module
-from gemmaspec.engine.process import ProcessEngine, environment, launch_args
-from gemmaspec.engine.record import without_key
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from gemmaspec.files import UnreadableFile
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.core.files import UnreadableFile
+from gemmaspec.run.engine import proc, record
+from gemmaspec.run.engine import process as process_module
+from gemmaspec.run.engine.process import ProcessEngine, environment, launch_args
+from gemmaspec.run.engine.record import without_key
+from gemmaspec.run.engine.server import Server
 from tests.real import RUN, free_port
 
 FAKE_LAUNCHER = """
@@ -238,9 +238,9 @@ def test_it_can_be_started_again_after_it_ended_by_itself(engine: ProcessEngine,
 STARTER = """
 import os, sys, time
 from pathlib import Path
-from gemmaspec.engine import record
-from gemmaspec.engine.process import ProcessEngine
-from gemmaspec.engine.server import Server
+from gemmaspec.run.engine import record
+from gemmaspec.run.engine.process import ProcessEngine
+from gemmaspec.run.engine.server import Server
 folder, port, then = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 server = Server(name=folder.name, folder=folder, port=port, model="m", speculates=True,
                 python=Path(sys.executable), command=(sys.executable, str(folder / "server.py"), "wait"))
@@ -419,7 +419,7 @@ def test_who_asks_and_its_parents_never_belong_to_a_stack(tmp_path: Path) -> Non
     script = tmp_path / "asks.py"
     script.write_text(
         "import os, subprocess, sys\n"
-        "from gemmaspec.engine import proc, record\n"
+        "from gemmaspec.run.engine import proc, record\n"
         "made = record.Record(stack='s', nonce=os.environ['NONCE'], boot_id=proc.boot_id(), since_ticks=0, command=())\n"
         "if sys.argv[1] == '2':\n"
         "    child = subprocess.Popen(['sleep', '99'])\n"
@@ -541,8 +541,8 @@ def test_from_another_namespace_of_pids_a_server_is_neither_gone_nor_forgotten(
     engine.start(server)
     said(engine, server, "ready")
     script = (
-        "from pathlib import Path; from gemmaspec.engine.process import ProcessEngine;"
-        "from gemmaspec.engine.server import Server;"
+        "from pathlib import Path; from gemmaspec.run.engine.process import ProcessEngine;"
+        "from gemmaspec.run.engine.server import Server;"
         f"one = Server(name='demo', folder=Path({str(server.folder)!r}), port=1, model='m', speculates=False);"
         "print(ProcessEngine().state(one)); ProcessEngine().stop(one)"
     )
@@ -571,8 +571,8 @@ def test_down_by_force_needs_neither_record_nor_disk(
     def full(*_: object, **__: object) -> None:
         raise EnvironmentMissing("cannot write: no space left on the disk")
 
-    monkeypatch.setattr("gemmaspec.files.write_whole", full)
-    monkeypatch.setattr("gemmaspec.records.write_whole", full)
+    monkeypatch.setattr("gemmaspec.core.files.write_whole", full)
+    monkeypatch.setattr("gemmaspec.core.records.write_whole", full)
     assert run_cli(["down", "demo", "--force"]) == 0
     assert session(pid) == []
     assert engine.state(other).status == "running"
@@ -586,7 +586,7 @@ def test_a_full_disk_names_the_way_to_stop_a_server(
     def full(*_: object, **__: object) -> None:
         raise EnvironmentMissing("cannot write x: no space left on the disk")
 
-    monkeypatch.setattr("gemmaspec.deploy.start.down.down", full)
+    monkeypatch.setattr("gemmaspec.serve.down.down", full)
     assert run_cli(["down", "demo"]) == 4
     assert "gemmaspec down demo --force" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.engine import tail
+from gemmaspec.run.engine import tail
 
 
 @given(

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gemmaspec.engine.identity import together
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.engine.identity import together
 
 
 def fail() -> int:

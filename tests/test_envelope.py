@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec.check.predict.envelope import best_single, envelope_json, k_table, table_line
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.bench import envelope
-from gemmaspec.predict.envelope import best_single, envelope_json, k_table, table_line
 
 SPEEDS = {
     1: {0: 90.0, 2: 150.0, 4: 175.0, 8: 182.0},

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gemmaspec.engine.http import MAX_BODY, NoAnswer, exchange
-from gemmaspec.errors import StartFailed, TimedOut
-from gemmaspec.sidecar.asking import NoReading, post, read
+from gemmaspec.core.errors import StartFailed, TimedOut
+from gemmaspec.look.sidecar.asking import NoReading, post, read
+from gemmaspec.run.engine.http import MAX_BODY, NoAnswer, exchange
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n"
 

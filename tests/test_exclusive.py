@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.exclusive import exclusively
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.core.exclusive import exclusively
 
 TAKEN = GemmaspecError("another command has it")
 
@@ -58,8 +58,8 @@ def test_what_is_no_lock_file_is_refused(tmp_path: Path, kind: str) -> None:
 def _another(folder: Path) -> str:
     """Return what another process finds: `free` or `taken`."""
     code = (
-        "import sys; from pathlib import Path; from gemmaspec.errors import GemmaspecError\n"
-        "from gemmaspec.exclusive import exclusively\n"
+        "import sys; from pathlib import Path; from gemmaspec.core.errors import GemmaspecError\n"
+        "from gemmaspec.core.exclusive import exclusively\n"
         "try:\n"
         "    with exclusively(Path(sys.argv[1]), wait_s=0.1, taken=GemmaspecError('taken')): print('free')\n"
         "except GemmaspecError as error: print(error)\n"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.views.explain import explain, names
+from gemmaspec.look.explain import explain, names
 
 ALL = [(kind, name) for kind, of_kind in names().items() for name in of_kind]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import EnvironmentMissing, StartFailed
-from gemmaspec.files import UnreadableFile, read_regular, write_whole
+from gemmaspec.core.errors import EnvironmentMissing, StartFailed
+from gemmaspec.core.files import UnreadableFile, read_regular, write_whole
 
 
 def test_a_file_is_read_and_a_missing_one_is_none(tmp_path: Path) -> None:

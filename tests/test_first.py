@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept.models import ModelRef
-from gemmaspec.deploy.start import ahead as ahead_
-from gemmaspec.files import state_dir
-from gemmaspec.machine.nvidia import Gpu
-from gemmaspec.ready.phases import Phase
+from gemmaspec.core.files import state_dir
+from gemmaspec.run.kept.models import ModelRef
+from gemmaspec.run.machine.nvidia import Gpu
+from gemmaspec.run.ready.phases import Phase
+from gemmaspec.serve import ahead as ahead_
 from tests.fake_engine import FakeMachine
 
 PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
@@ -45,7 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
 def test_up_without_a_name_offers_what_fits_and_asks_nobody_in_a_script(
     found: tuple[Gpu, ...], offered: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: found)
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: found)
     assert run(["up"]) == 2
     printed = capsys.readouterr().err
     assert said in printed
@@ -55,7 +55,7 @@ def test_up_without_a_name_offers_what_fits_and_asks_nobody_in_a_script(
 def test_up_without_a_name_starts_what_it_offers_when_told_yes(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: ())
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     assert run(["up", "--yes", *PYTHON]) == 0
     assert machine.calls[-1] == "process wait tiny-cpu:8321"
     assert "tiny-cpu is ready" in capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_up_without_a_name_starts_what_it_offers_when_told_yes(
 def test_up_asks_once(
     answer: str, code: int, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: ())
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("gemmaspec.cli.up.typer.confirm", lambda *_, **__: answer != "n\n")
     assert run(["up", *PYTHON]) == code
@@ -75,8 +75,8 @@ def test_up_asks_once(
 def test_sizes_and_times_are_said_before_anything_long(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.deploy.start.observe.image_identity", lambda _: None)
-    monkeypatch.setattr("gemmaspec.deploy.start.ahead._image_bytes", lambda _: 9_400_000_000)
+    monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: None)
+    monkeypatch.setattr("gemmaspec.serve.ahead._image_bytes", lambda _: 9_400_000_000)
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run", "--json"]) == 0
     before = json.loads(capsys.readouterr().out)["ahead"]
     assert [(one["verb"], one["what"]) for one in before["parts"]] == [

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from gemmaspec.check.here import planned
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.checks import planned
-from gemmaspec.fit.machine import GB, GIB, Device
-from gemmaspec.machine.readings import this_cpu
+from gemmaspec.core.profile.device import GB, GIB, Device
+from gemmaspec.run.machine.readings import this_cpu
 
 TEXT = {
     "model_type": "gemma4_text",

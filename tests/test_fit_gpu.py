@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.fit.machine import Device
-from gemmaspec.fit.memory_plan import MemoryPlan, Models
+from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
+from gemmaspec.core.profile.device import Device
 from tests.fit_shapes import checkpoint
 from tests.test_fit_plan import plan_of
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.fit.document import advice
-from gemmaspec.fit.machine import GIB, Device
-from gemmaspec.fit.memory_plan import HELD, MemoryPlan, weights_of
-from gemmaspec.fit.overhead import Overhead
-from gemmaspec.releases.batch import largest_item
+from gemmaspec.check.fit.document import advice
+from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, weights_of
+from gemmaspec.check.fit.overhead import Overhead
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.profile.device import GIB, Device
+from gemmaspec.core.releases.batch import largest_item
 from tests.fit_shapes import checkpoint
 from tests.test_fit_plan import CPU, H200, SPARK, plan_of
 
@@ -60,7 +60,7 @@ def test_without_videos_images_are_passed() -> None:
 
 
 def _formula(plan: MemoryPlan) -> str:
-    from gemmaspec.fit.overhead import encoding
+    from gemmaspec.check.fit.overhead import encoding
 
     found = encoding(plan.models.target, plan.flags, plan.device)
     assert found

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.checkpoint.parts import Layer, TextModel
-from gemmaspec.fit.kvgroups import (
+from gemmaspec.check.fit.kvgroups import (
     NOT_DIVISIBLE,
     TWO_BLOCKS,
     TWO_WINDOWS,
@@ -21,6 +20,7 @@ from gemmaspec.fit.kvgroups import (
     layer_caches,
     sliding_block,
 )
+from gemmaspec.core.checkpoint.parts import Layer, TextModel
 from tests.kv_shapes import cases, gemma, ours, owned, published, text_model
 
 RELEASES = ("0.19.0", "0.20.1", "0.24.0", "0.25.0", "0.26.0", "0.27.0", "0.29.0", "0.30.0", "0.32.0", "0.33.0")

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmaspec.checkpoint.parts import Checkpoint, Quantization
-from gemmaspec.errors import UsageError
-from gemmaspec.fit.document import advice
-from gemmaspec.fit.flags import Flags, flags_of
-from gemmaspec.fit.machine import GIB, Device, named
-from gemmaspec.fit.memory_plan import MemoryPlan, Models, weights_of
-from gemmaspec.fit.overhead import graph_sizes
-from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.machines import MACHINES
+from gemmaspec.check.fit.document import advice
+from gemmaspec.check.fit.flags import Flags, flags_of
+from gemmaspec.check.fit.memory_plan import MemoryPlan, Models, weights_of
+from gemmaspec.check.fit.overhead import graph_sizes
+from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.device import GIB, Device, named
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.machines import MACHINES
 from tests.fit_shapes import checkpoint
 
 SPARK, H200, A100 = (named(MACHINES[name]) for name in ("dgx-spark", "h200", "a100"))

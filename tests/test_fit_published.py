@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from published import record
 
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.checkpoint.published.shipped import checkpoint_from, checkpoint_of, shipped_for
-from gemmaspec.fit.flags import flags_of
-from gemmaspec.fit.machine import GIB, Device, named
-from gemmaspec.fit.memory_plan import MemoryPlan, Models
-from gemmaspec.fit.roofline import ServingRoofline, link_of, roofline, step_bytes, weights_format
-from gemmaspec.patching.evidence import family_of
-from gemmaspec.predict import efficiency
-from gemmaspec.predict.predict import QUANTILE
-from gemmaspec.predict.steps import NOISE
-from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.machines import MACHINES
+from gemmaspec.check.fit.flags import flags_of
+from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
+from gemmaspec.check.fit.roofline import ServingRoofline, link_of, roofline, step_bytes, weights_format
+from gemmaspec.check.predict import efficiency
+from gemmaspec.check.predict.predict import QUANTILE
+from gemmaspec.check.predict.steps import NOISE
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.published.shipped import checkpoint_from, checkpoint_of, shipped_for
+from gemmaspec.core.patching.evidence import family_of
+from gemmaspec.core.profile.device import GIB, Device, named
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.machines import MACHINES
 
 SPARK = named(MACHINES["dgx-spark"])
 H100 = named(MACHINES["h100"])

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gemmaspec.data import MODELS
+from gemmaspec.core.data import MODELS
 from tests.real import PORT, PROFILE, STATE, Done, gemmaspec
 
 pytestmark = pytest.mark.real_process

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.fit.machine import Device
-from gemmaspec.fit.memory_plan import weights_of
-from gemmaspec.fit.roofline import acceptance_of, roofline, step_bytes, tokens_per_step
+from gemmaspec.check.fit.memory_plan import weights_of
+from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, tokens_per_step
+from gemmaspec.core.profile.device import Device
 from tests import shapes
 from tests.checkpoints import checkpoint
 from tests.test_fit_plan import H200, plan_of

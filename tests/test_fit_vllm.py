@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.proof.prove import Probes
-from gemmaspec.proof.source import source_of
+from gemmaspec.check.proof.prove import Probes
+from gemmaspec.check.proof.source import source_of
 from tests.kv_shapes import asking, cases, ours, theirs
 from tests.probing import probing
 from tests.real import STATE

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.errors import PatchConflict, ProfileError, UsageError
-from gemmaspec.fleet.hosts import (
+from gemmaspec.core.errors import PatchConflict, ProfileError, UsageError
+from gemmaspec.core.fleet.hosts import (
     Host,
     HostFacts,
     ImageFacts,

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.data import MODELS
-from gemmaspec.engine.docker import DockerEngine
-from gemmaspec.engine.fleet import FleetEngine
-from gemmaspec.engine.server import Node
+from gemmaspec.core.data import MODELS
+from gemmaspec.run.engine.docker import DockerEngine
+from gemmaspec.run.engine.fleet import FleetEngine
+from gemmaspec.run.engine.server import Node
 from tests.docker_support import wait_for
 from tests.fake_runtime import Done
 from tests.two_hosts import IMAGE, PYTHON, Bed, Machine, NoTwoHosts, fake_layer, load_image, share_image, two_hosts
@@ -206,8 +206,8 @@ def _exit_code(state: Any) -> int | None:
 
 def server_of(driver: Driver) -> Any:
     """Return the server of the pair as its last start recorded it."""
-    from gemmaspec import records
-    from gemmaspec.deploy.kept.stacks import Started
+    from gemmaspec.core import records
+    from gemmaspec.run.kept.stacks import Started
 
     started = records.read(Started, driver.folder / "state" / "stacks" / "pair" / "record.json")
     assert started is not None

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import pytest
 
-from gemmaspec import data, launcher
-from gemmaspec.patching.decide import chain
-from gemmaspec.patching.patch import load_patches
-from gemmaspec.proof.environment import prove_python, triton_folder
-from gemmaspec.proof.prove import NUMBERS
-from gemmaspec.proof.source import source_of
+from gemmaspec.check.proof.environment import prove_python, triton_folder
+from gemmaspec.check.proof.prove import NUMBERS
+from gemmaspec.check.proof.source import source_of
+from gemmaspec.core import data, launcher
+from gemmaspec.core.patching.decide import chain
+from gemmaspec.core.patching.patch import load_patches
 from tests.real import STATE
 
 pytestmark = pytest.mark.network

@@ -11,10 +11,10 @@ import docker
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.views import gc as garbage_of
-from gemmaspec.engine import endpoint
-from gemmaspec.errors import EnvironmentMissing
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.engine import endpoint
+from gemmaspec.run.kept import stacks
+from gemmaspec.serve import gc as garbage_of
 from tests.docker_support import IMAGE, make_image
 
 pytestmark = [

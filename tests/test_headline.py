@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.kept.measurements import store
-from gemmaspec.rows import parse_rows
+from gemmaspec.core.rows import parse_rows
+from gemmaspec.run.kept.measurements import store
 from tests.test_bench_compare import result
 from tools import headline, store_results
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.launcher import launch
-from gemmaspec.patching.decide import launcher_patch, needed_paths
-from gemmaspec.patching.patch import load_patches
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.run.index.wheels import read_from_wheel
 from tests.hostile_trees import RELEASES, judged, make_case
 
 pytestmark = pytest.mark.network

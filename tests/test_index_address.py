@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gemmaspec.errors import EnvironmentMissing, UsageError
-from gemmaspec.index.address import MOST_REDIRECTS, fetch
+from gemmaspec.core.errors import EnvironmentMissing, UsageError
+from gemmaspec.run.index.address import MOST_REDIRECTS, fetch
 
 
 class Misbehaving(BaseHTTPRequestHandler):
@@ -131,6 +131,6 @@ def test_a_server_that_is_not_there_is_said() -> None:
 
 
 def test_https_is_not_left_for_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmaspec.index.address._ask", lambda *_: ("http://127.0.0.1:9/", b""))
+    monkeypatch.setattr("gemmaspec.run.index.address._ask", lambda *_: ("http://127.0.0.1:9/", b""))
     with pytest.raises(EnvironmentMissing, match="redirects from https to http"):
         fetch("https://127.0.0.1:9/x")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.index import wheels
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.index import wheels
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.parts import parameters
 from gemmaspec.cli.app import run
-from gemmaspec.models.open import open_checkpoint
+from gemmaspec.core.checkpoint.parts import parameters
+from gemmaspec.run.models.open import open_checkpoint
 from tests import shapes
 
 CONFIG = shapes.config("E2B")
@@ -121,8 +121,8 @@ def test_an_awq_checkpoint_has_the_parameters_of_what_it_packs(tmp_path: Path) -
 def test_the_text_on_base_and_instruct_names_the_pair_as_it_was() -> None:
     from dataclasses import replace
 
-    from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
-    from gemmaspec.inspect.pair import pair
+    from gemmaspec.check.inspect.pair import pair
+    from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
 
     target, draft = shipped_for("google/gemma-4-31B"), shipped_for("google/gemma-4-E2B-it")
     assert target

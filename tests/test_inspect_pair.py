@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.checkpoint.parts import Checkpoint, TextModel
-from gemmaspec.finding import Finding
-from gemmaspec.inspect.examine import kind_of
-from gemmaspec.inspect.pair import KnownPair, Pairing, pair, step_bytes
+from gemmaspec.check.inspect.examine import kind_of
+from gemmaspec.check.inspect.pair import KnownPair, Pairing, pair, step_bytes
+from gemmaspec.core.checkpoint.parts import Checkpoint, TextModel
+from gemmaspec.core.finding import Finding
 from tests import shapes
 from tests.checkpoints import assistant, checkpoint, gemma, head
 
@@ -224,7 +224,7 @@ def test_known_pairs() -> None:
 
 
 def test_every_patch_that_a_finding_names_is_shipped() -> None:
-    from gemmaspec import data
+    from gemmaspec.core import data
 
     pairs = [(gemma("31B"), gemma("E2B")), (gemma("26B-A4B"), assistant("26B-A4B")), (gemma("31B"), head())]
     named = {patch for one in pairs for finding in pair(*one).findings for patch in finding.patches}

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gemmaspec.deploy.kept import stacks
+from gemmaspec.run.kept import stacks
 from tests import fake_runtime
 from tests.docker_support import wait_for
 from tests.fake_runtime import Fake

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from gemmaspec.errors import ProfileError
-from gemmaspec.profile.load import load_profile
-from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.paths import SPECULATIVE_FILE
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.stack.build import build_stack
+from gemmaspec.run.stack.paths import SPECULATIVE_FILE
 
 K = "speculative.num_speculative_tokens=6"
 

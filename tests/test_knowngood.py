@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.start import knowngood
-from gemmaspec.deploy.start.decide import Observed, Start
-from gemmaspec.deploy.start.knowngood import KEPT, known_goods
-from gemmaspec.deploy.start.up import choose, only_name
-from gemmaspec.engine.server import Server, State
-from gemmaspec.errors import GemmaspecError, UsageError
-from gemmaspec.files import state_dir
-from gemmaspec.lock.document import Lock, LockedModel, Versions
+from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.files import state_dir
+from gemmaspec.core.lock.document import Lock, LockedModel, Versions
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.serve import knowngood
+from gemmaspec.serve.decide import Observed, Start
+from gemmaspec.serve.knowngood import KEPT, known_goods
+from gemmaspec.serve.up import choose, only_name
 
 FACTS = Lock(
     profile="mine",
@@ -43,7 +43,7 @@ def started(sequences: int = 1, name: str = "mine") -> Started:
 def keep(sequences: int, monkeypatch: pytest.MonkeyPatch, second: int | None = None) -> str:
     """Keep a stack as if it had become ready at that second."""
     stamp = f"20261121T1800{sequences if second is None else second:02}Z"
-    monkeypatch.setattr("gemmaspec.deploy.start.knowngood.time.strftime", lambda *_: stamp)
+    monkeypatch.setattr("gemmaspec.serve.knowngood.time.strftime", lambda *_: stamp)
     key = knowngood._store(started(sequences), {"plan.json": "{}"}, FACTS)
     stacks.save(dataclasses.replace(started(sequences), known_good=key))
     return key
@@ -84,7 +84,7 @@ def test_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_while_keeping_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     first = keep(1, monkeypatch)
     with monkeypatch.context() as broken:
-        broken.setattr("gemmaspec.deploy.start.knowngood.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        broken.setattr("gemmaspec.serve.knowngood.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             keep(2, broken)
     assert [good.key for good in known_goods("mine")] == [first]
@@ -159,7 +159,7 @@ def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsy
     def forbidden() -> None:
         raise PermissionError(13, "Permission denied", "/state/known-good")
 
-    monkeypatch.setattr("gemmaspec.deploy.start.knowngood.names", forbidden)
+    monkeypatch.setattr("gemmaspec.serve.knowngood.names", forbidden)
     assert run(["rollback", "--json"]) == 4
     told = capsys.readouterr()
     assert json.loads(told.out)["error"]["message"] == "no permission to read or write /state/known-good"
@@ -228,9 +228,9 @@ def test_another_release_in_the_same_environment_stops_a_rollback(
 
 
 def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from gemmaspec.lock.document import LockedImage
+    from gemmaspec.core.lock.document import LockedImage
 
-    monkeypatch.setattr("gemmaspec.deploy.start.up.image_identity", lambda _: None)
+    monkeypatch.setattr("gemmaspec.serve.up.image_identity", lambda _: None)
     image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")
     with_image = FACTS.model_copy(update={"engine": "docker", "image": image})
     monkeypatch.setattr("tests.test_knowngood.FACTS", with_image)
@@ -263,8 +263,8 @@ def test_what_cannot_be_stopped_keeps_its_files(
 
     keep(1, monkeypatch)
     stacks.save(started(2))
-    monkeypatch.setattr("gemmaspec.engine.choose.engine_named", lambda _: Busy())
-    monkeypatch.setattr("gemmaspec.deploy.start.up.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.serve.up.engine_named", lambda _: Busy())
     assert run(["rollback", "mine"]) == 1
     assert "another gemmaspec process is starting" in capsys.readouterr().err
     assert stacks.find("mine") == started(2)
@@ -295,7 +295,7 @@ def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, m
         kept.append(seen.profile)
         raise UsageError("enough")
 
-    monkeypatch.setattr("gemmaspec.deploy.start.up.decide", enough)
+    monkeypatch.setattr("gemmaspec.serve.up.decide", enough)
     monkeypatch.chdir(profiles)
     assert run(["up", "./mine.yaml", "--engine", "process"]) == 2
     assert run(["up", "tiny-cpu", "--engine", "process"]) == 2
@@ -306,7 +306,7 @@ def test_a_restart_that_cannot_be_rendered_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
-    monkeypatch.setattr("gemmaspec.deploy.start.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
+    monkeypatch.setattr("gemmaspec.serve.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
     assert run(["restart", "mine"]) == 2
     assert "the profile file /nowhere/mine.yaml does not exist" in capsys.readouterr().err
 

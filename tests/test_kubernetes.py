@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gemmaspec.launcher.launch import plan_digest
-from gemmaspec.profile.find import profile_folders, profile_names
+from gemmaspec.core.launcher.launch import plan_digest
+from gemmaspec.core.profile.find import profile_folders, profile_names
 from tests.fake_runtime import Done
 from tests.real import tiny_pair
 from tests.two_hosts import Bed, NoTwoHosts

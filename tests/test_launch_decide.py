@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import FileEdit, FileResult, Hunk, Patch, PatchResult, Rule, Variant
-from gemmaspec.patching.diff import parse_diff
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.launcher.launch import FileEdit, FileResult, Hunk, Patch, PatchResult, Rule, Variant
+from gemmaspec.core.patching.diff import parse_diff
 from tests.launching import tree_of_function
 
 PATH = "vllm/a.py"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import FileEdit, Hunk, Known, Patch, PatchResult, Rule, Variant
-from gemmaspec.patching.hashes import place_of
+from gemmaspec.core import data
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.launcher.launch import FileEdit, Hunk, Known, Patch, PatchResult, Rule, Variant
+from gemmaspec.core.patching.hashes import place_of
 from tests.launching import tree_of_function
 
 PATH, OTHER = "vllm/a.py", "vllm/b.py"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.launcher import launch
+from gemmaspec.core.launcher import launch
 from tests.launching import HUNK, Place, make_place, patch_of, plan_of
 
 Change = Callable[[dict[str, Any]], object]

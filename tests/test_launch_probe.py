@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.launcher import probe
+from gemmaspec.core import data
+from gemmaspec.core.launcher import probe
 from tests.fake_server import FakeServer, fake_server
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.fleet.hosts import reports_disagree
-from gemmaspec.launcher import rank_facts
+from gemmaspec.core import data
+from gemmaspec.core.fleet.hosts import reports_disagree
+from gemmaspec.core.launcher import rank_facts
 from tests.launching import Done, Place, make_place, plan_of
 
 SERVE = ("vllm", "serve", "owner/model", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import Hunk, Patch, PatchResult
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.launcher.launch import Hunk, Patch, PatchResult
 from tests.test_launch_places import HUNK, STOCK, known_edit, patch_of
 
 CLASS = """\

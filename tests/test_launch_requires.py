@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.launcher.launch import contains, installed_version
+from gemmaspec.core.launcher.launch import contains, installed_version
 from tests.launching import Done, Place, make_place, plan_of
 
 NEEDS = {"name": "tiny-dep", "specifier": ">=5.5.0,<5.15", "vllm": ">=0"}

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.launcher import launch
+from gemmaspec.core import data
+from gemmaspec.core.launcher import launch
 from tests.launching import (
     CORE,
     HUNK,
@@ -495,7 +495,7 @@ def test_what_is_no_plain_file_is_named_and_keeps_nobody_waiting(place: Place, t
 
 
 def test_an_error_names_the_whole_path(place: Place) -> None:
-    from gemmaspec.launcher import launch
+    from gemmaspec.core.launcher import launch
 
     error = OSError(13, "Permission denied", "x")
     with pytest.raises(OSError, match="Permission denied") as caught, launch.naming(place.run_dir / "overlay"):
@@ -506,7 +506,7 @@ def test_an_error_names_the_whole_path(place: Place) -> None:
 def test_an_old_overlay_has_another_name_before_any_of_it_is_removed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gemmaspec.launcher import launch
+    from gemmaspec.core.launcher import launch
 
     assert place.launch(plan_of()).code == 0
     removed: list[str] = []

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import LaunchError, PatchResult, Plan
-from gemmaspec.patching.decide import compile_plan
-from gemmaspec.patching.patch import load_patch, load_patches
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.launcher.launch import LaunchError, PatchResult, Plan
+from gemmaspec.core.patching.decide import compile_plan
+from gemmaspec.core.patching.patch import load_patch, load_patches
+from gemmaspec.run.index.wheels import read_from_wheel
 from tests import placed
 from tests.launching import HUNK, Place, make_place, patch_of, plan_of
 from tests.speed_patches import write_speed_patch

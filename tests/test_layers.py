@@ -13,63 +13,15 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
-LAYERS = (
-    ("launcher",),
-    ("releases", "checkpoint"),
-    ("profile", "patching", "fleet"),
-    ("stack", "lock", "doctor", "live", "inspect", "fit", "lint", "bench", "predict", "smoke", "rolling"),
-    ("tune", "sidecar"),
-    ("cluster", "index", "engine", "models"),
-    ("machine", "trees", "runtime", "ready"),
-    ("measure",),
-    ("proof", "deploy"),
-    ("carry",),
-    ("cli",),
-)
-"""Rooms from the lowest to the highest: an import goes down, never up or sideways."""
-ROOMS = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
-ROOT = (
-    "__init__.py",
-    "__main__.py",
-    "data.py",
-    "errors.py",
-    "exclusive.py",
-    "files.py",
-    "finding.py",
-    "lazily.py",
-    "reasons.py",
-    "records.py",
-    "redact.py",
-    "rows.py",
-    "sentences.py",
-    "strict_yaml.py",
-    "webhooks.py",
-)
-"""Modules outside of every room. They import no room, but for __main__.py."""
-
-FOLDERS = ("kept", "checks", "start", "views", "speed")
-"""The folders of deploy/ from the lowest to the highest: an import between them goes down."""
-
+WINGS = ("core", "run", "check", "serve", "measure", "look", "cli")
+"""From the lowest to the highest: an import goes down or stays in its wing."""
 PURE = (
-    "stack",
-    "cluster",
-    "lock",
-    "doctor",
-    "inspect",
-    "live",
-    "fit",
-    "lint",
-    "bench",
-    "predict",
-    "tune",
-    "smoke",
-    "rolling",
-    "checkpoint",
-    "patching",
-    "profile",
-    "fleet",
-    "releases",
+    *("core/releases", "core/checkpoint", "core/profile", "core/patching"),
+    *("core/fleet", "core/rolling", "core/lock", "core/live", "run/stack", "run/cluster"),
+    *("check/lint", "check/fit", "check/inspect", "check/predict", "check/doctor"),
+    *("measure/bench", "measure/tune", "measure/smoke"),
 )
+"""Rooms that only decide."""
 WORLD = {
     "docker",
     "httpx",
@@ -104,48 +56,39 @@ FILES = sorted(file for file in PACKAGE.rglob("*.py") if "_data" not in file.par
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_a_file_imports_only_from_rooms_below_its_own(file: Path) -> None:
-    room = file.relative_to(PACKAGE).parts[0]
-    if room in ROOT:
-        assert file.name == "__main__.py" or not {
-            name.split(".")[1] for name in imports(file) if "gemmaspec." in name
-        } & set(ROOMS)
+def test_a_file_imports_only_from_its_wing_and_those_below(file: Path) -> None:
+    wing = file.relative_to(PACKAGE).parts[0]
+    if file.parent == PACKAGE:
+        assert wing in ("__init__.py", "__main__.py"), "every other module stands in a wing"
         return
-    for name in imports(file):
-        parts = name.split(".")
-        if parts[0] != "gemmaspec" or len(parts) < 2 or parts[1] not in ROOMS or parts[1] == room:
-            continue
-        assert ROOMS[parts[1]] < ROOMS[room], f"{room} imports {name}"
+    used = {name.split(".")[1] for name in imports(file) if name.startswith("gemmaspec.")}
+    assert {above for above in used if WINGS.index(above) > WINGS.index(wing)} == set()
 
 
-@pytest.mark.parametrize(
-    "file", [file for file in FILES if file.parent.parent.name == "deploy"], ids=lambda file: file.stem
-)
-def test_a_folder_of_deploy_imports_only_from_those_below_it(file: Path) -> None:
-    own = FOLDERS.index(file.parent.name)
-    used = {name.split(".")[2] for name in imports(file) if name.startswith("gemmaspec.deploy.")}
-    assert all(FOLDERS.index(folder) <= own for folder in used), used
-
-
-def test_every_module_of_deploy_is_in_one_of_its_folders() -> None:
-    assert [file.name for file in (PACKAGE / "deploy").glob("*.py")] == ["__init__.py"]
-    assert {file.parent.name for file in (PACKAGE / "deploy").glob("*/*.py")} == set(FOLDERS)
+@pytest.mark.parametrize("wing", WINGS)
+def test_the_rooms_of_a_wing_do_not_import_each_other_in_a_circle(wing: str) -> None:
+    graph: dict[str, set[str]] = {}
+    for file in (file for file in FILES if (PACKAGE / wing) in file.parents and file.parent != PACKAGE / wing):
+        room = file.relative_to(PACKAGE).parts[1]
+        names = (name.split(".") for name in imports(file) if name.startswith(f"gemmaspec.{wing}."))
+        used = {name[2] for name in names if (PACKAGE / wing / name[2]).is_dir()}
+        graph.setdefault(room, set()).update(used - {room})
+    assert len(tuple(graphlib.TopologicalSorter(graph).static_order())) == len(graph)
 
 
 def test_what_a_start_decides_touches_no_process_network_or_clock() -> None:
-    assert not {name.split(".")[0] for name in imports(PACKAGE / "deploy" / "start" / "decide.py")} & WORLD
+    assert not {name.split(".")[0] for name in imports(PACKAGE / "serve" / "decide.py")} & WORLD
 
 
-def test_the_list_of_rooms_in_the_design_is_in_this_order() -> None:
+def test_the_design_lists_every_wing_and_room_in_this_order() -> None:
     text = (PACKAGE.parent / "docs" / "explanations" / "design.md").read_text()
     block = text.partition("gemmaspec/\n")[2].partition("```")[0]
-    listed = [line.split("/")[0].strip() for line in block.splitlines() if re.match("  [a-z]", line)]
-    assert sorted(listed) == sorted(ROOMS)
-    assert [ROOMS[room] for room in listed] == sorted((ROOMS[room] for room in listed), reverse=True)
-
-
-def test_every_module_is_in_a_room_or_known_to_be_outside() -> None:
-    assert {file.relative_to(PACKAGE).parts[0] for file in FILES} == {*ROOMS, *ROOT}
+    listed = re.findall(r"^ {2}([a-z]+)/", block, re.MULTILINE)
+    assert listed == list(reversed(WINGS))
+    rooms = {file.relative_to(PACKAGE).parts[1] for file in FILES if len(file.relative_to(PACKAGE).parts) > 2}
+    assert set(re.findall(r"^ {4}([a-z]+)/", block, re.MULTILINE)) == {room for room in rooms if "." not in room} - {
+        "text"
+    }
 
 
 @pytest.mark.parametrize("room", PURE)
@@ -156,14 +99,14 @@ def test_a_pure_room_touches_no_process_network_or_clock(room: str) -> None:
 
 @pytest.mark.parametrize("file", ["launch.py", "probe.py", "rank_facts.py", "look.py"])
 def test_what_runs_beside_vllm_imports_the_standard_library_alone(file: str) -> None:
-    used = {name.split(".")[0] for name in imports(PACKAGE / "launcher" / file)}
+    used = {name.split(".")[0] for name in imports(PACKAGE / "core" / "launcher" / file)}
     assert used <= sys.stdlib_module_names
 
 
 @functools.cache
 def exported() -> frozenset[str]:
     """What the launcher's package imports for the host."""
-    tree = tree_of(PACKAGE / "launcher" / "__init__.py")
+    tree = tree_of(PACKAGE / "core" / "launcher" / "__init__.py")
     lines = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     return frozenset(alias.asname or alias.name for node in lines for alias in node.names)
 
@@ -174,8 +117,8 @@ def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
             continue
         tree = tree_of(file)
         taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        assert "gemmaspec.launcher.launch" not in set(imports(file)), file
-        names = {alias.name for node in taken if node.module == "gemmaspec.launcher" for alias in node.names}
+        assert "gemmaspec.core.launcher.launch" not in set(imports(file)), file
+        names = {alias.name for node in taken if node.module == "gemmaspec.core.launcher" for alias in node.names}
         names |= {
             node.attr
             for node in ast.walk(tree)
@@ -232,8 +175,8 @@ def test_an_error_stays_as_it_was_raised() -> None:
 def test_no_template_but_our_own_is_rendered_here() -> None:
     """A model's or a profile's chat template is text to copy: Jinja runs what it says, and a sandbox has holes."""
     users = {str(file.relative_to(PACKAGE)) for file in FILES if any("jinja" in name for name in imports(file))}
-    assert users == {"stack/compose.py", "deploy/views/connect.py"}
-    assert "FileSystemLoader(data.COMPOSE)" in (PACKAGE / "stack" / "compose.py").read_text()
-    connect = (PACKAGE / "deploy" / "views" / "connect.py").read_text()
+    assert users == {"run/stack/compose.py", "look/connect.py"}
+    assert "FileSystemLoader(data.COMPOSE)" in (PACKAGE / "run" / "stack" / "compose.py").read_text()
+    connect = (PACKAGE / "look" / "connect.py").read_text()
     assert connect.count("_filled(CLIENTS[") == connect.count("_filled(") - 1
     assert 'yaml.safe_load((TEMPLATES / "clients.yaml")' in connect

@@ -1,4 +1,4 @@
-"""`gemmaspec/lint`: every rule on a profile that breaks it and on one that does not, and how findings are told."""
+"""`gemmaspec/check/lint`: every rule on a profile that breaks it and on one that does not, and how findings are told."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmaspec import data
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.finding import Finding
-from gemmaspec.lint.check import ABOUT_THE_RELEASE, CODES, RULES, check
-from gemmaspec.lint.rule import as_text
-from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.command import command_of, resolve
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.releases.facts import facts_for, releases
-from gemmaspec.stack.paths import container_paths
-from gemmaspec.stack.serve import serve_command
+from gemmaspec.check.lint.check import ABOUT_THE_RELEASE, CODES, RULES, check
+from gemmaspec.check.lint.rule import as_text
+from gemmaspec.core import data
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.finding import Finding
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.command import command_of, resolve
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.releases.facts import facts_for, releases
+from gemmaspec.run.stack.paths import container_paths
+from gemmaspec.run.stack.serve import serve_command
 from tests.lint_cases import (
     AWQ,
     BASE,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.checkpoint.parts import Speculator
-from gemmaspec.deploy.checks.lint import stop_on_errors
-from gemmaspec.lint.check import RULES, check
-from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.load import load_profile
+from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.check.lint.check import RULES, check
+from gemmaspec.core import data
+from gemmaspec.core.checkpoint.parts import Speculator
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.load import load_profile
 from tests.lint_cases import BASE, BIG, SMALL
 
 SHELF = Shelf((data.PATCHES,))

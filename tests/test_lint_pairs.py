@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.profile.command import resolve
-from gemmaspec.releases.facts import facts_for
+from gemmaspec.core.profile.command import resolve
+from gemmaspec.core.releases.facts import facts_for
 
 NEWEST, BEFORE = facts_for("0.33.0"), facts_for("0.32.0")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.lint.check import check
-from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.runtime.managed import runtime_dir
-from gemmaspec.stack.paths import Paths, host_paths
-from gemmaspec.stack.serve import serve_command, speculative_config
+from gemmaspec.check.lint.check import check
+from gemmaspec.core import data
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.run.runtime.managed import runtime_dir
+from gemmaspec.run.stack.paths import Paths, host_paths
+from gemmaspec.run.stack.serve import serve_command, speculative_config
+from gemmaspec.serve.prepare import runtime_spec
 from tests.real import STATE, environment, tiny_pair
 
 pytestmark = pytest.mark.real_process

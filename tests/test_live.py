@@ -14,9 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.deploy.views.monitors import grafana, prometheus, prometheus_rules
-from gemmaspec.live.sample import TTFT, Histogram, Sample, read_sample
-from gemmaspec.live.window import (
+from gemmaspec.core.live.sample import TTFT, Histogram, Sample, read_sample
+from gemmaspec.core.live.window import (
     Board,
     GpuLoad,
     History,
@@ -29,6 +28,7 @@ from gemmaspec.live.window import (
     rows,
     window,
 )
+from gemmaspec.look.monitors import grafana, prometheus, prometheus_rules
 
 RECORDED = Path(__file__).parent / "data" / "metrics-0.32.0.txt"
 """/metrics of a vLLM 0.32.0 on a CPU after some drafted requests, its lines about Python left out."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from gemmaspec.live.faults import Event, FaultKind, Faults, Limits, Reference
-from gemmaspec.live.sample import Sample
+from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits, Reference
+from gemmaspec.core.live.sample import Sample
 
 
 def series(

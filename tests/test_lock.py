@@ -14,11 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import models
-from gemmaspec.deploy.start import lock, prepare
-from gemmaspec.engine.identity import digest_of, repository_of
-from gemmaspec.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
-from gemmaspec.lock.document import (
+from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
+from gemmaspec.core.lock.document import (
     Lock,
     LockedImage,
     LockedModel,
@@ -29,10 +26,13 @@ from gemmaspec.lock.document import (
     parse_lock,
     pinned,
 )
-from gemmaspec.models.download import folder_digest
-from gemmaspec.profile.load import load_profile
-from gemmaspec.stack.build import build_stack
-from gemmaspec.trees.versions import interpreter_versions
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.engine.identity import digest_of, repository_of
+from gemmaspec.run.kept import models
+from gemmaspec.run.models.download import folder_digest
+from gemmaspec.run.stack.build import build_stack
+from gemmaspec.run.trees.versions import interpreter_versions
+from gemmaspec.serve import lock, prepare
 
 SHA, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 COMMIT = "c" * 40
@@ -354,9 +354,7 @@ def test_a_damaged_lock_is_replaced(
     profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
-    monkeypatch.setattr(
-        "gemmaspec.deploy.start.lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"})
-    )
+    monkeypatch.setattr("gemmaspec.serve.lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"}))
     for damaged in (b"schema: 'x", b"\xff\xfe", b"", b"schema: 1\n"):
         (profiles / "mine.lock").write_bytes(damaged)
         assert run(["up", str(profiles / "mine.yaml"), "--locked", "--dry-run", "--engine", "process"]) == 2

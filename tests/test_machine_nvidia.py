@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.doctor.result import Gpus
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.machine import nvidia, readings
-from gemmaspec.machine.nvidia import Gpu, GpuReading, parse_cuda, parse_gpus, parse_loads
-from gemmaspec.machine.readings import device_of
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.machine import nvidia, readings
+from gemmaspec.run.machine.nvidia import Gpu, GpuReading, parse_cuda, parse_gpus, parse_loads
+from gemmaspec.run.machine.readings import Gpus, device_of
 
 H200 = "NVIDIA H200, 570.86.15, 9.0, 143771, 143100\n"
 GB10 = "NVIDIA GB10, 580.95.05, 12.1, [N/A], [N/A]\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.profile.meant import unknown_machine
+from gemmaspec.core.profile.meant import unknown_machine
 
 KEYS = (
     # vLLM's command line
@@ -226,8 +226,8 @@ def test_a_file_of_another_tool_is_named(
 
 
 def test_what_is_meant_names_keys_that_exist() -> None:
-    from gemmaspec.profile.invalid import keys_at
-    from gemmaspec.profile.meant import _KEYS
+    from gemmaspec.core.profile.invalid import keys_at
+    from gemmaspec.core.profile.meant import _KEYS
 
     for word, text in _KEYS.items():
         path = re.match(r"[a-z_.]+", text)

@@ -97,9 +97,9 @@ def test_a_full_disk_in_the_state_folder_is_one_clear_error(profiles: Path, hub:
 
 
 def test_a_folder_cannot_go_to_a_remote_engine(profiles: Path) -> None:
-    from gemmaspec.deploy.start.prepare import prepare
-    from gemmaspec.errors import UsageError
-    from gemmaspec.profile.load import load_profile
+    from gemmaspec.core.errors import UsageError
+    from gemmaspec.core.profile.load import load_profile
+    from gemmaspec.serve.prepare import prepare
 
     with pytest.raises(UsageError, match="is a folder on this machine"):
         prepare(load_profile("tiny-cpu"), engine="docker", remote=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.kept.models import ModelRef, server_cache
-from gemmaspec.deploy.start.decide import offline_for
-from gemmaspec.deploy.start.observe import observe_models
-from gemmaspec.deploy.start.starting import is_offline
-from gemmaspec.models import access
-from gemmaspec.models.download import Cache, list_files
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.kept.models import ModelRef, server_cache
+from gemmaspec.run.models import access
+from gemmaspec.run.models.download import Cache, list_files
+from gemmaspec.serve.decide import offline_for
+from gemmaspec.serve.observe import observe_models
+from gemmaspec.serve.starting import is_offline
 from tests import hub as hub_of
 from tests.hub import Hub
 

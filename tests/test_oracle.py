@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.releases.facts import facts_for, newest
+from gemmaspec.core.releases.facts import facts_for, newest
 from tests import real
 
 TOOLS = Path(__file__).parent.parent / "tools"

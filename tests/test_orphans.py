@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.kept.stacks import stack_folder
-from gemmaspec.engine import record
+from gemmaspec.run.engine import record
+from gemmaspec.run.kept.stacks import stack_folder
 from tests import fake_runtime
 from tests.fake_runtime import Fake
 from tests.real import free_port

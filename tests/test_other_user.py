@@ -16,10 +16,11 @@ from pathlib import Path
 import filelock
 import pytest
 
-from gemmaspec import cli, deploy, engine
+from gemmaspec import cli, look, serve
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept.newprofile import _written
-from gemmaspec.files import UnreadableFile, make_folder, other_owner, read_regular, state_dir, write_whole
+from gemmaspec.core.files import UnreadableFile, make_folder, other_owner, read_regular, state_dir, write_whole
+from gemmaspec.run import engine, kept
+from gemmaspec.run.kept.newprofile import _written
 from tests import fake_runtime
 from tests.real import free_port
 
@@ -44,9 +45,10 @@ def as_nobody(own: Path, tmp_path: Path) -> Iterator[Path]:
     write_whole(own / "stacks" / "mine" / "run" / "process.json", "{}", mode=0o600)
     (own / "stacks" / "mine" / "record.json").write_text("{}")
     folders = [one for one in own.parents if one == tmp_path or tmp_path in one.parents or one in tmp_path.parents]
-    for room in (cli, deploy, engine, filelock):  # the other user may not be able to read Python itself
+    for room in (cli, look, serve, kept, engine, filelock):  # the other user may not be able to read Python itself
         for one in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
-            importlib.import_module(one.name)
+            if not one.name.endswith("__main__"):
+                importlib.import_module(one.name)
     before = {one: mode(one) for one in folders if one != Path("/")}
     for one in before:
         one.chmod(before[one] | 0o055)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.deploy.views.explain import PAGES
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import load_profile
-from gemmaspec.runtime.pip_settings import uv_environment
+from gemmaspec.core import data
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.look.explain import PAGES
+from gemmaspec.run.runtime.pip_settings import uv_environment
 
 ROOT = Path(__file__).parent.parent
 DATA = ("profiles", "patches", "templates", "compose", "measurements", "prompts", "models")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.launcher import launch
+from gemmaspec.core.launcher import launch
 from tests import vllm_trees as fake
 from tests.launching import CORE, tree_of
 
@@ -150,7 +150,7 @@ def test_a_patch_brings_what_it_needs_and_a_profiles_order_counts(tree: Path, pa
 
 @pytest.mark.network
 def test_a_shipped_profile_is_applied_to_a_real_release(tmp_path: Path) -> None:
-    from gemmaspec.index.wheels import read_from_wheel
+    from gemmaspec.run.index.wheels import read_from_wheel
 
     paths = [
         "vllm/v1/core/kv_cache_utils.py",

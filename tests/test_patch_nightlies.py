@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.carry.shipped import shipped_profiles
-from gemmaspec.carry.workspace import export
+from gemmaspec.check.carry.shipped import shipped_profiles
+from gemmaspec.check.carry.workspace import export
 from gemmaspec.cli.app import run
-from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.launcher import launch
-from gemmaspec.patching.decide import launcher_patch, needed_paths
-from gemmaspec.patching.patch import load_patches
-from gemmaspec.stack.build import profile_plan
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.run.index.wheels import read_from_wheel
+from gemmaspec.run.stack.build import profile_plan
 from tests.test_patching_releases import RELEASES
 
 pytestmark = pytest.mark.network

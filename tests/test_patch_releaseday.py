@@ -14,11 +14,11 @@ import release_names as releasenames
 import release_patches as releaseday
 from release_patches import main
 
-from gemmaspec import data
-from gemmaspec.carry.shipped import shipped
-from gemmaspec.profile.load import Loaded
-from gemmaspec.releases.facts import newest, rows_of
-from gemmaspec.trees.reader import FolderReader
+from gemmaspec.check.carry.shipped import shipped
+from gemmaspec.core import data
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.releases.facts import newest, rows_of
+from gemmaspec.run.trees.reader import FolderReader
 from tests import vllm_trees as fake
 from tests.launching import CORE
 from tests.real import STATE

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gemmaspec.carry.patchset import PatchOnTree
+from gemmaspec.check.carry.patchset import PatchOnTree
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text import matrix
-from gemmaspec.launcher import launch
-from gemmaspec.patching.decide import FileVerdict, PatchVerdict
-from gemmaspec.trees import verdicts
-from gemmaspec.trees.tree import TreeSource
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.decide import FileVerdict, PatchVerdict
+from gemmaspec.run.trees import verdicts
+from gemmaspec.run.trees.tree import TreeSource
 from tests import vllm_trees as fake
 from tests.launching import CORE
 
@@ -190,7 +190,7 @@ def test_a_need_that_cannot_be_met_makes_the_patch_invalid(
 def test_a_conflict_of_a_patch_that_profiles_only_list_as_optional_is_no_failure(
     patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gemmaspec.carry import shipped
+    from gemmaspec.check.carry import shipped
 
     (profile,) = (one for one in shipped.shipped_profiles() if one.name == "tiny-cpu")
     optional = profile.patches.model_copy(update={"required": [], "optional": ["right-value"]})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
-from gemmaspec.patching.diff import DiffFile, DiffHunk, parse_diff
+from gemmaspec.core.errors import PatchError
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.diff import DiffFile, DiffHunk, parse_diff
 
 HEAD = "--- a/vllm/m.py\n+++ b/vllm/m.py\n"
 GOOD = HEAD + "@@ -1,3 +1,3 @@\n a\n-b\n+c\n d\n"

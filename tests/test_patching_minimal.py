@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
-from gemmaspec.patching.diff import parse_diff
-from gemmaspec.patching.hashes import FileDiff, minimal_diff
+from gemmaspec.core.errors import PatchError
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.diff import parse_diff
+from gemmaspec.core.patching.hashes import FileDiff, minimal_diff
 
 PATH = "vllm/m.py"
 LOOK_ALIKES = (

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import PatchError
-from gemmaspec.patching.patch import load_patch, load_patches
-from gemmaspec.profile.load import load_profile
-from gemmaspec.stack.build import profile_plan
+from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching.patch import load_patch, load_patches
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.stack.build import profile_plan
 
 DIFF = "--- a/vllm/m.py\n+++ b/vllm/m.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 TEXT = """\

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import PatchError
-from gemmaspec.launcher import launch
-from gemmaspec.launcher.launch import Requirement
-from gemmaspec.patching.decide import compile_plan, plan_text
-from gemmaspec.patching.patch import load_patches
+from gemmaspec.core.errors import PatchError
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.launcher.launch import Requirement
+from gemmaspec.core.patching.decide import compile_plan, plan_text
+from gemmaspec.core.patching.patch import load_patches
 
 PATCHES = load_patches()
 NAMES = ["kv-spec-uniform-valueerror", "kv-sharing-uniform-specs"]

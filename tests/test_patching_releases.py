@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.launcher import attest_sum, launch
-from gemmaspec.launcher.launch import FileEdit, Read
-from gemmaspec.patching.decide import compile_plan
-from gemmaspec.patching.patch import load_patches
+from gemmaspec.core.launcher import attest_sum, launch
+from gemmaspec.core.launcher.launch import FileEdit, Read
+from gemmaspec.core.patching.decide import compile_plan
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.run.index.wheels import read_from_wheel
 
 pytestmark = pytest.mark.network
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data, strict_yaml
-from gemmaspec.errors import PatchError
-from gemmaspec.patching.patch import Imported
-from gemmaspec.patching.rewrite import NewVariant, diff_name, ranges_with, skeleton, with_variant
+from gemmaspec.core import data, strict_yaml
+from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching.patch import Imported
+from gemmaspec.core.patching.rewrite import NewVariant, diff_name, ranges_with, skeleton, with_variant
 
 VARIANT = NewVariant(diff="0.34.diff", floor="0.34.0", scopes={"vllm/v1/m.py": ("C.f", "")})
 BLOCK = """\

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.carry.patchset import load_set
+from gemmaspec.check.carry.patchset import load_set
 from gemmaspec.cli.text import patch as text
-from gemmaspec.errors import PatchError
-from gemmaspec.patching.evidence import FAMILIES, family_of, pairs_of
-from gemmaspec.patching.patch import load_patch
-from gemmaspec.profile.machines import MACHINES
+from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching.evidence import FAMILIES, family_of, pairs_of
+from gemmaspec.core.patching.patch import load_patch
+from gemmaspec.core.profile.machines import MACHINES
 from tests.speed_patches import CLAIM, evidence, row, write_speed_patch
 
 

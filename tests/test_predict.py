@@ -18,19 +18,19 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
+from gemmaspec.check.here.predict import SURE
+from gemmaspec.check.predict.efficiency import share_of
+from gemmaspec.check.predict.envelope import Cholesky, curve
+from gemmaspec.check.predict.predict import Cells, Predicted, predict
+from gemmaspec.check.predict.speaks import Kind, speaking
+from gemmaspec.check.predict.steps import StepAt, Steps, StepServer, Timed, graph_tokens
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.checks.predict import SURE
-from gemmaspec.deploy.kept.measurements import store
-from gemmaspec.errors import UsageError
-from gemmaspec.machine.nvidia import Gpu
-from gemmaspec.predict.efficiency import share_of
-from gemmaspec.predict.envelope import Cholesky, curve
-from gemmaspec.predict.predict import Cells, Predicted, predict
-from gemmaspec.predict.speaks import Kind, speaking
-from gemmaspec.predict.steps import StepAt, Steps, StepServer, Timed, graph_tokens
-from gemmaspec.profile.machines import MACHINES
-from gemmaspec.rows import Row, parse_rows
+from gemmaspec.core import data
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.rows import Row, parse_rows
+from gemmaspec.run.kept.measurements import store
+from gemmaspec.run.machine.nvidia import Gpu
 
 ROOT = Path(__file__).parent.parent
 H200 = ROOT / "tests" / "data" / "speed-h200-31b.json"
@@ -566,7 +566,7 @@ def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_t
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: gpus)
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: gpus)
     assert run(["predict", "nvidia-31b-mtp", "--json", *FP8, *more]) == 0
     assert json.loads(capsys.readouterr().out)["basis"] == basis
 
@@ -581,7 +581,7 @@ def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_t
 def test_a_machine_that_is_not_known_is_told(
     name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: (gpu("NVIDIA L4"),))
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu("NVIDIA L4"),))
     assert run(["predict", "nvidia-31b-mtp", "--machine", name]) == 2
     assert said in capsys.readouterr().err
 
@@ -650,7 +650,7 @@ def test_without_measurements_the_roofline_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No shipped file is of a Spark; the models are told by their shapes, and the Hub is not asked."""
-    monkeypatch.setattr("gemmaspec.models.open.on_hub", lambda *_: pytest.fail("the Hub was asked"))
+    monkeypatch.setattr("gemmaspec.run.models.open.on_hub", lambda *_: pytest.fail("the Hub was asked"))
     sets = ["--set", "serve.max_num_seqs=8"]
     assert run(["predict", "spark-31b-mtp", *sets, "--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 import gemmaspec
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.deploy.views.smoke import _lacks
-from gemmaspec.errors import ProfileError, UsageError
-from gemmaspec.fit.flags import Flags, flags_of
-from gemmaspec.fit.machine import Device, named
-from gemmaspec.lint.rule import Subject
-from gemmaspec.profile.command import compile_of
-from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.machines import MACHINES
-from gemmaspec.profile.model import Profile
-from gemmaspec.releases.facts import facts_for
-from gemmaspec.smoke.check import Need
-from gemmaspec.stack.paths import container_paths
-from gemmaspec.stack.serve import serve_command
+from gemmaspec.check.fit.flags import Flags, flags_of
+from gemmaspec.check.lint.rule import Subject
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.profile.command import compile_of
+from gemmaspec.core.profile.device import Device, named
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.facts import facts_for
+from gemmaspec.look.smoke import _lacks
+from gemmaspec.measure.smoke.check import Need
+from gemmaspec.run.stack.paths import container_paths
+from gemmaspec.run.stack.serve import serve_command
 from tests.fit_shapes import checkpoint
 
 FORMS = {
@@ -192,7 +192,7 @@ def test_how_a_server_compiles_does_not_depend_on_the_form(words: tuple[str, ...
 
 
 def test_nobody_else_reads_the_words() -> None:
-    """Who needs a flag asks `profile/command.py`; the renderer passes the words on, and `tune` adds to them.
+    """Who needs a flag asks `core/profile/command.py`; the renderer passes the words on, and `tune` adds to them.
 
     The profile's own rules look at the form of an item, not at its meaning.
     """
@@ -203,4 +203,9 @@ def test_nobody_else_reads_the_words() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr == "extra_args"
     }
-    assert readers == {"profile/command.py", "profile/rules.py", "stack/serve.py", "tune/tried.py"}
+    assert readers == {
+        "core/profile/command.py",
+        "core/profile/rules.py",
+        "run/stack/serve.py",
+        "measure/tune/tried.py",
+    }

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.errors import ProfileError, UsageError
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core import data
+from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import load_profile
 
 BASE = """\
 schema: 1

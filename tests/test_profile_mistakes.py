@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.deploy.checks.lint import LintRequest, lint
-from gemmaspec.errors import ProfileError
-from gemmaspec.profile.load import load_profile
+from gemmaspec.check.here.lint import LintRequest, lint
+from gemmaspec.core import data
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.profile.load import load_profile
 
 OWN = "schema: 1\nextends: tiny-cpu\nname: mine\n"
 CHARACTERS = {"nbsp": "\u00a0", "left": "\u201c", "right": "\u201d"}

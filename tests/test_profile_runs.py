@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.profile.command import vllm_of
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core.profile.command import vllm_of
+from gemmaspec.core.profile.load import load_profile
 
 
 @pytest.mark.parametrize(

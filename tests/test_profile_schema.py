@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 import yaml
 
-from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.profile.limits import profile_schema
-from gemmaspec.profile.model import Profile
+from gemmaspec.core import data
+from gemmaspec.core.profile.limits import profile_schema
+from gemmaspec.core.profile.model import Profile
 from tests.lint_cases import BASE
 
 SHIPPED = sorted(data.PROFILES.glob("*.yaml"))

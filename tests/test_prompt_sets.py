@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.bench.prompts import PromptSet, read_prompts
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.speed.bench_cells import prompt_set
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.files import state_dir
-from gemmaspec.models import datasets
-from gemmaspec.models.datasets import DatasetRef, dataset_ref
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.files import state_dir
+from gemmaspec.measure.bench.prompts import PromptSet, read_prompts
+from gemmaspec.measure.servers.bench_cells import prompt_set
+from gemmaspec.run.models import datasets
+from gemmaspec.run.models.datasets import DatasetRef, dataset_ref
 from tests import hub as fakes
 from tests.fake_vllm import fake_vllm
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
+from gemmaspec.check.proof import prove as proving
+from gemmaspec.check.proof import source
+from gemmaspec.check.proof.behaviour import table
+from gemmaspec.check.proof.prove import ProbeResult, Probes, Proof, ends_of_ranges, prove, says
 from gemmaspec.cli.app import run
-from gemmaspec.errors import EnvironmentMissing, PatchError
-from gemmaspec.patching.patch import Patch, load_patch, load_patches
-from gemmaspec.proof import prove as proving
-from gemmaspec.proof import source
-from gemmaspec.proof.behaviour import table
-from gemmaspec.proof.prove import ProbeResult, Probes, Proof, ends_of_ranges, prove, says
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing, PatchError
+from gemmaspec.core.patching.patch import Patch, load_patch, load_patches
 from tests import vllm_trees as fake
 from tests.launching import CORE
 
@@ -182,7 +182,7 @@ def test_only_the_python_files_of_vllm_are_taken_out_of_a_wheel(
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_part_of_a_remote_file_is_asked_for_and_nothing_else_taken(whole: bool) -> None:
-    from gemmaspec.index import wheels
+    from gemmaspec.run.index import wheels
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -214,6 +214,8 @@ def test_a_patch_without_a_probe_is_refused_before_anything_is_built(
 ) -> None:
     folder = shutil.copytree(data.PATCHES / "draft-text-only", tmp_path / "draft-text-only")
     (folder / "probe.py").unlink()
-    monkeypatch.setattr("gemmaspec.proof.environment.prove_python", lambda **_: pytest.fail("an environment was built"))
+    monkeypatch.setattr(
+        "gemmaspec.check.proof.environment.prove_python", lambda **_: pytest.fail("an environment was built")
+    )
     assert run(["patch", "prove", "draft-text-only", "--patches", str(tmp_path)]) != 0
     assert "probe.py is missing" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec.check.proof import behaviour, environment
 from gemmaspec.cli.app import run
-from gemmaspec.proof import behaviour, environment
 from tests import vllm_trees as fake
 from tests.launching import CORE
 from tests.test_proof import GOOD

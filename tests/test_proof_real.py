@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data, launcher
-from gemmaspec.patching.patch import load_patches
-from gemmaspec.proof.prove import NUMBERS, Probes, ends_of_ranges, prove
-from gemmaspec.trees import tree
+from gemmaspec.check.proof.prove import NUMBERS, Probes, ends_of_ranges, prove
+from gemmaspec.core import data, launcher
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.run.trees import tree
 from tests.probing import probing
 from tests.real import environment, gemmaspec
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.network
 SHIPPED = load_patches()
 
 PLACES = """
-from gemmaspec.proof.environment import prove_python, triton_folder
-from gemmaspec.proof.source import source_of
+from gemmaspec.check.proof.environment import prove_python, triton_folder
+from gemmaspec.check.proof.source import source_of
 python = prove_python(progress=lambda _: None)
 print(python, triton_folder(python, progress=lambda _: None), source_of({release!r}), sep="\\n")
 """

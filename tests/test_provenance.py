@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.engine.server import Server, State
-from gemmaspec.launcher import launch
-from gemmaspec.patching.decide import compile_plan, launcher_patch, plan_text
-from gemmaspec.patching.hashes import KNOWN_FILE, FileHash, fingerprint, known_text
-from gemmaspec.patching.patch import load_patch, load_patches
-from gemmaspec.trees.versions import compare, verdicts
+from gemmaspec.core import data
+from gemmaspec.core.launcher import launch
+from gemmaspec.core.patching.decide import compile_plan, launcher_patch, plan_text
+from gemmaspec.core.patching.hashes import KNOWN_FILE, FileHash, fingerprint, known_text
+from gemmaspec.core.patching.patch import load_patch, load_patches
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.trees.versions import compare, verdicts
 from tests import vllm_trees as fake
 from tests.launching import CORE, Place, make_place, patch_of, plan_of
 
@@ -299,7 +299,7 @@ def test_a_report_that_is_not_the_launchers_is_named_and_leads_nowhere(
 
 
 def test_verdicts_of_a_foreign_report_are_one_sentence() -> None:
-    from gemmaspec.errors import EnvironmentMissing
+    from gemmaspec.core.errors import EnvironmentMissing
 
     with pytest.raises(EnvironmentMissing, match="cannot use the launcher's report"):
         verdicts({}, ())
@@ -334,7 +334,7 @@ def test_what_was_known_of_another_diff_is_not_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"variants": {"0.19": 1}}'])
 def test_a_known_json_that_was_not_generated_is_refused(text: str, tmp_path: Path) -> None:
-    from gemmaspec.errors import PatchError
+    from gemmaspec.core.errors import PatchError
 
     folder = fake.write_patch(tmp_path)
     (folder / KNOWN_FILE).write_text(text)

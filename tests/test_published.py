@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from published import configs, record
 
-from gemmaspec import data
-from gemmaspec.checkpoint.parts import parameters
-from gemmaspec.checkpoint.published.shipped import DATA, NOT_RECORDED, checkpoint_of, shipped, shipped_for
-from gemmaspec.checkpoint.sizes import SIZES, UNIFIED, size_called
+from gemmaspec.check.fit.memory_plan import weights_of
 from gemmaspec.cli.app import run
-from gemmaspec.fit.machine import GIB
-from gemmaspec.fit.memory_plan import weights_of
-from gemmaspec.models.open import open_checkpoint
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core import data
+from gemmaspec.core.checkpoint.parts import parameters
+from gemmaspec.core.checkpoint.published.shipped import DATA, NOT_RECORDED, checkpoint_of, shipped, shipped_for
+from gemmaspec.core.checkpoint.sizes import SIZES, UNIFIED, size_called
+from gemmaspec.core.profile.device import GIB
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.models.open import open_checkpoint
 
 UNPUBLISHED = {"z-lab/gemma-4-26B-A4B-it-DFlash"}
 """Heads whose widths no source here states; `fit` asks the Hub for them."""
@@ -29,7 +29,7 @@ def nobody_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No cache and no Hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("gemmaspec.deploy.kept.models.hub_cache", lambda profile: tmp_path / "hub")
+    monkeypatch.setattr("gemmaspec.run.kept.models.hub_cache", lambda profile: tmp_path / "hub")
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -118,8 +118,8 @@ def test_heads_that_draft_a_block_are_read_as_such_and_say_what_is_assumed(
 
 
 def test_a_head_without_a_table_of_words_reads_that_of_its_target() -> None:
-    from gemmaspec.deploy.checks.fit import FitRequest, fit
-    from gemmaspec.fit.roofline import step_bytes
+    from gemmaspec.check.fit.roofline import step_bytes
+    from gemmaspec.check.here.fit import FitRequest, fit
 
     plan = fit(FitRequest(profile="spark-31b-dflash2")).plan
     assert plan.draft
@@ -142,7 +142,7 @@ def test_every_shipped_profile_is_answered_without_a_network(name: str, capsys: 
 
 
 def test_a_model_that_does_not_ship_still_has_to_be_there() -> None:
-    from gemmaspec.errors import EnvironmentMissing
+    from gemmaspec.core.errors import EnvironmentMissing
 
     with pytest.raises(EnvironmentMissing, match="is not in the cache"):
         open_checkpoint("some/body")

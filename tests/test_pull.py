@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.engine.image import layer_bytes
-from gemmaspec.models.download import is_needed
+from gemmaspec.run.engine.image import layer_bytes
+from gemmaspec.run.models.download import is_needed
 from tests import hub as hub_of
 from tests.docker_support import wait_for
 from tests.hub import PAIR, Fault, Hub
@@ -281,7 +281,7 @@ def test_a_token_that_was_stored_by_a_login_is_hidden_too(hub: Hub, call: Caller
 
 def test_a_bug_prints_a_traceback_without_the_token(call: Caller) -> None:
     broken = (
-        "import os, sys; from gemmaspec.cli.app import run; from gemmaspec.models import access\n"
+        "import os, sys; from gemmaspec.cli.app import run; from gemmaspec.run.models import access\n"
         "def fail(*_, **__): raise ZeroDivisionError(f'Authorization: Bearer {os.environ[\"HF_TOKEN\"]}')\n"
         "access.check_access = fail\n"
         f"sys.exit(run(['pull', {str(call.profile)!r}, '--engine', 'process']))"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.engine import image as pulling
-from gemmaspec.engine.identity import image_identity
-from gemmaspec.errors import EnvironmentMissing, Interrupted
+from gemmaspec.core.errors import EnvironmentMissing, Interrupted
+from gemmaspec.run.engine import image as pulling
+from gemmaspec.run.engine.identity import image_identity
 from tests import docker_support, real
 
 pytestmark = [pytest.mark.real_docker, real.NO_DOCKER]

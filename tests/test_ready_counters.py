@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.live.sample import Counters, read_sample
+from gemmaspec.core.live.sample import Counters, read_sample
 
 METRICS = """\
 # HELP python_gc_objects_collected_total Objects collected during gc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.ready.death import death, failed
+from gemmaspec.run.ready.death import death, failed
 
 STARTED = [
     "(EngineCore pid=9) ERROR 11-23 06:19:00 [core.py:1] ValueError: an error that the start got over",

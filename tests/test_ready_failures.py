@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec import strict_yaml
-from gemmaspec.patching.bugs import bugs
-from gemmaspec.patching.patch import load_patches
-from gemmaspec.ready.failures import explain, find_cause
-from gemmaspec.ready.known_failures import KILLED, TABLE, known_failures, table
-from gemmaspec.ready.logline import described, root_exception
+from gemmaspec.core import strict_yaml
+from gemmaspec.core.patching.bugs import bugs
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.run.ready.failures import explain, find_cause
+from gemmaspec.run.ready.known_failures import KILLED, TABLE, known_failures, table
+from gemmaspec.run.ready.logline import described, root_exception
 
 LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.ready.logline import MAX_LINE, message_of, printable
+from gemmaspec.run.ready.logline import MAX_LINE, message_of, printable
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.views import status as use_case
-from gemmaspec.engine.image import state_of
-from gemmaspec.engine.server import Node, State
-from gemmaspec.ready import first_request
-from gemmaspec.ready.first_request import hangs
+from gemmaspec.look import status as use_case
+from gemmaspec.run.engine.image import state_of
+from gemmaspec.run.engine.server import Node, State
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.ready import first_request
+from gemmaspec.run.ready.first_request import hangs
 from tests.fake_server import FakeServer, fake_server
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.ready.phases import MARKS, ORDER, Phase, PhaseTracker, phase_of
+from gemmaspec.run.ready.phases import MARKS, ORDER, Phase, PhaseTracker, phase_of
 
 LOGS = Path(__file__).parent / "logs"
 

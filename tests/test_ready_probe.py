@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.text.stack import answer_lines
-from gemmaspec.deploy.start.prepare import prepare
-from gemmaspec.engine import http
-from gemmaspec.engine.http import NoAnswer
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import GemmaspecError, StartFailed, TimedOut
-from gemmaspec.live.sample import Counters
-from gemmaspec.profile.load import load_profile
-from gemmaspec.ready import first_request as probing
-from gemmaspec.ready.first_request import healthy, probe
-from gemmaspec.smoke.answer import Collector, Malformed
+from gemmaspec.core.errors import GemmaspecError, StartFailed, TimedOut
+from gemmaspec.core.live.sample import Counters
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.engine import http
+from gemmaspec.run.engine.answer import Collector, Malformed
+from gemmaspec.run.engine.http import NoAnswer
+from gemmaspec.run.engine.server import Server
+from gemmaspec.run.ready import first_request as probing
+from gemmaspec.run.ready.first_request import healthy, probe
+from gemmaspec.serve.prepare import prepare
 from tests.fake_server import FakeServer, fake_server
 
 

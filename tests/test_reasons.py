@@ -13,7 +13,7 @@ import pytest
 import requests
 import urllib3
 
-from gemmaspec.reasons import reason
+from gemmaspec.core.reasons import reason
 
 
 def raised(url: str) -> requests.RequestException:

@@ -59,7 +59,7 @@ class Fake:
         return day.Ran(code, json.dumps(answer) if answer else "first\nthe last word\n")
 
     def digest(self) -> dict[str, str]:
-        return {"gemmaspec/releases/data/flags.json": str(self.written), "README.md": "same"}
+        return {"gemmaspec/core/releases/data/flags.json": str(self.written), "README.md": "same"}
 
 
 def results(fake: Fake, **more: bool) -> list[day.Result]:
@@ -73,7 +73,7 @@ def test_every_step_runs_in_order_and_has_a_result() -> None:
     assert [one.step for one in found] == ORDER
     assert {one.outcome for one in found} == {"done"}
     assert all("9.9.9" in command or set(command) & {"known", "tools/reference.py", "golden"} for command in fake.ran)
-    assert found[0].wrote == ("gemmaspec/releases/data/flags.json",)
+    assert found[0].wrote == ("gemmaspec/core/releases/data/flags.json",)
     assert not any(one.wrote for one in found[1:])
     assert day.exit_code(found) == 0
 
@@ -147,9 +147,9 @@ def test_texts_of_a_pattern_are_found_in_sources_that_break_them(tmp_path: Path)
 
 def test_a_release_without_a_row_for_transformers_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not checks.transformers("0.33.0").look
-    monkeypatch.setattr("gemmaspec.releases.drafting.TRANSFORMERS_BY_VLLM", ())
-    assert "add one to gemmaspec/releases/drafting.py" in checks.transformers("0.33.0").word
-    monkeypatch.setattr("gemmaspec.releases.drafting.TRANSFORMERS_BY_VLLM", ((">=0.33.0", ">=5.5.0,<5.30"),))
+    monkeypatch.setattr("gemmaspec.core.releases.drafting.TRANSFORMERS_BY_VLLM", ())
+    assert "add one to gemmaspec/core/releases/drafting.py" in checks.transformers("0.33.0").word
+    monkeypatch.setattr("gemmaspec.core.releases.drafting.TRANSFORMERS_BY_VLLM", ((">=0.33.0", ">=5.5.0,<5.30"),))
     found = checks.transformers("0.33.0")
     assert found.details == ["outside of it: transformers 5.5.0", "outside of it: transformers 5.29.0"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.releases.batch import asked, batch_defaults
-from gemmaspec.releases.facts import newest, releases
+from gemmaspec.core.releases.batch import asked, batch_defaults
+from gemmaspec.core.releases.facts import newest, releases
 
 ENGINE = Path(__file__).parent.parent / "tools" / "oracle_engine.py"
 ANSWERS = [(machine, release) for machine, rows in asked().items() for release in rows]

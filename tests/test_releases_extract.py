@@ -18,12 +18,12 @@ from extraction.rows import changes, facts_in
 from extraction.sources import Sources, Unexpected
 from extraction.values import configs_of
 
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.releases import flags as table
-from gemmaspec.releases.facts import facts_for, releases, rows_of
-from gemmaspec.releases.flags import Flag
-from gemmaspec.trees import tree as listing_of
-from gemmaspec.trees.reader import FolderReader, ReleaseReader
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.releases import flags as table
+from gemmaspec.core.releases.facts import facts_for, releases, rows_of
+from gemmaspec.core.releases.flags import Flag
+from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees.reader import FolderReader, ReleaseReader
 from tests.real import STATE
 
 SERVE = """

@@ -13,16 +13,16 @@ import pytest
 from extraction.rows import _flag, write
 from packaging.specifiers import SpecifierSet
 
-from gemmaspec import data
-from gemmaspec.lint import patching
-from gemmaspec.lint.patching import NOT_REQUIRED, REQUIRED_HERE
-from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile import graphs
-from gemmaspec.releases import flags as table
-from gemmaspec.releases.backends import backend_for
-from gemmaspec.releases.drafting import METHODS, transformers_for
-from gemmaspec.releases.facts import Facts, facts_for, nearest, newest, releases, rows_of, spans
-from gemmaspec.releases.flags import Fact
+from gemmaspec.check.lint import patching
+from gemmaspec.check.lint.patching import NOT_REQUIRED, REQUIRED_HERE
+from gemmaspec.core import data
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile import graphs
+from gemmaspec.core.releases import flags as table
+from gemmaspec.core.releases.backends import backend_for
+from gemmaspec.core.releases.drafting import METHODS, transformers_for
+from gemmaspec.core.releases.facts import Facts, facts_for, nearest, newest, releases, rows_of, spans
+from gemmaspec.core.releases.flags import Fact
 
 SHELF = Shelf((data.PATCHES,))
 ALIASES = "_mtp"
@@ -197,7 +197,7 @@ def test_a_release_is_written_and_read_the_same() -> None:
 def test_nothing_is_read_before_it_is_asked_for() -> None:
     """`profile lint` has a second for all profiles: an import of the look-ups must not load the table."""
     code = (
-        "import gemmaspec.releases.facts as facts, sys;"
+        "import gemmaspec.core.releases.facts as facts, sys;"
         "assert not facts.whole_table.cache_info().currsize; assert 'httpx' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.fit.flags import flags_of
-from gemmaspec.fit.machine import GIB, Device
-from gemmaspec.lint.rule import Subject
-from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.drafting import RunnerInput, falls_back, forced_by, runner_for, runs
-from gemmaspec.releases.facts import facts_for, releases
+from gemmaspec.check.fit.flags import flags_of
+from gemmaspec.check.lint.rule import Subject
+from gemmaspec.core import data
+from gemmaspec.core.profile.device import GIB, Device
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.releases.drafting import RunnerInput, falls_back, forced_by, runner_for, runs
+from gemmaspec.core.releases.facts import facts_for, releases
 from tests.checkpoints import gemma
 
 H200 = Device(name="h200", memory=140 * GIB, capability="9.0")

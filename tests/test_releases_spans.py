@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.releases import drafting
+from gemmaspec.core.releases import drafting
 
 ALL = ("0.19.0", "0.19.1", "0.20.0", "0.21.0", "0.22.0")
 

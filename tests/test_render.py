@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.errors import ProfileError
-from gemmaspec.launcher import ATTEST_FILES, ORIGINS_FILE
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.load import load_profile
-from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.folder import MANIFEST
+from gemmaspec.core import data
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.stack.build import build_stack
+from gemmaspec.run.stack.folder import MANIFEST
 from tests.golden_stacks import golden_files
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -85,7 +85,7 @@ def test_docker_compose_accepts_the_stack(name: str, form: Any, tmp_path: Path) 
 
 def test_rendering_twice_gives_the_same_bytes_in_any_hash_order() -> None:
     script = (
-        "from gemmaspec.profile.load import load_profile; from gemmaspec.stack.build import build_stack;"
+        "from gemmaspec.core.profile.load import load_profile; from gemmaspec.run.stack.build import build_stack;"
         "import hashlib; files = build_stack(load_profile('spark-31b-e2b'), form='single-file').files;"
         "print(hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest())"
     )

@@ -17,17 +17,17 @@ import httpx
 import psutil
 import pytest
 
-from gemmaspec import data
-from gemmaspec.deploy.start.prepare import prepare
-from gemmaspec.deploy.start.replicas import _ensure_cores
-from gemmaspec.errors import EnvironmentMissing, ProfileError, UsageError
-from gemmaspec.files import state_dir
-from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.load import Loaded, load_profile, replica_of
-from gemmaspec.profile.replica import bound_environment, devices_of, router_of
-from gemmaspec.runtime.spec import router_program
-from gemmaspec.stack.build import build_stack, profile_plan
-from gemmaspec.stack.paths import ADMIN_SOCKET
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing, ProfileError, UsageError
+from gemmaspec.core.files import state_dir
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.load import Loaded, load_profile, replica_of
+from gemmaspec.core.profile.replica import bound_environment, devices_of, router_of
+from gemmaspec.run.runtime.spec import router_program
+from gemmaspec.run.stack.build import build_stack, profile_plan
+from gemmaspec.run.stack.paths import ADMIN_SOCKET
+from gemmaspec.serve.prepare import prepare
+from gemmaspec.serve.replicas import _ensure_cores
 from tests import fake_runtime
 from tests.fake_runtime import Fake
 from tests.stream_load import load
@@ -267,8 +267,8 @@ def test_more_replicas_than_a_machine_has_gpus() -> None:
 
 
 def test_a_command_for_one_server_says_so() -> None:
-    from gemmaspec.deploy.start.decide import UpRequest
-    from gemmaspec.deploy.start.observe import load_request
+    from gemmaspec.serve.decide import UpRequest
+    from gemmaspec.serve.observe import load_request
 
     with pytest.raises(UsageError, match="has 2 replicas, and this command works on one server"):
         load_request(UpRequest(profile="tiny-cpu", overrides=("replicas=2",)))
@@ -282,7 +282,7 @@ def test_a_command_for_one_server_says_so() -> None:
 def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
     import subprocess
 
-    from gemmaspec.stack.paths import haproxy_config
+    from gemmaspec.run.stack.paths import haproxy_config
 
     program = router_program()
     if not program:

@@ -20,8 +20,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gemmaspec.deploy.kept.stacks import stack_folder
-from gemmaspec.engine import record
+from gemmaspec.run.engine import record
+from gemmaspec.run.kept.stacks import stack_folder
 from tests import fake_runtime, real
 from tests.docker_support import wait_for
 from tests.fake_runtime import Fake

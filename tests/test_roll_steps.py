@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from gemmaspec.deploy.kept import groups, stacks
-from gemmaspec.deploy.kept.groups import Group
-from gemmaspec.deploy.kept.stacks import Options, Started, stack_folder
-from gemmaspec.deploy.start import roll
-from gemmaspec.deploy.start.roll import Rolling
-from gemmaspec.deploy.start.starting import Told
-from gemmaspec.engine.router import HaProxy, Routed, RouterPlace, RouterServer
-from gemmaspec.engine.server import Server, State
-from gemmaspec.errors import GemmaspecError, StartFailed
-from gemmaspec.live.sample import Sample
-from gemmaspec.rolling.steps import Roll
+from gemmaspec.core.errors import GemmaspecError, StartFailed
+from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.rolling.steps import Roll
+from gemmaspec.run.engine.router import HaProxy, Routed, RouterPlace, RouterServer
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept.groups import Group
+from gemmaspec.run.kept.stacks import Options, Started, stack_folder
+from gemmaspec.serve import roll
+from gemmaspec.serve.roll import Rolling
+from gemmaspec.serve.starting import Told
 
 
 @dataclass

@@ -9,7 +9,18 @@ from typing import get_args
 
 import pytest
 
-from gemmaspec.rolling.steps import Action, End, Found, Outcome, Roll, RollEvent, RouterFound, Step, next_step, steps
+from gemmaspec.core.rolling.steps import (
+    Action,
+    End,
+    Found,
+    Outcome,
+    Roll,
+    RollEvent,
+    RouterFound,
+    Step,
+    next_step,
+    steps,
+)
 
 
 @dataclass

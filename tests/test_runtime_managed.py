@@ -17,14 +17,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.runtime import RuntimeSpec, describe, ensure_runtime, managed, remove_runtime, runtime_dir
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.runtime import RuntimeSpec, describe, ensure_runtime, managed, remove_runtime, runtime_dir
 from tests.wheels import write_wheel
 
 SPEC = RuntimeSpec("9.9.9", "cpu", None, {"transformers": ">=5,<6"})
 BUILD = """
 import sys
-from gemmaspec.runtime import RuntimeSpec, ensure_runtime
+from gemmaspec.run.runtime import RuntimeSpec, ensure_runtime
 say = lambda line: print(line, file=sys.stderr, flush=True)
 print(ensure_runtime(RuntimeSpec("9.9.9", "cpu", None, {"transformers": ">=5,<6"}), progress=say))
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import uv
 
-from gemmaspec.runtime import pip_settings
-from gemmaspec.runtime.pip_settings import translate
+from gemmaspec.run.runtime import pip_settings
+from gemmaspec.run.runtime.pip_settings import translate
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_set_for_uv_itself_is_kept() -> None:
 
 
 def test_the_environment_of_uv_has_what_pip_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmaspec.index.wheels.pip_settings", lambda: {"find-links": "/some/wheels"})
+    monkeypatch.setattr("gemmaspec.run.index.wheels.pip_settings", lambda: {"find-links": "/some/wheels"})
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     assert pip_settings.uv_environment()["UV_FIND_LINKS"] == "/some/wheels"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.profile.load import load_profile
-from gemmaspec.runtime import RuntimeSpec, describe, ensure_runtime
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.runtime import RuntimeSpec, describe, ensure_runtime
+from gemmaspec.serve.prepare import runtime_spec
 from tests.real import STATE
 
 pytestmark = [pytest.mark.real_process, pytest.mark.network]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import uv
 
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.runtime.managed import Release, choose_python, cpu_requirements, cuda_requirements, read_release
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.runtime.managed import Release, choose_python, cpu_requirements, cuda_requirements, read_release
 from tests.wheels import write_wheel
 
 OF_0_32_0 = (

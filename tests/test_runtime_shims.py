@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.runtime import uv
+from gemmaspec.run.runtime import uv
 from tests.wheels import write_wheel
 
 REGISTRATIONS = "import torch\n\n# why\nimport torchvision.extension  # noqa: F401\n\n\ndef wrapper():\n    pass\n"
@@ -39,7 +39,7 @@ def test_the_operators_are_defined_right_after_torchvision_has_tried_to_load_its
     source = packages / "torchvision" / "_meta_registrations.py"
     source.parent.mkdir()
     source.write_text(REGISTRATIONS)
-    uv.define_torchvision_operators(packages)
+    uv.define_torchvision_ops(packages)
     before, added, after = source.read_text().partition(uv._DEFINE_OPERATORS)
     assert added
     assert before + after == REGISTRATIONS
@@ -53,7 +53,7 @@ def test_a_second_time_changes_no_byte(packages: Path) -> None:
     source.write_text(REGISTRATIONS)
     for _ in range(2):
         uv.alias_distribution(packages, "0.32.0")
-        uv.define_torchvision_operators(packages)
+        uv.define_torchvision_ops(packages)
         once = content(packages)
     assert content(packages) == once
     assert source.read_text().count(uv._MARK) == 1
@@ -65,24 +65,24 @@ def test_a_file_that_is_hard_linked_elsewhere_is_replaced_not_changed(packages: 
     cached = tmp_path / "in-uvs-cache.py"
     cached.write_text(REGISTRATIONS)
     os.link(cached, source)
-    uv.define_torchvision_operators(packages)
+    uv.define_torchvision_ops(packages)
     assert cached.read_text() == REGISTRATIONS
     assert source.read_text() != REGISTRATIONS
 
 
 def test_no_torchvision_and_a_torchvision_written_otherwise_are_left_alone(packages: Path) -> None:
-    uv.define_torchvision_operators(packages)
+    uv.define_torchvision_ops(packages)
     source = packages / "torchvision" / "_meta_registrations.py"
     source.parent.mkdir()
     source.write_text("import torch\n")
-    uv.define_torchvision_operators(packages)
+    uv.define_torchvision_ops(packages)
     assert source.read_text() == "import torch\n"
 
 
 @pytest.mark.network
 @pytest.mark.parametrize("version", ["0.20.0", "0.20.2"])
 def test_the_broken_file_of_an_old_release_is_replaced_by_a_released_one(packages: Path, version: str) -> None:
-    from gemmaspec.index.wheels import read_from_wheel
+    from gemmaspec.run.index.wheels import read_from_wheel
 
     path = "vllm/utils/cpu_triton_utils.py"
     file = packages / path
@@ -102,7 +102,7 @@ def test_other_releases_keep_their_own_file(packages: Path, version: str, monkey
     def never(*_: object) -> None:
         raise AssertionError("asked the package index")
 
-    monkeypatch.setattr("gemmaspec.index.wheels.read_from_wheel", never)
+    monkeypatch.setattr("gemmaspec.run.index.wheels.read_from_wheel", never)
     before = content(packages)
     uv.repair_cpu_speculation(packages, version)
     assert content(packages) == before

@@ -6,8 +6,8 @@ import platform
 
 import pytest
 
-from gemmaspec.errors import ProfileError
-from gemmaspec.runtime import RuntimeSpec, runtime_dir
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.run.runtime import RuntimeSpec, runtime_dir
 
 BASE = RuntimeSpec("0.32.0", "cpu", "3.11", {"transformers": ">=5.16.1,<5.20"})
 

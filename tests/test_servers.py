@@ -20,8 +20,8 @@ import httpx
 import psutil
 import pytest
 
-from gemmaspec.engine.record import MARKER
-from gemmaspec.live.sample import read_sample
+from gemmaspec.core.live.sample import read_sample
+from gemmaspec.run.engine.record import MARKER
 from tests import attested_server, pinned_server, real, test_fit_real, watch_beside
 from tests.real import H1, H2, H3A, PORT, PROFILE, SHIPPED, Done, gemmaspec, patches, up
 

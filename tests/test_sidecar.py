@@ -16,18 +16,17 @@ from typing import Any
 import pytest
 import yaml
 
-from gemmaspec import data, records
-from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.profile.load import load_profile
-from gemmaspec.sidecar import watcher as sidecar
-from gemmaspec.sidecar.asking import post
-from gemmaspec.sidecar.settings import WatchSettings, settings_from
-from gemmaspec.sidecar.watcher import Watcher
-from gemmaspec.stack import serve
-from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.folder import difference, write
+from gemmaspec.cli.text import stack as text
+from gemmaspec.core import data, records
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.look.sidecar import watcher as sidecar
+from gemmaspec.look.sidecar.asking import post
+from gemmaspec.look.sidecar.watcher import Watcher, WatchSettings, settings_from
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.stack import serve
+from gemmaspec.run.stack.build import build_stack
+from gemmaspec.run.stack.folder import difference, write
 from tests.docker_support import wait_for
 from tests.fake_engine import FakeEngine, FakeMachine
 from tests.fake_server import FakeServer, fake_server
@@ -146,16 +145,16 @@ def test_status_shows_what_it_knows(fake: FakeServer, tmp_path: Path, monkeypatc
     server = dataclasses.replace(fake.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
     last = stacks.last_verdicts(started, FakeMachine().engine("docker"))
-    (line,) = text.lines(last)
+    (line,) = text.verdict_lines(last)
     assert line.startswith("  watch     in its container: dead draft since ")
     assert "; not judged: slower than off" in line
-    assert text.document(last)["watch_container"]["watches"] is True
+    assert text.verdict_document(last)["watch_container"]["watches"] is True
     assert stacks.last_verdicts(started).beside is None
     monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
     silent = stacks.last_verdicts(started, FakeMachine().engine("docker"))
-    (line,) = text.lines(silent)
+    (line,) = text.verdict_lines(silent)
     assert line.endswith(f"written nothing; next: docker compose -p {server.project} logs watch")
-    assert text.document(silent)["watch_container"]["watches"] is False
+    assert text.verdict_document(silent)["watch_container"]["watches"] is False
 
 
 def test_a_folder_that_cannot_be_written_is_a_line(fake: FakeServer, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
+from gemmaspec.measure.smoke.catalogue import CHECKS, budget_s, chosen
+from gemmaspec.measure.smoke.check import Ask, Check, Judged, Need, Received, ServerOffer, judged, shown, skipped
+from gemmaspec.measure.smoke.known_issues import KNOWN, KnownIssue
+from gemmaspec.measure.smoke.texture import leak, loop, variety
 from gemmaspec.measure.stream import ChatAsking, ask_all
-from gemmaspec.smoke.answer import ChatAnswer, Fault
-from gemmaspec.smoke.catalogue import CHECKS, budget_s, chosen
-from gemmaspec.smoke.check import Ask, Check, Judged, Need, Received, ServerOffer, judged, shown, skipped
-from gemmaspec.smoke.known_issues import KNOWN, KnownIssue
-from gemmaspec.smoke.texture import leak, loop, variety
+from gemmaspec.run.engine.answer import ChatAnswer, Fault
 from tests.fake_chat import CALLS, MODEL, TEXT, FakeChat, Reply, fake_chat
 
 OFFER = ServerOffer(model=MODEL, max_len=16384, stored_length=4.0, versions=("0.32.0",))

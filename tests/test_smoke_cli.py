@@ -13,15 +13,16 @@ from typing import Any
 import platformdirs
 import pytest
 
-from gemmaspec import records
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.stacks import Started
-from gemmaspec.deploy.views import smoke
-from gemmaspec.engine.server import State
-from gemmaspec.profile.load import load_profile
-from gemmaspec.smoke.catalogue import CHECKS
-from gemmaspec.smoke.check import SmokeRow, SmokeVerdict, verdict_of
+from gemmaspec.core import records
+from gemmaspec.core.live.verdict import SmokeVerdict
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.look import smoke
+from gemmaspec.measure.smoke.catalogue import CHECKS
+from gemmaspec.measure.smoke.check import SmokeRow, verdict_of
+from gemmaspec.run.engine.server import State
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.stacks import Started
 from tests.fake_chat import FakeChat, Reply, Spoil, fake_chat
 
 PARSERS = ("chat.reasoning_parser=gemma4", "chat.tool_call_parser=gemma4", "smoke=null")
@@ -213,7 +214,7 @@ def test_status_shows_the_last_verdict_and_whether_it_is_of_this_start(
     start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start()
-    monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: False)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
     run(["status", "mine"])
     assert "smoke" not in capsys.readouterr().out
     verdict = SmokeVerdict(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.start.observe import speed_files
+from gemmaspec.serve.observe import speed_files
 from tests import placed, real
 from tests.real import H1, H2, H3A, PROFILE, gemmaspec, up
 from tests.speed_patches import write_speed_patch

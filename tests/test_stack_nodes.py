@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gemmaspec import data
 from gemmaspec.cli.app import run
-from gemmaspec.errors import GemmaspecError, ProfileError, UsageError
-from gemmaspec.fleet.hosts import Host, parse_fleet
-from gemmaspec.profile.load import load_profile
-from gemmaspec.stack.build import build_stack
-from gemmaspec.stack.folder import rank_paths, rank_stacks
-from gemmaspec.stack.serve import serve_command
+from gemmaspec.core import data
+from gemmaspec.core.errors import GemmaspecError, ProfileError, UsageError
+from gemmaspec.core.fleet.hosts import Host, parse_fleet
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.stack.build import build_stack
+from gemmaspec.run.stack.folder import rank_paths, rank_stacks
+from gemmaspec.run.stack.serve import serve_command
 from tests.golden_stacks import hosts_of
 from tests.test_render import compose_config, needs_compose
 

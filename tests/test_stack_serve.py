@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.facts import spans
-from gemmaspec.stack.paths import container_paths, host_paths
-from gemmaspec.stack.serve import serve_command, served_model, speculative_config
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.releases.facts import spans
+from gemmaspec.run.stack.paths import container_paths, host_paths
+from gemmaspec.run.stack.serve import serve_command, served_model, speculative_config
 
 
 def test_the_31b_with_its_e2b_gets_the_flags_of_its_source() -> None:

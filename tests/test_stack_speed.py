@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import PatchError, ProfileError
-from gemmaspec.patching.bugs import RunsOn, is_shown, why_not
-from gemmaspec.patching.evidence import OWN_LAUNCHES, is_twice
-from gemmaspec.patching.patch import Patch, load_patches
-from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.model import Profile
-from gemmaspec.stack.build import profile_plan
-from gemmaspec.stack.speed import speed_choice
+from gemmaspec.core.errors import PatchError, ProfileError
+from gemmaspec.core.patching.bugs import RunsOn, is_shown, why_not
+from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
+from gemmaspec.core.patching.patch import Patch, load_patches
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.run.stack.build import profile_plan
+from gemmaspec.run.stack.speed import speed_choice
 from tests.lint_cases import BASE, MTP, TEXT_ONLY, TRITON
 from tests.speed_patches import CLAIM, evidence, row, write_speed_patch
 
@@ -131,7 +131,7 @@ def test_a_value_that_is_neither_is_one_sentence(tmp_path: Path, value: str) -> 
 
 
 def test_a_broken_patch_folder_stops_no_start(tmp_path: Path, patches: Mapping[str, Patch]) -> None:
-    from gemmaspec.patching.patch import Shelf
+    from gemmaspec.core.patching.patch import Shelf
 
     write_speed_patch(tmp_path / "patches")
     (write_speed_patch(tmp_path / "patches", "broken") / "evidence.json").write_text("{")
@@ -139,7 +139,7 @@ def test_a_broken_patch_folder_stops_no_start(tmp_path: Path, patches: Mapping[s
 
 
 def test_a_broken_patch_that_another_needs_leaves_both_out(tmp_path: Path) -> None:
-    from gemmaspec.patching.patch import Shelf
+    from gemmaspec.core.patching.patch import Shelf
 
     (write_speed_patch(tmp_path / "patches", "broken") / "evidence.json").write_text("{")
     write_speed_patch(tmp_path / "patches", more="needs: [broken]\n")

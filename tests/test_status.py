@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.owner import owned
-from gemmaspec.deploy.kept.stacks import warn_of_neighbours
-from gemmaspec.deploy.views.monitors import prometheus
-from gemmaspec.deploy.views.top_page import Top
-from gemmaspec.engine.server import Server, State
-from gemmaspec.errors import EnvironmentMissing, StartFailed
-from gemmaspec.live.sample import Sample
+from gemmaspec.core.errors import EnvironmentMissing, StartFailed
+from gemmaspec.core.live.sample import Sample
+from gemmaspec.look.monitors import prometheus
+from gemmaspec.look.top_page import Top
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stacks import warn_of_neighbours
 from tests.fake_engine import FakeEngine, FakeMachine
 
 PYTHON = ("--set", f"runtime.python={sys.executable}")
@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
     machine = FakeMachine()
     machine.install(monkeypatch)
-    monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: True)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
     return machine
 
 
@@ -78,11 +78,11 @@ def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
     assert up("--detach") == 0
     assert "process wait mine:8601" not in machine.calls
     assert "gemmaspec status mine --wait" in capsys.readouterr().err
-    monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: False)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
     machine.log = ["Starting to load model /models/tiny-target..."]
     found = row(capsys)
     assert (found["state"], found["why"]) == ("starting", "loading target")
-    monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: True)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
     assert row(capsys)["state"] == "starting", "it answers, but has not been probed"
     assert run(["status", "mine", "--wait"]) == 0
     assert machine.calls[-1] == "process wait mine:8601"
@@ -135,7 +135,7 @@ def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
     assert (found["state"], found["next"]) == ("unknown", "gemmaspec restart mine")
     assert re.fullmatch(r"hangs since \d\d:\d\d:\d\d, as watch has found", found["why"])
     assert run(["status", "mine"]) == 4
-    monkeypatch.setattr("gemmaspec.deploy.views.top_page.read_metrics", lambda *_, **__: Sample(at=now, histograms={}))
+    monkeypatch.setattr("gemmaspec.look.top_page.read_metrics", lambda *_, **__: Sample(at=now, histograms={}))
     (view,) = Top(["mine"]).look().views
     assert view.hang == found["why"]
     for ended_or_older in (
@@ -225,7 +225,7 @@ def test_a_server_that_is_silent_after_it_was_ready_is_unknown(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up()
-    monkeypatch.setattr("gemmaspec.deploy.views.status.healthy", lambda _: False)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
     assert row(capsys)["why"] == "it runs, but /health does not answer"
 
 
@@ -328,8 +328,8 @@ def test_an_earlier_log_that_was_not_kept_is_said(machine: FakeMachine, capsys: 
 def test_a_server_that_runs_is_said_to_run_and_shows_no_phases_of_a_start(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("start.starting", "start.wait"):
-        monkeypatch.setattr(f"gemmaspec.deploy.{module}.healthy", lambda _: True)
+    for module in ("starting", "wait"):
+        monkeypatch.setattr(f"gemmaspec.serve.{module}.healthy", lambda _: True)
     assert up() == 0
     for again in (["status", "mine", "--wait"], ["up", "mine", "--engine", "process", *PYTHON]):
         capsys.readouterr()

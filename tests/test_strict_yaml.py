@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.errors import ProfileError
-from gemmaspec.strict_yaml import parse
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.strict_yaml import parse
 
 
 def test_versions_and_words_stay_text() -> None:

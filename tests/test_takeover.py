@@ -9,22 +9,22 @@ import pytest
 import yaml
 
 from gemmaspec.cli.app import run
-from gemmaspec.errors import UsageError
-from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.takeover import TakenOver
-from gemmaspec.profile.takeover_compose import from_compose
-from gemmaspec.profile.takeover_shell import from_command
-from gemmaspec.stack.paths import container_paths
-from gemmaspec.stack.serve import serve_command
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.takeover import TakenOver
+from gemmaspec.core.profile.takeover_compose import from_compose
+from gemmaspec.core.profile.takeover_shell import from_command
+from gemmaspec.run.stack.paths import container_paths
+from gemmaspec.run.stack.serve import serve_command
 
 SPEC = '{"method": "mtp", "model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 4}'
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("gemmaspec.profile.find.own_folder", lambda: tmp_path)
-    monkeypatch.setattr("gemmaspec.deploy.kept.newprofile.own_folder", lambda: tmp_path)
-    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: ())
+    monkeypatch.setattr("gemmaspec.core.profile.find.own_folder", lambda: tmp_path)
+    monkeypatch.setattr("gemmaspec.run.kept.newprofile.own_folder", lambda: tmp_path)
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     return tmp_path
 
 
@@ -412,7 +412,7 @@ def test_the_draft_of_a_target_is_offered_and_added(folder: Path, capsys: pytest
 def test_what_runs_today_and_with_the_draft_is_predicted_for_a_known_gpu(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gemmaspec.deploy.kept.newprofile._machine", lambda made: "h200")
+    monkeypatch.setattr("gemmaspec.run.kept.newprofile._machine", lambda made: "h200")
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(folder))
     assert run(["profile", "new", "mine", "--from-command", "vllm serve google/gemma-4-31B-it"]) == 0
     said = capsys.readouterr().err

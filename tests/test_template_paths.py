@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.data import MODELS
+from gemmaspec.core.data import MODELS
 
 FOREIGN = "extends: tiny-cpu\nname: foreign\nsummary: s\nchat: {{template: {template}}}\n"
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.data import MODELS, TEMPLATES
-from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.profile.load import load_profile
-from gemmaspec.runtime import ensure_runtime
+from gemmaspec.core.data import MODELS, TEMPLATES
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.runtime import ensure_runtime
+from gemmaspec.serve.prepare import runtime_spec
 from tests import real
 from tools.tiny.talk import OTHERWISE, TALK
 

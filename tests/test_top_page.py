@@ -14,10 +14,10 @@ from typing import cast
 import httpx
 import pytest
 
-from gemmaspec.deploy.views.top_page import _MOST_PAGES, Top, serve
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.live.sample import Sample
-from gemmaspec.live.window import Board, GpuLoad, View, window
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.live.window import Board, GpuLoad, View, window
+from gemmaspec.look.top_page import _MOST_PAGES, Top, serve
 from tests import browser
 from tests.docker_support import wait_for
 

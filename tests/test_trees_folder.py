@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.trees.tree import LARGEST_FILE, open_folder
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.trees.tree import LARGEST_FILE, open_folder
 from tests import vllm_trees as fake
 from tests.launching import CORE
 

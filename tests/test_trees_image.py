@@ -13,12 +13,12 @@ from pathlib import Path
 import docker
 import pytest
 
-from gemmaspec.engine import endpoint
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.trees import image
-from gemmaspec.trees.image import only_member, open_image
-from gemmaspec.trees.packages import candidates, find_package
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.engine import endpoint
+from gemmaspec.run.index.wheels import read_from_wheel
+from gemmaspec.run.trees import image
+from gemmaspec.run.trees.image import only_member, open_image
+from gemmaspec.run.trees.packages import candidates, find_package
 from tests import vllm_trees as fake
 from tests.docker_support import wait_for
 from tests.launching import CORE
@@ -222,7 +222,7 @@ def test_ctrl_c_leaves_no_container_behind(client: docker.DockerClient, imported
     ref = imported(below(SITE, PACKAGE))
     script = (
         "import sys, time\n"
-        "from gemmaspec.trees import image\n"
+        "from gemmaspec.run.trees import image\n"
         "def needed(_):\n    print('looking', flush=True); time.sleep(60)\n"
         "image.LABEL = sys.argv[2]\n"
         "image.open_image(sys.argv[1], needed)\n"

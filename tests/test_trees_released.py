@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.trees import tree as released
-from gemmaspec.trees.tree import Releases, Tree, Unreadable, published
+from gemmaspec.run.trees import tree as released
+from gemmaspec.run.trees.tree import Releases, Tree, Unreadable, published
 from tests import vllm_trees as fake
 from tests.launching import CORE
 

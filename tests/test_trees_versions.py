@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.runtime import uv
-from gemmaspec.trees.versions import interpreter_versions
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.runtime import uv
+from gemmaspec.run.trees.versions import interpreter_versions
 
 
 @pytest.fixture
@@ -59,7 +59,9 @@ def test_a_vllm_on_the_profiles_pythonpath_is_found_and_one_on_the_shells_is_not
 
 
 def test_no_command_imports_uv_before_something_is_installed() -> None:
-    code = "import sys; import gemmaspec.deploy.start.up, gemmaspec.deploy.views.doctor, gemmaspec.cli.app; print('uv' in sys.modules)"
+    code = (
+        "import sys; import gemmaspec.serve.up, gemmaspec.serve.doctor, gemmaspec.cli.app; print('uv' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

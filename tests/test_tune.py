@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.bench.cells import NONE, Arm
-from gemmaspec.errors import UsageError
-from gemmaspec.profile.load import load_profile
-from gemmaspec.tune import choose as stored
-from gemmaspec.tune.choose import TuneChoice, choose
-from gemmaspec.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
-from gemmaspec.tune.tried import Field, Tried, TriedCell, field_of, seconds_of
+from gemmaspec.core import data
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.measure.bench.cells import NONE, Arm
+from gemmaspec.measure.tune import choose as stored
+from gemmaspec.measure.tune.choose import TuneChoice, choose
+from gemmaspec.measure.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
+from gemmaspec.measure.tune.tried import Field, Tried, TriedCell, field_of, seconds_of
 
 Speed = Callable[[Arm, int], float]
 """Tokens per second of an arm at a load."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.kept import stacks
 from tests import fake_runtime, real
 from tests.fake_runtime import Fake
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from gemmaspec import data
-from gemmaspec.deploy.speed import tune_field
-from gemmaspec.launcher import tune_kernels
-from gemmaspec.models.open import open_checkpoint
-from gemmaspec.patching.evidence import OWN_LAUNCHES
-from gemmaspec.profile.load import load_profile
-from gemmaspec.tune.launches import Launches, layers, reading
-from gemmaspec.tune.tried import Field, with_launches
+from gemmaspec.core import data
+from gemmaspec.core.launcher import tune_kernels
+from gemmaspec.core.patching.evidence import OWN_LAUNCHES
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.measure.servers import tune_field
+from gemmaspec.measure.tune.launches import Launches, layers, reading
+from gemmaspec.measure.tune.tried import Field, with_launches
+from gemmaspec.run.models.open import open_checkpoint
 
 ROW = {
     "head": 512, "bytes": 1, "released": [16, 32, None, None], "released_ms": 16.4, "best": [32, 64, 8, 2],

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.bench.cells import Arm, Task
 from gemmaspec.cli.app import run
 from gemmaspec.cli.tune import _terminated
-from gemmaspec.deploy.speed.bench_cells import Measuring
-from gemmaspec.deploy.speed.bench_server import Servers
-from gemmaspec.deploy.speed.tune import TuneRequest, state_file
-from gemmaspec.deploy.speed.tune_field import Compared
-from gemmaspec.deploy.start import tuned
-from gemmaspec.engine.server import Server, server_at
-from gemmaspec.errors import EnvironmentMissing, StartFailed, TimedOut
-from gemmaspec.machine.nvidia import Gpu
+from gemmaspec.core.errors import EnvironmentMissing, StartFailed, TimedOut
+from gemmaspec.core.profile.find import own_folder
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.measure.bench.cells import Arm, Task
 from gemmaspec.measure.cell import Asking
-from gemmaspec.profile.find import own_folder
-from gemmaspec.profile.load import load_profile
+from gemmaspec.measure.servers.bench_cells import Measuring
+from gemmaspec.measure.servers.bench_server import Servers
+from gemmaspec.measure.servers.tune import TuneRequest, state_file
+from gemmaspec.measure.servers.tune_field import Compared
+from gemmaspec.run.engine.server import Server, server_at
+from gemmaspec.run.machine.nvidia import Gpu
+from gemmaspec.serve.up import tuned_remark
 from tests.fake_engine import FakeMachine
 from tests.fake_vllm import FakeVllm, fake_vllm
 
@@ -357,7 +357,7 @@ def test_a_dry_run_starts_nothing(fakes: Fakes, tune: Callable[..., int], capsys
 def written(fakes: Fakes, tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A tuned profile, on a machine whose lock says what was measured."""
     assert tune() == 0
-    monkeypatch.setattr(tuned, "resolve", lambda loaded, engine, commit: _Lock(LOCK))
+    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine, commit: _Lock(LOCK))
 
 
 class _Lock:
@@ -369,7 +369,7 @@ class _Lock:
 
 
 def remark(*overrides: str) -> str:
-    found = tuned.remark(load_profile("tiny-cpu-tuned", overrides=overrides), "process")
+    found = tuned_remark(load_profile("tiny-cpu-tuned", overrides=overrides), "process")
     assert found
     return found
 
@@ -378,18 +378,18 @@ def remark(*overrides: str) -> str:
 def test_up_says_that_it_runs_on_what_was_measured() -> None:
     assert "machine, image, vLLM and models are those that were measured" in remark()
     assert "are those that were measured" in remark("serve.port=9999")
-    assert tuned.remark(load_profile("tiny-cpu"), "process") is None
+    assert tuned_remark(load_profile("tiny-cpu"), "process") is None
 
 
 @pytest.mark.usefixtures("written")
 def test_up_names_what_is_not_as_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {**LOCK, "versions.vllm": "0.33.0"}
-    monkeypatch.setattr(tuned, "resolve", lambda loaded, engine, commit: _Lock(facts))
+    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine, commit: _Lock(facts))
     said = remark("speculative.num_speculative_tokens=7")
     assert "vLLM was 0.32.0, and is 0.33.0" in said
     assert "its settings are not those that were measured" in said
     gpu = Gpu(name="NVIDIA H200", driver="580.159.04", capability="9.0", memory=None, free=None)
-    monkeypatch.setattr("gemmaspec.machine.nvidia.gpus", lambda: (gpu,))
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu,))
     assert "the GPU was none, and is NVIDIA H200" in remark()
 
 
@@ -398,15 +398,15 @@ def test_what_cannot_be_told_is_not_called_the_same(monkeypatch: pytest.MonkeyPa
     def away(*_: Any) -> None:
         raise EnvironmentMissing("the image is not on this machine")
 
-    monkeypatch.setattr(tuned, "resolve", away)
+    monkeypatch.setattr("gemmaspec.serve.up.resolve", away)
     assert "cannot tell whether this is still what was measured: the image is not on this machine" in remark()
 
 
 @pytest.mark.usefixtures("written")
 def test_the_line_is_part_of_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     FakeMachine().install(monkeypatch)
-    monkeypatch.setattr("gemmaspec.deploy.start.starting.fetch", lambda *_: None)
-    monkeypatch.setattr("gemmaspec.deploy.start.starting.check", lambda *_: None)
+    monkeypatch.setattr("gemmaspec.serve.starting.fetch", lambda *_: None)
+    monkeypatch.setattr("gemmaspec.serve.starting.check", lambda *_: None)
     assert run(["up", "tiny-cpu-tuned", "--engine", "process"]) == 0
     assert "machine, image, vLLM and models are those that were measured" in capsys.readouterr().err
 

@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gemmaspec.engine.fleet import FleetEngine
-from gemmaspec.stack.folder import HANG_S
+from gemmaspec.run.engine.fleet import FleetEngine
+from gemmaspec.run.stack.folder import HANG_S
 from tests.docker_support import wait_for
 from tests.test_fleet_real import Driver, put_file, server_of
 from tests.two_hosts import Bed, Machine, NoTwoHosts, two_hosts
@@ -297,7 +297,7 @@ def test_another_plan_on_one_host_ends_there_and_is_told(driver: Driver, monkeyp
 
 def other_plan() -> str:
     """Return a plan that is valid, but not that of the pair."""
-    from gemmaspec.profile.load import load_profile
-    from gemmaspec.stack.build import build_stack
+    from gemmaspec.core.profile.load import load_profile
+    from gemmaspec.run.stack.build import build_stack
 
     return build_stack(load_profile("tiny-cpu", no_spec=True), form="process").files["plan.json"]

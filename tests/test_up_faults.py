@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gemmaspec.deploy.kept import groups, owner, stacks
-from gemmaspec.engine.record import MARKER
-from gemmaspec.files import state_dir
+from gemmaspec.core.files import state_dir
+from gemmaspec.run.engine.record import MARKER
+from gemmaspec.run.kept import groups, owner, stacks
 from tests import fake_runtime
 from tests.docker_support import wait_for
 from tests.fake_runtime import Fake

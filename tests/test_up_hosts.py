@@ -9,13 +9,13 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from gemmaspec.bench.cells import Arm
 from gemmaspec.cli.app import run
 from gemmaspec.cli.options import complete_hosts
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.speed.bench_server import Servers, Starts
-from gemmaspec.errors import StartFailed
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core.errors import StartFailed
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.measure.bench.cells import Arm
+from gemmaspec.measure.servers.bench_server import Servers, Starts
+from gemmaspec.run.kept import stacks
 from tests.fake_engine import FakeMachine
 
 FLEET = """\
@@ -36,7 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
     monkeypatch.setenv("VLLM_API_KEY", "not-a-real-key")
     machine = FakeMachine()
     machine.install(monkeypatch)
-    for place in ("gemmaspec.deploy.start.observe", "gemmaspec.engine.choose"):
+    for place in ("gemmaspec.serve.observe", "gemmaspec.run.engine.choose"):
         monkeypatch.setattr(f"{place}.engine_of_nodes", lambda _: machine.engine("docker"))
     return machine
 

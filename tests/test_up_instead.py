@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.errors import EnvironmentMissing, StartFailed
+from gemmaspec.core.errors import EnvironmentMissing, StartFailed
+from gemmaspec.run.kept import stacks
 from tests.fake_engine import FakeMachine
 
 PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")

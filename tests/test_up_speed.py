@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.start import observe
-from gemmaspec.errors import StartFailed, TimedOut
-from gemmaspec.stack.folder import read_file
+from gemmaspec.core.errors import StartFailed, TimedOut
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.stack.folder import read_file
+from gemmaspec.serve import observe
 from tests.fake_engine import FakeMachine
 from tests.speed_patches import write_speed_patch
 
@@ -78,7 +78,7 @@ def test_where_both_starts_fail_nothing_runs(
     def wait(*_: object, **__: object) -> None:
         raise StartFailed(DIED)
 
-    monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", wait)
+    monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", wait)
     assert up(*FAST) == 6
     assert stacks.find("mine").outcome == "failed"
     assert "mine" not in machine.running

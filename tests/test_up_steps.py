@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.data import MODELS
-from gemmaspec.deploy.kept import groups, stacks
-from gemmaspec.deploy.kept.owner import Terminated
-from gemmaspec.deploy.start.decide import UpRequest, decide
-from gemmaspec.deploy.start.observe import load_request, observe
-from gemmaspec.engine.server import Server, State
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
-from gemmaspec.files import state_dir
+from gemmaspec.core.data import MODELS
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
+from gemmaspec.core.files import state_dir
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept.owner import Terminated
+from gemmaspec.serve.decide import UpRequest, decide
+from gemmaspec.serve.observe import load_request, observe
 from tests.fake_engine import FakeEngine, FakeMachine
 from tools.tiny.talk import TALK
 
@@ -46,17 +46,17 @@ def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make what runs known good, which a fake engine cannot: there is no vLLM to take versions from."""
     from dataclasses import replace
 
-    from gemmaspec.deploy.start import knowngood
-    from gemmaspec.lock.document import Lock, LockedModel, Versions
-    from gemmaspec.stack.build import STACK_FILES
-    from gemmaspec.stack.folder import read_file
+    from gemmaspec.core.lock.document import Lock, LockedModel, Versions
+    from gemmaspec.run.stack.build import STACK_FILES
+    from gemmaspec.run.stack.folder import read_file
+    from gemmaspec.serve import knowngood
 
     started = stacks.find(name)
     facts = Lock(
         profile=name, engine="process", plan=f"sha256:{'a' * 64}", target=LockedModel(model="some/target"),
         versions=Versions(vllm="unknown", torch="unknown", transformers="unknown"),
     )  # fmt: skip
-    monkeypatch.setattr("gemmaspec.deploy.start.up.check_good", lambda _: None)
+    monkeypatch.setattr("gemmaspec.serve.up.check_good", lambda _: None)
     folder = stacks.stack_folder(name)
     files = {file: read_file(folder / file) for file in STACK_FILES if (folder / file).is_file()}
     key = knowngood._store(started, files, facts)
@@ -120,7 +120,7 @@ def test_a_first_start_copies_what_its_profile_names_and_nothing_half(
 ) -> None:
     shutil.rmtree(state_dir() / "tiny")
     with monkeypatch.context() as full:
-        full.setattr("gemmaspec.deploy.kept.models.shutil.copytree", disk_is_full)
+        full.setattr("gemmaspec.run.kept.models.shutil.copytree", disk_is_full)
         assert up() == 4
     assert "cannot be copied to" in (said := capsys.readouterr().err)
     assert "No space left on device" in said
@@ -295,7 +295,7 @@ def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monke
         waited.append(timeout_s)
         return machine.wait_ready(engine, server, **more)
 
-    monkeypatch.setattr("gemmaspec.deploy.start.starting.wait_ready", wait_ready)
+    monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", wait_ready)
     machine.fails["wait"] = TimedOut("not ready in 3 seconds")
     assert up(*OTHER, "--timeout", "3") == 7
     assert waited == [3.0, 1800.0]
@@ -468,7 +468,7 @@ def test_what_is_not_known_is_not_called_absent(machine: FakeMachine, capsys: py
 def test_lock_pins_what_runs_on_its_engine(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gemmaspec.lock.document import Lock, LockedModel, Versions
+    from gemmaspec.core.lock.document import Lock, LockedModel, Versions
 
     asked: list[str] = []
 
@@ -479,8 +479,8 @@ def test_lock_pins_what_runs_on_its_engine(
             versions=Versions(vllm="0.32.0", torch="2.13.0", transformers="5.19.0"),
         )  # fmt: skip
 
-    monkeypatch.setattr("gemmaspec.deploy.start.lock.resolve", resolve)
-    monkeypatch.setattr("gemmaspec.deploy.start.lock.choose_engine", machine.choose)
+    monkeypatch.setattr("gemmaspec.serve.lock.resolve", resolve)
+    monkeypatch.setattr("gemmaspec.serve.lock.choose_engine", machine.choose)
     up()
     assert run(["lock", "mine"]) == 0
     assert asked == ["process"], "docker answers, but it runs as a process"
@@ -490,7 +490,7 @@ def test_lock_pins_what_runs_on_its_engine(
 
 
 def test_a_command_says_who_holds_a_stack(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
-    from gemmaspec.deploy.kept.owner import holder, owned
+    from gemmaspec.run.kept.owner import holder, owned
 
     up()
     with owned("mine", "up", wants="something else") as owner:

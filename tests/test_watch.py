@@ -21,19 +21,19 @@ from typing import Any, ClassVar, Literal
 import platformdirs
 import pytest
 
-from gemmaspec.cli.text import verdicts as text
-from gemmaspec.deploy.kept import stacks
-from gemmaspec.deploy.kept.attention import Graphs
-from gemmaspec.deploy.kept.stacks import Started, Watching
-from gemmaspec.deploy.views import group_status, hooks, monitors, watch
-from gemmaspec.deploy.views.watch import Watched, WatchLine, look
-from gemmaspec.engine.server import Server, State
-from gemmaspec.errors import ProfileError, StartFailed, UsageError
-from gemmaspec.live.faults import Event, FaultKind, Faults, Limits, Policy, reaction
-from gemmaspec.live.sample import Sample
-from gemmaspec.profile.graphs import GraphModes
-from gemmaspec.profile.load import load_profile
-from gemmaspec.sidecar import telling
+from gemmaspec.cli.text import stack as text
+from gemmaspec.core.errors import ProfileError, StartFailed, UsageError
+from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits, Policy, reaction
+from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.profile.graphs import GraphModes
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.look import group_status, hooks, monitors, watch
+from gemmaspec.look.sidecar import telling
+from gemmaspec.look.watch import Watched, WatchLine, look
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.attention import Graphs
+from gemmaspec.run.kept.stacks import Started, Watching
 from tests.fake_engine import FakeMachine
 from tests.fake_server import FakeServer, fake_server
 
@@ -562,7 +562,7 @@ def test_a_start_that_drafts_without_graphs_is_an_event_once_and_again_after_a_r
     modes = GraphModes(target="PIECEWISE", draft="NONE", why="the backend", fix="another")
     lost: list[Graphs | None] = [Graphs(modes=modes, hurts=True, next="gemmaspec restart it")]
     looks = []
-    monkeypatch.setattr("gemmaspec.deploy.views.watch.graphs_lost", lambda _: looks.append(1) or lost[0])
+    monkeypatch.setattr("gemmaspec.look.watch.graphs_lost", lambda _: looks.append(1) or lost[0])
     begins, *more = read(one, fake, Restarts(), times=3, accepted=3000)
     assert (begins.what, begins.fault, more, len(looks)) == ("begins", "no graphs", [], 1)
     assert begins.reason.startswith(
@@ -638,11 +638,11 @@ def test_status_shows_what_watch_knows(one: Watched, fake: FakeServer) -> None:
     looking = Watching(at=now, active={"hangs": now - 180}, unknown=("a rule (no data)",), last="hangs: restarted")
     stacks.keep_watch(name, looking)
     last = stacks.last_verdicts(one.started)
-    (line,) = text.lines(last)
+    (line,) = text.verdict_lines(last)
     assert line == ("  watch     hangs since 3 min ago, looked 0 s ago; hangs: restarted; not judged: a rule (no data)")
-    assert text.document(last)["watch"]["watches"] is True
+    assert text.verdict_document(last)["watch"]["watches"] is True
     stacks.keep_watch(name, Watching(at=now - 7200))
-    assert list(text.lines(stacks.last_verdicts(one.started))) == [
+    assert list(text.verdict_lines(stacks.last_verdicts(one.started))) == [
         "  watch     no fault, ended; it looked last 2 h ago"
     ]
 

@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from gemmaspec.engine import record
+from gemmaspec.run.engine import record
 from tests.docker_support import wait_for
 from tests.real import PROFILE, STATE, gemmaspec, up
 from tests.streamed import QUESTIONS, TOKENS, URL, Streamed, stream

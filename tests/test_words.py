@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.releases.facts import newest
+from gemmaspec.core.releases.facts import newest
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,14 +51,14 @@ _NO_VERB = re.compile(
 _DESCRIBED = re.compile(r"(functools\.)?(cached_)?property$|rule\(")
 """Decorators of what is read as a value or, in lint, as a title: its docstring says what it is."""
 _QUOTES = {
-    "gemmaspec/ready/phases.py": "lines of vLLM's log",
+    "gemmaspec/run/ready/phases.py": "lines of vLLM's log",
     "tools/tiny/talk.py": "what weights that ship say",
 }
 """Files with retired words in words of others."""
 _NAMES_ITS_ERROR = {
-    "gemmaspec/launcher/launch.py": "the report of a bug",
-    "gemmaspec/launcher/attest.py": "the report of a bug in a process of the server",
-    "gemmaspec/proof/run_probes.py": "what a probe saw",
+    "gemmaspec/core/launcher/launch.py": "the report of a bug",
+    "gemmaspec/core/launcher/attest.py": "the report of a bug in a process of the server",
+    "gemmaspec/check/proof/run_probes.py": "what a probe saw",
     "tools/oracle_engine.py": "a broken oracle, for whoever repairs it",
 }
 """Files that may show the name of an exception's class, and why."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.index import wheels
+from gemmaspec.run.index import wheels
 from tests import placed
 from tests.launching import CORE, write_package
 from tests.launching import tree_of_function as tree_of

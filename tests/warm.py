@@ -15,10 +15,10 @@ from tests.real import Done
 HARNESS = """\
 import contextlib, json, os, sys, tempfile
 import jinja2, typer._adapters
-import gemmaspec.cli.up, gemmaspec.deploy.start.up, gemmaspec.deploy.start.down, gemmaspec.deploy.views.status, gemmaspec.cli.text.stack
-import gemmaspec.deploy.start.observe, gemmaspec.engine.process
+import gemmaspec.cli.up, gemmaspec.serve.up, gemmaspec.serve.down, gemmaspec.look.status, gemmaspec.cli.text.stack
+import gemmaspec.serve.observe, gemmaspec.run.engine.process
 from gemmaspec.cli.app import run
-from gemmaspec.profile.load import load_profile
+from gemmaspec.core.profile.load import load_profile
 
 load_profile("tiny-cpu")  # builds the checks of a profile, which each child would build again
 

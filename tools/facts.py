@@ -1,4 +1,4 @@
-"""Add new releases of vLLM to gemmaspec/releases/data, and print what changed (`make facts`).
+"""Add new releases of vLLM to gemmaspec/core/releases/data, and print what changed (`make facts`).
 
     .venv/bin/python tools/facts.py [--all] [RELEASE …]
 
@@ -22,18 +22,17 @@ from extraction.rows import changes, facts_in
 from extraction.rows import write as files_of
 from packaging.version import Version
 
-from gemmaspec import launcher
-from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import write_whole
-from gemmaspec.index import wheels
-from gemmaspec.index.cache_folder import keep, kept
-from gemmaspec.releases import facts
-from gemmaspec.releases.flags import Fact
-from gemmaspec.trees import tree as listing_of
-from gemmaspec.trees.reader import ReleaseReader
-from gemmaspec.trees.tree import PROJECT, Listing
+from gemmaspec.core import launcher
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.files import keep, kept, write_whole
+from gemmaspec.core.releases import facts
+from gemmaspec.core.releases.flags import Fact
+from gemmaspec.run.index import wheels
+from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees.reader import ReleaseReader
+from gemmaspec.run.trees.tree import PROJECT, Listing
 
-DATA = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data"
+DATA = Path(__file__).parent.parent / "gemmaspec" / "core" / "releases" / "data"
 FIRST = Version("0.19.0")  # the first release with Gemma 4
 BY_HAND = ("runner", "attention")
 
@@ -111,11 +110,11 @@ def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> N
         for change in found:
             print(f"  {change}")
         if any(change.kind in BY_HAND for change in found):
-            print("  check gemmaspec/releases/drafting.py, whose rules are written by hand")
+            print("  check gemmaspec/core/releases/drafting.py, whose rules are written by hand")
     if not wanted:
         print(f"no new release: the table goes up to vllm {order[-1]}")
         return
-    print("update by hand: gemmaspec/releases/drafting.py, docs/reference/releases.md")
+    print("update by hand: gemmaspec/core/releases/drafting.py, docs/reference/releases.md")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gemmaspec.deploy.kept.measurements import store
-from gemmaspec.rows import Row
+from gemmaspec.core.rows import Row
+from gemmaspec.run.kept.measurements import store
 
 RELEASE: Final = "0.32.0"
 CONTEXTS: Final = (256, 8192)

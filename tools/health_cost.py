@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-PROBE = Path(__file__).parent.parent / "gemmaspec" / "launcher" / "probe.py"
+PROBE = Path(__file__).parent.parent / "gemmaspec" / "core" / "launcher" / "probe.py"
 SHIPPED_S = 30.0
 """How often compose.yaml has the health check run."""
 

@@ -22,7 +22,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 def main() -> int:
     """Install, and return the exit code of the step that failed."""
-    translate = runpy.run_path(str(ROOT / "gemmaspec" / "runtime" / "pip_settings.py"))["translate"]
+    translate = runpy.run_path(str(ROOT / "gemmaspec" / "run" / "runtime" / "pip_settings.py"))["translate"]
     install = [
         sys.executable,
         "-m",

@@ -1,10 +1,10 @@
 """Query vLLM releases themselves: flags, defaults by machine, and whether they accept a command line (`make oracle`).
 
     .venv/bin/python tools/oracle.py tables [--cpu] [RELEASE …]   flags, keys and variables against the tables, and
-                                                                  defaults into gemmaspec/releases/data/defaults.json
+                                                                  defaults into core/releases/data/defaults.json
     .venv/bin/python tools/oracle.py lint [--profiles N] [--seed N] RELEASE …   lint against the engine's verdict
     .venv/bin/python tools/oracle.py backends [RELEASE …]         the attention backend of each layer, built on the meta
-                                                                  device, into gemmaspec/releases/data/backends.json
+                                                                  device, into core/releases/data/backends.json
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
 A release's sdist is fetched once, and its parser and create_engine_config() are imported on the CPU by
@@ -30,19 +30,18 @@ from typing import Any, Final
 from packaging.version import Version
 from published import configs
 
-from gemmaspec.checkpoint.published.shipped import checkpoint_of, shipped_for
-from gemmaspec.data import MODELS
-from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.errors import GemmaspecError
-from gemmaspec.files import write_whole
-from gemmaspec.index import wheels as index
-from gemmaspec.index.cache_folder import cache_dir
-from gemmaspec.profile.load import load_profile
-from gemmaspec.releases.facts import Facts, facts_for, releases
-from gemmaspec.runtime import ensure_runtime
+from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
+from gemmaspec.core.data import MODELS
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.files import cache_dir, write_whole
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.releases.facts import Facts, facts_for, releases
+from gemmaspec.run.index import wheels as index
+from gemmaspec.run.runtime import ensure_runtime
+from gemmaspec.serve.prepare import runtime_spec
 
 ENGINE: Final = Path(__file__).parent / "oracle_engine.py"
-DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data" / "defaults.json"
+DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "core" / "releases" / "data" / "defaults.json"
 GPUS: Final = ("gb10", "h100", "h200", "b200", "a100")
 EXTRAS: Final = (
     *("orjson", "gguf", "partial-json-parser", "anthropic", "mistral_common", "compressed-tensors", "depyf"),
@@ -220,7 +219,7 @@ def _interpreter() -> Path:
 
 
 def _transformers(release: str) -> Path | None:
-    from gemmaspec import launcher
+    from gemmaspec.core import launcher
 
     wanted = next(version for versions, version in TRANSFORMERS if launcher.range_contains(versions, release))
     return _installed(f"transformers-{wanted}", [f"transformers=={wanted}", "huggingface_hub<2"]) if wanted else None

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import oracle
 
-from gemmaspec.files import write_whole
-from gemmaspec.launcher import range_contains
-from gemmaspec.releases import drafting
-from gemmaspec.releases.facts import releases
+from gemmaspec.core.files import write_whole
+from gemmaspec.core.launcher import range_contains
+from gemmaspec.core.releases import drafting
+from gemmaspec.core.releases.facts import releases
 
-_DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "releases" / "data"
+_DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "core" / "releases" / "data"
 MACHINES: Final = {"8.0": "a100", "8.9": "l40s", "9.0": "h200", "10.0": "b200", "12.0": "rtx-5090", "12.1": "gb10"}
 """Compute capability → a machine that has it."""
 _PLAIN: Final = ("--limit-mm-per-prompt", '{"image": 0, "video": 0, "audio": 0}')

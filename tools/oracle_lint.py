@@ -19,16 +19,16 @@ from typing import Final, Literal
 
 from oracle import QUANTIZED, Oracle, model_folders
 
-from gemmaspec.checkpoint.parts import Checkpoint
-from gemmaspec.errors import ProfileError
-from gemmaspec.files import write_whole
-from gemmaspec.lint.check import check
-from gemmaspec.lint.rule import Subject
-from gemmaspec.models.open import open_checkpoint
-from gemmaspec.profile.load import Loaded, load_profile
-from gemmaspec.releases.facts import Facts, facts_for
-from gemmaspec.stack.paths import Paths
-from gemmaspec.stack.serve import serve_command, speculative_config
+from gemmaspec.check.lint.check import check
+from gemmaspec.check.lint.rule import Subject
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.files import write_whole
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.releases.facts import Facts, facts_for
+from gemmaspec.run.models.open import open_checkpoint
+from gemmaspec.run.stack.paths import Paths
+from gemmaspec.run.stack.serve import serve_command, speculative_config
 
 MACHINES: Final = {
     "dgx-spark": "gb10",

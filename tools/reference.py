@@ -32,21 +32,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 import accuracy
 import headline
 
-from gemmaspec import data, errors
+from gemmaspec.check.here.offer import FIRST
 from gemmaspec.cli.app import app
 from gemmaspec.cli.help import PATCH_SECTIONS
-from gemmaspec.deploy.checks.offer import FIRST
-from gemmaspec.patching.bugs import bugs
-from gemmaspec.patching.hashes import KNOWN_FILE
-from gemmaspec.patching.patch import Patch, Shelf, Upstream
-from gemmaspec.profile.find import profile_names
-from gemmaspec.profile.limits import profile_schema
-from gemmaspec.profile.load import load_profile
-from gemmaspec.profile.model import Measured, Profile
-from gemmaspec.ready.known_failures import KILLED, KnownFailure, known_failures
-from gemmaspec.releases.facts import releases
-from gemmaspec.smoke.catalogue import CHECKS
-from gemmaspec.smoke.known_issues import KNOWN
+from gemmaspec.core import data, errors
+from gemmaspec.core.patching.bugs import bugs
+from gemmaspec.core.patching.hashes import KNOWN_FILE
+from gemmaspec.core.patching.patch import Patch, Shelf, Upstream
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.limits import profile_schema
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.model import Measured, Profile
+from gemmaspec.core.releases.facts import releases
+from gemmaspec.measure.smoke.catalogue import CHECKS
+from gemmaspec.measure.smoke.known_issues import KNOWN
+from gemmaspec.run.ready.known_failures import KILLED, KnownFailure, known_failures
 
 ROOT: Final = Path(__file__).parent.parent
 _PART: Final = re.compile(r"(<!-- ([a-z-]+): made from the code -->\n).*?(<!-- end -->)", re.DOTALL)

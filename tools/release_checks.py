@@ -47,7 +47,7 @@ class Found:
 
 def before(release: str) -> str:
     """Return the release of the table before one."""
-    from gemmaspec.releases.facts import releases
+    from gemmaspec.core.releases.facts import releases
 
     older = [one for one in releases() if Version(one) < Version(release)]
     return older[-1] if older else release
@@ -55,14 +55,15 @@ def before(release: str) -> str:
 
 def transformers(release: str) -> Found:
     """Return whether the table of transformers has a row for the release, within what its METADATA asks for."""
-    from gemmaspec.releases.drafting import transformers_for
-    from gemmaspec.releases.facts import facts_for
+    from gemmaspec.core.releases.drafting import transformers_for
+    from gemmaspec.core.releases.facts import facts_for
 
     facts, ours = facts_for(release), transformers_for(release)
     asked = facts.transformers_declared if facts else ""
     if ours is None:
         return Found(
-            word=f"no row for it; its METADATA asks for {asked}: add one to gemmaspec/releases/drafting.py", look=True
+            word=f"no row for it; its METADATA asks for {asked}: add one to gemmaspec/core/releases/drafting.py",
+            look=True,
         )
     outside = [one for one in _bounds(ours) if not SpecifierSet(asked).contains(one, prereleases=True)]
     word = f"{ours}; its METADATA asks for {asked}"
@@ -83,8 +84,8 @@ def failures(release: str) -> Found:
     """Return which texts of known failures and phases the release before prints, and this one does not."""
     import oracle
 
-    from gemmaspec.ready.known_failures import known_failures
-    from gemmaspec.ready.phases import MARKS
+    from gemmaspec.run.ready.known_failures import known_failures
+    from gemmaspec.run.ready.phases import MARKS
 
     patterns = [(one.code, one.pattern.pattern) for one in known_failures()]
     patterns += [(f"phase {one.phase.value}", one.pattern.pattern) for one in MARKS]
@@ -131,7 +132,7 @@ def template(release: str) -> Found:
     """Return whether the chat template in the sdist is the one of the release before."""
     from facts import sdist_member
 
-    from gemmaspec.stack.serve import template_for
+    from gemmaspec.run.stack.serve import template_for
 
     old, new = (sdist_member(one, TEMPLATE) for one in (before(release), release))
     ours = template_for(release).name
@@ -146,7 +147,7 @@ def template(release: str) -> Found:
 
 def fit(release: str) -> Found:
     """Return what `fit` plans for each shipped profile, against the release before; shapes that ship, no network."""
-    from gemmaspec.carry.shipped import shipped
+    from gemmaspec.check.carry.shipped import shipped
 
     found = {loaded.profile.name: _fitted(str(loaded.file), release) for loaded in shipped()}
     changed = [f"{name}: {line}" for name, lines in found.items() for line in lines]
@@ -156,12 +157,12 @@ def fit(release: str) -> Found:
 
 
 def _fitted(profile: str, release: str) -> list[str]:
-    from gemmaspec.deploy.checks.fit import FitRequest
-    from gemmaspec.deploy.checks.fit import fit as use_case
-    from gemmaspec.errors import GemmaspecError
-    from gemmaspec.fit.document import document
-    from gemmaspec.profile.load import load_profile
-    from gemmaspec.profile.machines import MACHINES
+    from gemmaspec.check.fit.document import document
+    from gemmaspec.check.here.fit import FitRequest
+    from gemmaspec.check.here.fit import fit as use_case
+    from gemmaspec.core.errors import GemmaspecError
+    from gemmaspec.core.profile.load import load_profile
+    from gemmaspec.core.profile.machines import MACHINES
 
     of_any = MACHINES[load_profile(profile).profile.machine]
     machine = "h100" if of_any.gpus and of_any.memory_gb is None else None
@@ -193,9 +194,9 @@ def forget(release: str) -> Found:
     import facts as tool
     import oracle
 
-    from gemmaspec import data
-    from gemmaspec.files import write_whole
-    from gemmaspec.releases import facts
+    from gemmaspec.core import data
+    from gemmaspec.core.files import write_whole
+    from gemmaspec.core.releases import facts
 
     there = {one: facts.rows_of(one) for one in facts.releases() if one != release}
     tool.write(there)
@@ -219,7 +220,7 @@ CHECKS: Final[Mapping[str, Callable[[str], Found]]] = {
 
 def main(words: Sequence[str]) -> int:
     """Do one check; returns the exit code."""
-    from gemmaspec.errors import GemmaspecError
+    from gemmaspec.core.errors import GemmaspecError
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     name, release = words

@@ -26,7 +26,14 @@ from typing import Any, Final, Literal
 
 ROOT: Final = Path(__file__).parent.parent
 OUT: Final = ROOT / ".tools" / "release-day"
-WATCHED: Final = ("gemmaspec/releases/data", "patches", "docs", "README.md", "tests/golden", "profiles/schema.json")
+WATCHED: Final = (
+    "gemmaspec/core/releases/data",
+    "patches",
+    "docs",
+    "README.md",
+    "tests/golden",
+    "profiles/schema.json",
+)
 """What steps may write."""
 
 Outcome = Literal["done", "look", "failed", "missing", "not run"]

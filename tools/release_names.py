@@ -10,13 +10,13 @@ from extraction.reading import extract_from
 from extraction.rows import Change, changes, facts_in
 from packaging.version import InvalidVersion, Version
 
-from gemmaspec.finding import Finding
-from gemmaspec.lint.check import check
-from gemmaspec.patching.patch import Patch
-from gemmaspec.profile.load import Loaded
-from gemmaspec.releases.facts import Facts, facts_from, nearest, newest, releases, rows_of
-from gemmaspec.releases.flags import Fact
-from gemmaspec.trees.reader import Reader
+from gemmaspec.check.lint.check import check
+from gemmaspec.core.finding import Finding
+from gemmaspec.core.patching.patch import Patch
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.releases.facts import Facts, facts_from, nearest, newest, releases, rows_of
+from gemmaspec.core.releases.flags import Fact
+from gemmaspec.run.trees.reader import Reader
 
 NAMES: Final = ("flags", "environment", "speculative", "reasoning_parsers", "tool_call_parsers", "quantizations")
 

@@ -16,23 +16,23 @@ from typing import Any, Literal
 
 from release_names import Names, compare
 
-from gemmaspec import launcher
-from gemmaspec.carry.merging import find_base, merges
-from gemmaspec.carry.newvariant import diffs_of
-from gemmaspec.carry.patchset import PatchOnTree, PatchSet, load_set
-from gemmaspec.carry.shipped import shipped
-from gemmaspec.carry.verify import decide_tree
+from gemmaspec.check.carry.merging import find_base, merges
+from gemmaspec.check.carry.newvariant import diffs_of
+from gemmaspec.check.carry.patchset import PatchOnTree, PatchSet, load_set
+from gemmaspec.check.carry.shipped import shipped
+from gemmaspec.check.carry.verify import decide_tree
 from gemmaspec.cli import output
-from gemmaspec.engine.lines import clean
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
-from gemmaspec.finding import Finding
-from gemmaspec.patching.patch import Patch
-from gemmaspec.profile.load import Loaded
-from gemmaspec.stack.build import profile_plan
-from gemmaspec.trees import tree as listing_of
-from gemmaspec.trees.reader import FolderReader, Reader, ReleaseReader
-from gemmaspec.trees.tree import Listing, Releases, Tree, TreeSource, Unreadable, open_folder
-from gemmaspec.trees.verdicts import Judge
+from gemmaspec.core import launcher
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
+from gemmaspec.core.finding import Finding
+from gemmaspec.core.patching.patch import Patch
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.run.engine.lines import clean
+from gemmaspec.run.stack.build import profile_plan
+from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees.reader import FolderReader, Reader, ReleaseReader
+from gemmaspec.run.trees.tree import Listing, Releases, Tree, TreeSource, Unreadable, open_folder
+from gemmaspec.run.trees.verdicts import Judge
 
 Carried = Literal["clean", "by hand", "unknown"]
 """The expected result of a three-way merge for a patch that does not fit."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import sys
 
-from gemmaspec.deploy.kept.models import models_of, place
-from gemmaspec.deploy.start.prepare import runtime_spec
-from gemmaspec.errors import GemmaspecError
-from gemmaspec.profile.load import load_profile
-from gemmaspec.runtime import ensure_runtime
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.kept.models import models_of, place
+from gemmaspec.run.runtime import ensure_runtime
+from gemmaspec.serve.prepare import runtime_spec
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Make a file of measurements/ from results of `gemmaspec bench`: store_results.py RESULT... > measurements/NAME.json
 
-A row keeps what gemmaspec.rows reads; what all rows share is written once. `steady: false` marks a row around which the
+A row keeps what gemmaspec.core.rows reads; what all rows share is written once. `steady: false` marks a row around which the
 machine moved, as it always does for a server without full CUDA graphs: leave out a result that a neighbour disturbed.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.bench.result import read_result
-from gemmaspec.rows import Row, parse_rows
+from gemmaspec.core.rows import Row, parse_rows
+from gemmaspec.measure.bench.result import read_result
 
 _FIGURES: Final = ("tokens_per_second", "step_ms", "ttft_ms", "answer_tokens")
 _HEAD: Final = ("machine", "target")

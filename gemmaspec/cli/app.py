@@ -18,7 +18,7 @@ import typer.main
 from gemmaspec import __version__
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, Interrupted
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, Interrupted
 
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "restart": "up",
@@ -121,7 +121,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _forbidden(error: PermissionError) -> EnvironmentMissing:
     """Return the error for a file or folder of another user."""
-    from gemmaspec.files import other_owner, unwritable
+    from gemmaspec.core.files import other_owner, unwritable
 
     where = error.filename or "a file"
     if isinstance(where, str) and error.filename and other_owner(Path(where)):

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from gemmaspec.bench.compare import places
 from gemmaspec.cli import options, output
-from gemmaspec.errors import StartFailed, UsageError
+from gemmaspec.core.errors import StartFailed, UsageError
+from gemmaspec.measure.bench.compare import places
 
 
 def bench(
@@ -81,9 +81,9 @@ def bench(
     Ctrl-C keeps what was measured; --resume continues. Exit code 6 if a server does not start; the others are measured.
     """
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.speed.bench import BenchRequest
-    from gemmaspec.deploy.speed.bench import bench as use_case
-    from gemmaspec.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+    from gemmaspec.core.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+    from gemmaspec.measure.servers.bench import BenchRequest
+    from gemmaspec.measure.servers.bench import bench as use_case
 
     if running and url:
         raise UsageError("--running and --url cannot be used together")
@@ -185,10 +185,10 @@ def compare(
     Exit code 1 if a cell of B is slower than in A by more than noise, or if B's run ended before it had measured all of
     A's cells.
     """
-    from gemmaspec.bench.compare import compare as compared
-    from gemmaspec.bench.compare import comparison_json
-    from gemmaspec.bench.result import read_result
     from gemmaspec.cli.text import smoke as text
+    from gemmaspec.measure.bench.compare import compare as compared
+    from gemmaspec.measure.bench.compare import comparison_json
+    from gemmaspec.measure.bench.result import read_result
 
     comparison = compared(read_result(a), read_result(b), tolerance=_share(tolerance))
     if json:

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 
 def complete_client(incomplete: str) -> list[str]:
     """Return the clients that begin with what was typed."""
-    from gemmaspec.deploy.views.connect import CLIENTS
-    from gemmaspec.deploy.views.monitors import MONITORS
+    from gemmaspec.look.connect import CLIENTS
+    from gemmaspec.look.monitors import MONITORS
 
     return [name for name in (*CLIENTS, *MONITORS) if name.startswith(incomplete)]
 
@@ -43,8 +43,8 @@ def connect(
 
     The settings go to standard output, so that they can be written to a file. A key is named, never printed.
     """
-    from gemmaspec.deploy.views import connect as use_case
-    from gemmaspec.deploy.views.monitors import MONITORS
+    from gemmaspec.look import connect as use_case
+    from gemmaspec.look.monitors import MONITORS
 
     if client is None:
         titles = {key: known.title for key, known in use_case.CLIENTS.items()}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.views.doctor import Examined
-    from gemmaspec.doctor.result import CheckResult
+    from gemmaspec.check.doctor.result import CheckResult
+    from gemmaspec.serve.doctor import Examined
 
 _COLOURS: Final = {"ok": 32, "warning": 33, "failed": 31, "skipped": 2}
 
@@ -55,8 +55,8 @@ def doctor(
             )
         _hosts(profile, set_ or (), as_json=json)
         return
-    from gemmaspec.deploy.views.doctor import doctor as use_case
-    from gemmaspec.deploy.views.pods import settings
+    from gemmaspec.look.pods import settings
+    from gemmaspec.serve.doctor import doctor as use_case
 
     report = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
     if json:
@@ -69,7 +69,7 @@ def doctor(
 
 
 def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> None:
-    from gemmaspec.deploy.views.doctor_hosts import doctor_hosts
+    from gemmaspec.serve.doctor_hosts import doctor_hosts
 
     seen = doctor_hosts(profile, overrides=overrides)
     if as_json:
@@ -91,7 +91,7 @@ def _show(examined: Examined) -> None:
 
 def _settings() -> None:
     from gemmaspec.cli.text import table
-    from gemmaspec.deploy.views.pods import settings
+    from gemmaspec.look.pods import settings
 
     rest = (table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
     known = list(settings())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 
 
 def down(
@@ -36,7 +36,7 @@ def down(
 
 def _all(*, json: bool) -> None:
     """Stop every stack. One that cannot be stopped is reported and does not keep the others running."""
-    from gemmaspec.deploy.kept import groups, stacks
+    from gemmaspec.run.kept import groups, stacks
 
     rows: list[dict[str, object]] = []
     code = 0
@@ -61,8 +61,8 @@ def _all(*, json: bool) -> None:
 
 
 def _down(name: str) -> bool:
-    from gemmaspec.deploy.kept.groups import is_group
-    from gemmaspec.deploy.start import down, replicas
+    from gemmaspec.run.kept.groups import is_group
+    from gemmaspec.serve import down, replicas
 
     try:
         return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
@@ -73,8 +73,8 @@ def _down(name: str) -> bool:
 
 
 def _by_force(name: str) -> bool:
-    from gemmaspec.deploy.kept import stacks
-    from gemmaspec.deploy.start.down import down_by_force
+    from gemmaspec.run.kept import stacks
+    from gemmaspec.serve.down import down_by_force
 
     ended = [down_by_force(server, output.progress) for server in (*_replicas(stacks.replicas_of, name), name)]
     return any(ended)

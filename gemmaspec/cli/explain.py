@@ -21,7 +21,7 @@ def explain(
     json: options.Json = False,
 ) -> None:
     """Explain a code or a word that gemmaspec prints; without one, list what can be asked."""
-    from gemmaspec.deploy.views import explain as use_case
+    from gemmaspec.look import explain as use_case
 
     if not words:
         listed = use_case.names()

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 
 def gigabytes(text: str) -> float:
@@ -58,10 +58,10 @@ def fit(
 
     Needs no GPU and reads no weights. Exit code 1 if it does not fit, 4 if a model cannot be read.
     """
+    from gemmaspec.check.fit.document import document
+    from gemmaspec.check.here.fit import FitRequest
+    from gemmaspec.check.here.fit import fit as use_case
     from gemmaspec.cli.text import fit
-    from gemmaspec.deploy.checks.fit import FitRequest
-    from gemmaspec.deploy.checks.fit import fit as use_case
-    from gemmaspec.fit.document import document
 
     request = FitRequest(
         profile=profile,
@@ -108,8 +108,8 @@ def inspect(
     Reads only configuration files and the headers of the weights, by range requests if the checkpoint is remote. Exit
     code 3 if a checkpoint cannot be loaded, or if the draft does not work with the target.
     """
+    from gemmaspec.check.here import fit as use_case
     from gemmaspec.cli.text import inspect as text
-    from gemmaspec.deploy.checks import fit as use_case
 
     request = use_case.InspectRequest(
         target=target, draft=draft, revision=revision, draft_revision=draft_revision, offline=offline
@@ -154,9 +154,9 @@ def predict(
     Uses, in this order: measured cells (--measured FILE), those of bench --save-measured, shipped measurements of a
     similar machine, or the bytes that a step reads. The output says which. Starts nothing.
     """
+    from gemmaspec.check.here.predict import PredictRequest, predict_profile
     from gemmaspec.cli.text import predict as text
-    from gemmaspec.deploy.checks.predict import PredictRequest, predict_profile
-    from gemmaspec.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+    from gemmaspec.core.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
 
     predicted = predict_profile(
         PredictRequest(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemmaspec.deploy.views.gc import Garbage
+    from gemmaspec.serve.gc import Garbage
 
 
 def gc(
@@ -29,7 +29,7 @@ def gc(
     Unused runtimes, and what is older than a week: known good stacks except the latest of each profile, logs of earlier
     starts, fetched prompts. With --volumes also on the machines of fleet.yaml. Nothing that runs is touched.
     """
-    from gemmaspec.deploy.views import gc as use_case
+    from gemmaspec.serve import gc as use_case
 
     pieces = list(use_case.garbage(volumes=volumes, note=output.progress))
     if not json:

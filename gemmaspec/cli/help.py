@@ -10,7 +10,7 @@ from typing import Any, Final
 import typer
 import typer.core
 
-from gemmaspec.profile.meant import COMMANDS, WITHIN, nearest, option_meant
+from gemmaspec.core.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
@@ -140,7 +140,7 @@ class HelpedCommand(typer.core.TyperCommand):
 
     def _meant(self, option: str, given: list[str], command: str) -> str:
         """Return what an unknown option may mean, as the end of a sentence."""
-        from gemmaspec.profile.model import Profile, Serve
+        from gemmaspec.core.profile.model import Profile, Serve
 
         after = given[given.index(option) + 1 :][:1] if option in given else []
         value = after[0] if after and not after[0].startswith("-") else None

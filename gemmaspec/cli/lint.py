@@ -11,7 +11,7 @@ from gemmaspec.cli import options, output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemmaspec.deploy.checks.lint import Linted
+    from gemmaspec.check.here.lint import Linted
 
 Profiles = Annotated[
     list[str] | None,
@@ -45,7 +45,7 @@ def lint(
 
     Exit code 2 if there are errors.
     """
-    from gemmaspec.deploy.checks import lint
+    from gemmaspec.check.here import lint
 
     request = lint.LintRequest(
         names=profiles or (), every=every, release=release, overrides=set_ or (), no_spec=no_spec, models=models
@@ -66,13 +66,13 @@ def schema() -> None:
     """
     import json
 
-    from gemmaspec.profile.limits import profile_schema
+    from gemmaspec.core.profile.limits import profile_schema
 
     output.data(json.dumps(profile_schema(), indent=2, ensure_ascii=False))
 
 
 def _tell(linted: Sequence[Linted]) -> None:
-    from gemmaspec.lint.rule import as_text
+    from gemmaspec.check.lint.rule import as_text
 
     for report in linted:
         if report.invalid or report.findings or report.shapes:
@@ -106,7 +106,7 @@ def _coloured(text: str, severity: str) -> str:
 
 
 def _as_json(profile: Linted) -> dict[str, Any]:
-    from gemmaspec.lint.rule import documentation
+    from gemmaspec.check.lint.rule import documentation
 
     findings = [{**finding.document(), "documentation": documentation(finding)} for finding in profile.findings]
     facts = {"name": profile.name, "vllm": profile.vllm, "assumed": profile.assumed, "invalid": profile.invalid}

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmaspec.engine.server import EngineName
+    from gemmaspec.run.engine.server import EngineName
 
 
 def engine_name(text: str | None) -> EngineName | None:
     """Return the engine that --engine names. Raises UsageError for another word."""
-    from gemmaspec.profile.find import ENGINES
+    from gemmaspec.core.profile.find import ENGINES
 
     if text is None:
         return None
@@ -62,8 +62,8 @@ def complete_hosts(incomplete: str) -> list[str]:
     """Return the hosts of fleet.yaml that can come next in a list of names."""
     import contextlib
 
-    from gemmaspec.deploy.kept.fleet import load_fleet
-    from gemmaspec.errors import GemmaspecError
+    from gemmaspec.core.errors import GemmaspecError
+    from gemmaspec.run.kept.fleet import load_fleet
 
     before, comma, begun = incomplete.rpartition(",")
     with contextlib.suppress(GemmaspecError):
@@ -74,28 +74,28 @@ def complete_hosts(incomplete: str) -> list[str]:
 
 def complete_machine(incomplete: str) -> list[str]:
     """Return the names of machines, and `here`."""
-    from gemmaspec.profile.machines import MACHINES
+    from gemmaspec.core.profile.machines import MACHINES
 
     return [name for name in (*MACHINES, "here") if name.startswith(incomplete)]
 
 
 def complete_release(incomplete: str) -> list[str]:
     """Return the releases of vLLM that are known."""
-    from gemmaspec.releases.facts import releases
+    from gemmaspec.core.releases.facts import releases
 
     return [release for release in releases() if release.startswith(incomplete)]
 
 
 def complete_profile(incomplete: str) -> list[str]:
     """Return the names of profiles that begin with what was typed."""
-    from gemmaspec.profile.find import profile_folders, profile_names
+    from gemmaspec.core.profile.find import profile_folders, profile_names
 
     return [name for name in profile_names(profile_folders()) if name.startswith(incomplete)]
 
 
 def complete_key(incomplete: str) -> list[str]:
     """Return keys of a profile, one level at a time: sections first, then what is in one of them."""
-    from gemmaspec.profile.invalid import keys_at
+    from gemmaspec.core.profile.invalid import keys_at
 
     if "=" in incomplete:
         return []
@@ -108,7 +108,7 @@ def complete_key(incomplete: str) -> list[str]:
 
 def complete_stack(incomplete: str) -> list[str]:
     """Return the names of stacks that were started on this machine."""
-    from gemmaspec.files import state_dir
+    from gemmaspec.core.files import state_dir
 
     folder = state_dir() / "stacks"
     names = sorted(record.parent.name for record in folder.glob("*/record.json"))
@@ -117,7 +117,7 @@ def complete_stack(incomplete: str) -> list[str]:
 
 def complete_good(incomplete: str) -> list[str]:
     """Return the ids of known good stacks, newest first."""
-    from gemmaspec.files import state_dir
+    from gemmaspec.core.files import state_dir
 
     ids = (folder.name for folder in (state_dir() / "known-good").glob("*/[0-9]*"))
     return sorted((id_ for id_ in ids if id_.startswith(incomplete)), reverse=True)
@@ -125,7 +125,7 @@ def complete_good(incomplete: str) -> list[str]:
 
 def complete_patch(incomplete: str) -> list[str]:
     """Return the ids of patches that begin with what was typed."""
-    from gemmaspec import data
+    from gemmaspec.core import data
 
     names = {file.parent.name for folder in data.patch_folders() for file in folder.glob("*/patch.yaml")}
     return sorted(name for name in names if name.startswith(incomplete))

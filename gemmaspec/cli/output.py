@@ -16,8 +16,8 @@ from collections.abc import Mapping, Set
 from pathlib import PurePath
 from typing import Any, Final, TextIO
 
-from gemmaspec.errors import GemmaspecError
-from gemmaspec.redact import redact
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.redact import redact
 
 _INK: Final = chr(0xF0000 + secrets.randbelow(0xFFFE))
 """Marks a colour until it is printed: a character that no text from elsewhere can know."""

@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
 
 def list_(folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """List the patches with their releases and the shipped profiles that need them."""
-    from gemmaspec.carry.patchset import load_set
+    from gemmaspec.check.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
 
     patches = load_set((), folders or ())
@@ -43,7 +43,7 @@ def list_(folders: options.PatchFolders = None, json: options.Json = False) -> N
 
 def show(patch: PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """Print a patch: its metadata and its diffs."""
-    from gemmaspec.carry.patchset import load_set
+    from gemmaspec.check.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
 
     text.show(load_set((patch,), folders or ()), patch, as_json=json)
@@ -51,7 +51,7 @@ def show(patch: PatchId, folders: options.PatchFolders = None, json: options.Jso
 
 def explain(patch: PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """Explain a patch: the bug, the error without it, where it is, what upstream says, who needs it."""
-    from gemmaspec.carry.patchset import load_set
+    from gemmaspec.check.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
 
     text.explain(load_set((patch,), folders or ()), patch, as_json=json)
@@ -97,7 +97,7 @@ def verify(
     machine. Exit code 5 if a required patch does not apply, 4 if a tree cannot be read; with --strict, 3 if one applies
     to a function that no known release has.
     """
-    from gemmaspec.carry import verify as use_case
+    from gemmaspec.check.carry import verify as use_case
     from gemmaspec.cli.text import patch as text
 
     request = use_case.VerifyRequest(
@@ -134,7 +134,7 @@ def apply(
     json: options.Json = False,
 ) -> None:
     """Build the overlay that a start would build, without starting. Applies all patches, or none with exit code 5."""
-    from gemmaspec.carry import apply as use_case
+    from gemmaspec.check.carry import apply as use_case
     from gemmaspec.cli.text import patch as text
 
     built = use_case.apply(tree, out, patches=patches or (), folders=folders or (), profile=profile)
@@ -152,8 +152,8 @@ def known(
     ] = False,
 ) -> None:
     """Write each patch's known.json: the sha256 of its files in every release, before and after."""
-    from gemmaspec import data
-    from gemmaspec.carry import merging as use_case
+    from gemmaspec.check.carry import merging as use_case
+    from gemmaspec.core import data
 
     stale = use_case.write_known(folder or data.PATCHES, patches or (), check=check)
     for file in stale:

@@ -11,7 +11,7 @@ import typer
 from gemmaspec.cli import options, output
 
 if TYPE_CHECKING:
-    from gemmaspec.carry.rebase import Rebased
+    from gemmaspec.check.carry.rebase import Rebased
 
 NewId = Annotated[
     str,
@@ -57,7 +57,7 @@ def rebase(
 
     A patch that fits is left unchanged. Exit code 5 if the merge has conflicts; they are listed.
     """
-    from gemmaspec.carry import rebase as use_case
+    from gemmaspec.check.carry import rebase as use_case
 
     folders = (folder,) if folder else ()
     request = use_case.RebaseRequest(patch=patch, to=to, tree=tree, floor=floor, folders=folders, successor=successor)
@@ -70,8 +70,8 @@ def continue_(
     json: options.Json = False,
 ) -> None:
     """Continue a rebase after its conflicts are resolved, or after it was interrupted."""
-    from gemmaspec.carry import rebase as use_case
-    from gemmaspec.carry import rebase_state
+    from gemmaspec.check.carry import rebase as use_case
+    from gemmaspec.check.carry import rebase_state
 
     if not abort:
         _rebased(use_case.resume(patch, output.progress), as_json=json)
@@ -95,7 +95,7 @@ def new(
 
     Run again, it adds files. For an existing patch, the edit becomes one more variant.
     """
-    from gemmaspec.carry import workspace
+    from gemmaspec.check.carry import workspace
 
     places = workspace.open_workspace(patch, file or (), release=release, tree=tree)
     if json:
@@ -111,7 +111,7 @@ def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> N
 
     The patch is unreviewed until you write its texts and set `reviewed: true`.
     """
-    from gemmaspec.carry import workspace
+    from gemmaspec.check.carry import workspace
 
     done = workspace.commit(patch, folder=folder, say=output.progress)
     text = done.patch.text
@@ -152,7 +152,7 @@ def import_(
     With --release it is tried on that release, and reduced to a minimal diff with the same effect. A profile can list
     an unreviewed patch only as optional.
     """
-    from gemmaspec.carry import importing
+    from gemmaspec.check.carry import importing
 
     done = importing.import_diff(
         importing.ImportRequest(source=source, id=id_, release=release, tree=tree, folder=folder, date=date)
@@ -212,8 +212,8 @@ def export(
 
     Exit code 5 if the patch does not apply there.
     """
-    from gemmaspec.carry import workspace
-    from gemmaspec.files import unwritable
+    from gemmaspec.check.carry import workspace
+    from gemmaspec.core.files import unwritable
 
     made = workspace.export(patch, release=release, tree=tree, folders=(folder,) if folder else ())
     if made.state == "drifted":

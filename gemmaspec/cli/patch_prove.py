@@ -11,8 +11,8 @@ import typer
 from gemmaspec.cli import options, output
 
 if TYPE_CHECKING:
-    from gemmaspec.patching.patch import Patch
-    from gemmaspec.proof.prove import Proof
+    from gemmaspec.check.proof.prove import Proof
+    from gemmaspec.core.patching.patch import Patch
 
 
 def add_to(group: typer.Typer) -> None:
@@ -49,10 +49,10 @@ def prove(
     """
     from itertools import chain
 
-    from gemmaspec.carry.patchset import load_set
-    from gemmaspec.proof.behaviour import prove_folder
-    from gemmaspec.proof.environment import prove_python, triton_folder
-    from gemmaspec.proof.prove import Probes, need_probes, prove
+    from gemmaspec.check.carry.patchset import load_set
+    from gemmaspec.check.proof.behaviour import prove_folder
+    from gemmaspec.check.proof.environment import prove_python, triton_folder
+    from gemmaspec.check.proof.prove import Probes, need_probes, prove
 
     chosen = load_set(patches or (), folders or ())
     for error in chosen.refused.values():
@@ -76,9 +76,9 @@ def prove(
 
 def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) -> list[str]:
     """Return the releases named; by default those that the patches claim, all of them or the ends of each range."""
-    from gemmaspec import launcher
-    from gemmaspec.proof.prove import ends_of_ranges
-    from gemmaspec.trees import tree as listing_of
+    from gemmaspec.check.proof.prove import ends_of_ranges
+    from gemmaspec.core import launcher
+    from gemmaspec.run.trees import tree as listing_of
 
     listing = listing_of.published()
     if texts:
@@ -96,9 +96,9 @@ def _tell(proof: Proof) -> None:
 def _write(file: Path, proofs: Sequence[Proof], patches: Sequence[Patch]) -> None:
     import time
 
-    from gemmaspec.files import write_whole
-    from gemmaspec.proof import environment
-    from gemmaspec.proof.behaviour import table
+    from gemmaspec.check.proof import environment
+    from gemmaspec.check.proof.behaviour import table
+    from gemmaspec.core.files import write_whole
 
     day = time.strftime("%Y-%m-%d", time.gmtime())
     packages = f"an environment of {environment.TORCH} and {environment.TRANSFORMERS}"

@@ -9,7 +9,7 @@ import typer
 
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import lint, options, output
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
 def list_(json: options.Json = False) -> None:
     """List the profiles that you can run, where each comes from, and which were started."""
     from gemmaspec.cli.text import table
-    from gemmaspec.deploy.kept.newprofile import listed
+    from gemmaspec.run.kept.newprofile import listed
 
     rows = listed()
     if json:
@@ -72,7 +72,7 @@ def new(
 
     Every flag that has no key in a profile is named, with what gemmaspec does instead.
     """
-    from gemmaspec.deploy.kept import newprofile
+    from gemmaspec.run.kept import newprofile
 
     if sum(source is not None for source in (parent, command, compose)) != 1:
         raise UsageError(
@@ -95,7 +95,7 @@ def new(
     for line in new.decided:
         output.progress(line)
     if parent is None:
-        from gemmaspec.deploy.checks.offer import today
+        from gemmaspec.check.here.offer import today
 
         for line in today(name, new.draft):
             output.progress(line)
@@ -109,7 +109,7 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Print a profile as it will be used, with everything it extends and every override merged in."""
-    from gemmaspec.profile.load import load_profile
+    from gemmaspec.core.profile.load import load_profile
 
     loaded = load_profile(profile, overrides=set_ or (), no_spec=no_spec)
     content = loaded.profile.model_dump(by_alias=True, exclude_defaults=True, mode="json")

@@ -18,12 +18,12 @@ import typer
 
 from gemmaspec.cli import options, output
 from gemmaspec.cli.target import carry_out
-from gemmaspec.errors import UsageError
-from gemmaspec.redact import redact
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.start.knowngood import KnownGood
-    from gemmaspec.deploy.start.pull import PullPart, PullProgress
+    from gemmaspec.serve.knowngood import KnownGood
+    from gemmaspec.serve.pull import PullPart, PullProgress
 
 
 def lock(profile: options.Profile, engine: options.Engine = None, json: options.Json = False) -> None:
@@ -32,7 +32,7 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
     Writes NAME.lock next to the profile, or into your own profile folder for a shipped profile. `up --locked` then
     refuses to run anything else.
     """
-    from gemmaspec.deploy.start.lock import lock_profile
+    from gemmaspec.serve.lock import lock_profile
 
     written = lock_profile(profile, options.engine_name(engine), output.progress)
     if json:
@@ -63,7 +63,7 @@ def pull(
 
     Fetches the revisions of the profile's lock, if it has one. The next run continues an interrupted download.
     """
-    from gemmaspec.deploy.start.pull import pull as use_case
+    from gemmaspec.serve.pull import pull as use_case
 
     with _progress() as progress:
         parts = use_case(
@@ -181,9 +181,9 @@ def rollback(
 
     With the NAME of a profile that has replicas, goes back to what the last change replaced, one replica at a time.
     """
-    from gemmaspec.deploy.kept.groups import is_group
-    from gemmaspec.deploy.start import up as use_case
-    from gemmaspec.deploy.start.knowngood import known_goods
+    from gemmaspec.run.kept.groups import is_group
+    from gemmaspec.serve import up as use_case
+    from gemmaspec.serve.knowngood import known_goods
 
     if list_:
         chosen = name or use_case.only_name()
@@ -197,7 +197,7 @@ def rollback(
 
 
 def _replicas(name: str, to: str | None, *, timeout_s: float, json: bool) -> None:
-    from gemmaspec.deploy.start import replicas
+    from gemmaspec.serve import replicas
 
     if to:
         raise UsageError("--stack is for one server; name a replica", hint=f"gemmaspec rollback {name}-1 --stack {to}")

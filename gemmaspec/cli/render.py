@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.cluster.settings import ClusterSettings
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
+from gemmaspec.run.cluster.server import ClusterSettings
 
 if TYPE_CHECKING:
-    from gemmaspec.cluster.build import Manifests
-    from gemmaspec.profile.load import Loaded
-    from gemmaspec.stack.folder import Rendered
+    from gemmaspec.core.profile.load import Loaded
+    from gemmaspec.run.cluster.build import Manifests
+    from gemmaspec.run.stack.folder import Rendered
 
 _COMPOSE = "compose"
 _KUBERNETES = "kubernetes"
@@ -80,8 +80,8 @@ def render(
     With --to it writes YAML for a cluster, and a kustomization.yaml. gemmaspec deploys to no cluster: kubectl does, or
     what you use for GitOps.
     """
-    from gemmaspec.deploy.checks.lint import stop_on_errors
-    from gemmaspec.profile.load import load_profile
+    from gemmaspec.check.here.lint import stop_on_errors
+    from gemmaspec.core.profile.load import load_profile
 
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
     loaded = load_profile(profile, overrides=overrides, no_spec=no_spec)
@@ -144,10 +144,10 @@ def _refuse_for_compose(given: dict[str, Any], profile: str) -> None:
 
 
 def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
-    from gemmaspec.stack.build import build_stack
+    from gemmaspec.run.stack.build import build_stack
 
     if locked:
-        from gemmaspec.deploy.start.lock import as_locked
+        from gemmaspec.serve.lock import as_locked
 
         loaded = as_locked(loaded, "docker")
     return build_stack(loaded, form="single-file" if single_file else "folder")
@@ -156,8 +156,8 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
 def _manifests(
     loaded: Loaded, settings: dict[str, Any], *, locked: bool, validate: bool, namespace: str | None
 ) -> Manifests:
-    from gemmaspec.deploy.start.tuned import manifests
-    from gemmaspec.deploy.start.tuned import validate as validate_all
+    from gemmaspec.serve.render import manifests
+    from gemmaspec.serve.render import validate as validate_all
 
     if settings["runtime_class"] == "none":
         settings["runtime_class"] = None
@@ -171,8 +171,8 @@ def _write(
     loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: Sequence[str]
 ) -> None:
     """Write what was rendered, or with `check` only compare it with what is there."""
-    from gemmaspec.deploy.start.tuned import render as write
-    from gemmaspec.stack import folder
+    from gemmaspec.run.stack import folder
+    from gemmaspec.serve.render import render as write
 
     if check:
         difference = folder.difference(made, out)

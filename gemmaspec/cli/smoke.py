@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 
 def smoke(
@@ -44,8 +44,8 @@ def smoke(
     fails nothing. The verdict of a whole run is kept; status shows it.
     """
     from gemmaspec.cli.text import smoke as text
-    from gemmaspec.deploy.views import smoke as use_case
-    from gemmaspec.smoke.catalogue import CHECKS, chosen
+    from gemmaspec.look import smoke as use_case
+    from gemmaspec.measure.smoke.catalogue import CHECKS, chosen
 
     if list_:
         text.checks(chosen(only=only or (), skip=skip or ()) if only or skip else CHECKS, as_json=json)

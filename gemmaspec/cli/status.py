@@ -14,10 +14,10 @@ import typer
 
 from gemmaspec.cli import options, output
 from gemmaspec.cli.target import told_on_interrupt
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.views.top_page import Top
+    from gemmaspec.look.top_page import Top
 
 
 def logs(
@@ -33,8 +33,8 @@ def logs(
     ] = None,
 ) -> None:
     """Print the log of a server since its last start; with replicas, of each after its name."""
-    from gemmaspec.deploy.kept import logs as use_case
-    from gemmaspec.deploy.kept.groups import is_group
+    from gemmaspec.run.kept import logs as use_case
+    from gemmaspec.run.kept.groups import is_group
 
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")
@@ -71,9 +71,9 @@ def status(
     patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import replicas as text
-    from gemmaspec.deploy.kept.groups import is_group
-    from gemmaspec.deploy.views.group_status import replicas_status, router_status, routers_status
-    from gemmaspec.deploy.views.status import status as use_case
+    from gemmaspec.look.group_status import replicas_status, router_status, routers_status
+    from gemmaspec.look.status import status as use_case
+    from gemmaspec.run.kept.groups import is_group
 
     if wait:
         _wait(name, timeout, as_json=json)
@@ -101,9 +101,9 @@ def _wait(name: str | None, timeout: float, *, as_json: bool) -> None:
     from functools import partial
 
     from gemmaspec.cli.target import carry_out
-    from gemmaspec.deploy.kept.groups import is_group
-    from gemmaspec.deploy.start import replicas
-    from gemmaspec.deploy.start.wait import wait as wait_for_one
+    from gemmaspec.run.kept.groups import is_group
+    from gemmaspec.serve import replicas
+    from gemmaspec.serve.wait import wait as wait_for_one
 
     if name is None:
         raise UsageError("--wait needs the name of a server", hint="gemmaspec status")
@@ -114,7 +114,7 @@ def _wait(name: str | None, timeout: float, *, as_json: bool) -> None:
 
 def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
     from gemmaspec.cli.text import stack as text
-    from gemmaspec.deploy.views.pods import pods
+    from gemmaspec.look.pods import pods
 
     shown = pods(name, namespace=namespace)
     text.show(shown, one=bool(name), as_json=as_json)
@@ -144,7 +144,7 @@ def top(
     With --json, prints one JSON document per reading. With --once, exit code 1 if no server answers.
     """
     from gemmaspec.cli.text import screen as text
-    from gemmaspec.deploy.views.top_page import Top
+    from gemmaspec.look.top_page import Top
 
     if web and (once or json):
         raise UsageError("--web cannot be used with --once or --json", hint="gemmaspec top --web")
@@ -166,7 +166,7 @@ def top(
 
 
 def _serve(watched: Top, *, port: int, interval: float) -> None:
-    from gemmaspec.deploy.views.top_page import serve
+    from gemmaspec.look.top_page import serve
 
     with serve(watched, port=port, interval=interval) as address:
         output.data(address)

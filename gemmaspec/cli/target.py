@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from gemmaspec.cli import output
-from gemmaspec.errors import Interrupted
+from gemmaspec.core.errors import Interrupted
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.start.roll import Rolled
-    from gemmaspec.deploy.start.starting import Running, StartProgress
+    from gemmaspec.serve.roll import Rolled
+    from gemmaspec.serve.starting import Running, StartProgress
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def told_on_interrupt(name: str, *, replicas: bool = False) -> Iterator[None]:
         if replicas:
             output.progress(f"gemmaspec status {name}    # or: gemmaspec down {name}")
             raise Interrupted(f"interrupted; the other replicas of {name} keep serving") from None
-        from gemmaspec.deploy.views.status import after_interrupt
+        from gemmaspec.look.status import after_interrupt
 
         raise Interrupted(after_interrupt(name, output.progress)) from None
 
@@ -44,8 +44,8 @@ def carry_out(
     """
     from gemmaspec.cli.text import replicas as replicas_text
     from gemmaspec.cli.text import stack as text
-    from gemmaspec.deploy.kept.stacks import engine_of, last_verdicts
-    from gemmaspec.deploy.start.starting import Running
+    from gemmaspec.run.kept.stacks import engine_of, last_verdicts
+    from gemmaspec.serve.starting import Running
 
     with told_on_interrupt(name, replicas=replicas), text.start_progress() as progress:
         result = verb(progress)

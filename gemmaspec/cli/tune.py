@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options
-from gemmaspec.errors import Interrupted
+from gemmaspec.core.errors import Interrupted
 
 
 def tune(
@@ -86,10 +86,10 @@ def tune(
     """
     from gemmaspec.cli.text import tune as text
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.deploy.speed.tune import TuneRequest, plan
-    from gemmaspec.deploy.speed.tune import tune as use_case
-    from gemmaspec.rows import MAX_CONCURRENCY, MAX_K
-    from gemmaspec.tune.tried import seconds_of
+    from gemmaspec.core.rows import MAX_CONCURRENCY, MAX_K
+    from gemmaspec.measure.servers.tune import TuneRequest, plan
+    from gemmaspec.measure.servers.tune import tune as use_case
+    from gemmaspec.measure.tune.tried import seconds_of
 
     request = TuneRequest(
         profile=profile,

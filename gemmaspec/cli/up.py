@@ -11,13 +11,13 @@ import typer
 
 from gemmaspec.cli import options, output
 from gemmaspec.cli.target import carry_out, told_on_interrupt
-from gemmaspec.errors import UsageError
-from gemmaspec.profile.find import is_path
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.find import is_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemmaspec.deploy.start.decide import UpRequest
+    from gemmaspec.serve.decide import UpRequest
 
 
 def up(
@@ -78,8 +78,8 @@ def up(
     deploys.
     """
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy.start.decide import UpRequest
-    from gemmaspec.deploy.start.observe import has_replicas
+    from gemmaspec.serve.decide import UpRequest
+    from gemmaspec.serve.observe import has_replicas
 
     profile = profile or _offered(yes=yes, dry_run=dry_run)
     request = UpRequest(
@@ -102,20 +102,20 @@ def up(
         _up_replicas(name, request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
-        from gemmaspec.deploy.start.observe import dry_run as planned
+        from gemmaspec.serve.observe import dry_run as planned
 
         stack.dry_run(planned(request, output.progress), as_json=json)
         return
     if instead_of:
-        from gemmaspec.deploy.start.roll import up_instead
+        from gemmaspec.serve.roll import up_instead
 
         carry_out(name, partial(up_instead, instead_of, request), as_json=json)
         return
-    from gemmaspec.deploy.start import up as use_case
+    from gemmaspec.serve import up as use_case
 
     if detach:
-        from gemmaspec.deploy.kept import stacks
-        from gemmaspec.deploy.kept.stacks import last_verdicts
+        from gemmaspec.run.kept import stacks
+        from gemmaspec.run.kept.stacks import last_verdicts
 
         with told_on_interrupt(name), stack.start_progress() as progress:
             started = use_case.up_detached(request, progress)
@@ -126,7 +126,7 @@ def up(
 
 def _offered(*, yes: bool, dry_run: bool) -> str:
     """Return the profile that is offered for this machine, if it is taken."""
-    from gemmaspec.deploy.checks.offer import offer
+    from gemmaspec.check.here.offer import offer
 
     offered = offer()
     for line in offered.lines:
@@ -158,9 +158,9 @@ def restart(
     """
     if dry_run:
         _drift(name, set_ or (), json=json)
-    from gemmaspec.deploy.kept.groups import is_group
-    from gemmaspec.deploy.start import replicas
-    from gemmaspec.deploy.start import up as single
+    from gemmaspec.run.kept.groups import is_group
+    from gemmaspec.serve import replicas
+    from gemmaspec.serve import up as single
 
     grouped = is_group(name)
     of = replicas.restart if grouped else single.restart
@@ -170,7 +170,7 @@ def restart(
 
 def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
     """Print what a restart would change in what runs."""
-    from gemmaspec.deploy.views.hooks import drift
+    from gemmaspec.look.hooks import drift
 
     drifted = drift(name, overrides=overrides)
     if json:
@@ -187,7 +187,7 @@ def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
 def _up_replicas(name: str, request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:
     """Start or change the replicas of a profile."""
     from gemmaspec.cli.text import replicas as text
-    from gemmaspec.deploy.start import replicas
+    from gemmaspec.serve import replicas
 
     if dry_run:
         text.planned(replicas.plan(request, output.progress), as_json=json)

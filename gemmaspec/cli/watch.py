@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.errors import GemmaspecError, UsageError
-from gemmaspec.redact import redact
+from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.views.watch import Watched, WatchLine
+    from gemmaspec.look.watch import Watched, WatchLine
 
 
 def watch(
@@ -63,8 +63,8 @@ def watch(
     With `watch.container: true` in its profile a stack brings a small watch of its own. That one reports and posts to
     the webhook, and cannot restart the server or run a hook.
     """
-    from gemmaspec.deploy.views import group_status
-    from gemmaspec.deploy.views import watch as use_case
+    from gemmaspec.look import group_status
+    from gemmaspec.look import watch as use_case
 
     if systemd:
         output.data(group_status.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
@@ -86,7 +86,7 @@ def watch(
 
 def _test(watcheds: Sequence[Watched]) -> None:
     """Send a test event. Raises GemmaspecError if it does not arrive everywhere."""
-    from gemmaspec.deploy.views.group_status import test_event
+    from gemmaspec.look.group_status import test_event
 
     if wrong := test_event(watcheds):
         raise GemmaspecError("; ".join(f"{name}: {problem}" for name, problem in wrong), hint="gemmaspec watch --help")
@@ -95,9 +95,9 @@ def _test(watcheds: Sequence[Watched]) -> None:
 
 def _restart(name: str, *, no_spec: bool, no_speed: bool) -> None:
     from gemmaspec.cli.text import stack
-    from gemmaspec.deploy.start import up as use_case
-    from gemmaspec.deploy.start.observe import OFF
-    from gemmaspec.deploy.views.monitors import wait_released
+    from gemmaspec.look.monitors import wait_released
+    from gemmaspec.serve import up as use_case
+    from gemmaspec.serve.observe import OFF
 
     with stack.start_progress() as progress:
         use_case.restart(

@@ -1,1 +1,1 @@
-"""Measuring a server over HTTP, and reading its machine meanwhile. Touches the world."""
+"""What measures: a load on a server, and what its samples amount to."""

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-from gemmaspec.bench.cells import Cell
-from gemmaspec.bench.prompts import REFERENCE, WARM_UP, Prompt
-from gemmaspec.bench.samples import MeasuredCell, RequestSample, SampleGroup
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.live.sample import Counters
-from gemmaspec.machine import nvidia
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.live.sample import Counters
+from gemmaspec.measure.bench.cells import Cell
+from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt
+from gemmaspec.measure.bench.samples import MeasuredCell, RequestSample, SampleGroup
 from gemmaspec.measure.stream import Broken, Load, Stream, read_counters, run_load, settled
+from gemmaspec.run.engine.server import Server
+from gemmaspec.run.machine import nvidia
 
 _EVERY_S: Final = 2.0
 _TIMEOUT_S: Final = 10.0

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.bench.prompts import Prompt, lengthened, padded
-from gemmaspec.engine.http import exchange
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import UsageError
+from gemmaspec.core.errors import UsageError
+from gemmaspec.measure.bench.prompts import Prompt, lengthened, padded
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
+from gemmaspec.run.engine.http import exchange
+from gemmaspec.run.engine.server import Server
 
 _TIMEOUT_S: Final = 60.0
 _TRIES: Final = 4

@@ -22,15 +22,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Generic, TypeVar
 
-from gemmaspec.engine.http import ChatClient
-from gemmaspec.engine.server import Server
-from gemmaspec.errors import GemmaspecError, UsageError
-from gemmaspec.live.sample import Counters, Sample
-from gemmaspec.ready.first_request import UnreadableMetrics, read_metrics
-from gemmaspec.ready.logline import printable
-from gemmaspec.sidecar.exchange import Arriving
-from gemmaspec.smoke.answer import ChatAnswer, Fault, count, error_text, said
-from gemmaspec.smoke.check import Ask, body_text
+from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.live.sample import Counters, Sample
+from gemmaspec.measure.smoke.check import Ask, body_text
+from gemmaspec.run.engine.answer import ChatAnswer, Fault, count, error_text, said
+from gemmaspec.run.engine.http import ChatClient
+from gemmaspec.run.engine.server import Server
+from gemmaspec.run.exchange import Arriving
+from gemmaspec.run.ready.first_request import UnreadableMetrics, read_metrics
+from gemmaspec.run.ready.logline import printable
 
 MAX_EVENT: Final = 4 * 1024 * 1024
 """Maximum bytes of one event of a stream; those of vLLM have a few hundred."""

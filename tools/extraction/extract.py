@@ -13,7 +13,7 @@ from extraction.flags import configs_in, flags_of
 from extraction.runner import RunnerChoice, runner_of
 from extraction.sources import Read, Sources, Unexpected
 from extraction.values import Configs
-from gemmaspec.releases.flags import Flag
+from gemmaspec.core.releases.flags import Flag
 
 METADATA: Final = "METADATA"
 """The path that makes `read` return the METADATA of vLLM's dist-info, or None if it is missing."""

@@ -9,8 +9,8 @@ from extraction.attention import FLASH, MODELS
 from extraction.extract import METADATA, Extracted, extract
 from extraction.flags import ENGINE, SERVE
 from extraction.sources import Unexpected
-from gemmaspec.errors import EnvironmentMissing
-from gemmaspec.trees.reader import Reader
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.trees.reader import Reader
 
 _AT_ONCE: Final = (
     *(SERVE, ENGINE, MODELS, FLASH, names.ENVIRONMENT, names.REASONING, names.TOOLS, names.QUANTIZATION),

@@ -1,4 +1,4 @@
-"""What was extracted from a release as facts of the table (gemmaspec/releases/flags.py), and the table's files."""
+"""What was extracted from a release as facts of the table (gemmaspec/core/releases/flags.py), and the table's files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 from extraction.attention import Attention
 from extraction.extract import Extracted
 from extraction.runner import RunnerChoice
-from gemmaspec.releases import drafting
-from gemmaspec.releases.flags import FILES, IN, Fact, Flag, Nested
+from gemmaspec.core.releases import drafting
+from gemmaspec.core.releases.flags import FILES, IN, Fact, Flag, Nested
 
 _MARKS: Final = ("folds", "negatable", "bare", "paired")
 _WITH_VALUES: Final = ("speculative", "environment")

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.checkpoint.sizes import SIZES, UNIFIED
+from gemmaspec.core.checkpoint.sizes import SIZES, UNIFIED
 
 _SIX: Final = [*["sliding_attention"] * 5, "full_attention"]
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from gemmaspec.checkpoint.published.shipped import DATA
-from gemmaspec.launcher.launch import spelled
+from gemmaspec.core.checkpoint.published.shipped import DATA
+from gemmaspec.core.launcher.launch import spelled
 from published import blocks, configs, shapes
 from published.shapes import Shapes
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gemmaspec.bench.prompts import alone, remarks
-from gemmaspec.bench.result import mark_of, patch_set, said, spread_of
+from gemmaspec.check.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
 from gemmaspec.cli.text import table
-from gemmaspec.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
+from gemmaspec.measure.bench.prompts import alone, remarks
+from gemmaspec.measure.bench.result import mark_of, patch_set, said, spread_of
 
 Row = Mapping[str, Any]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gemmaspec.deploy.kept.attention import words
-from gemmaspec.fit.document import Advice, Fit, layer_rows, longest_by_sequences
-from gemmaspec.fit.flags import Flags
-from gemmaspec.fit.kvgroups import Unplannable
-from gemmaspec.fit.memory_plan import HELD, MemoryPlan, parts
-from gemmaspec.fit.roofline import ASSUMED_S, Link, ServingRoofline
-from gemmaspec.profile.model import Measured
+from gemmaspec.check.fit.document import Advice, Fit, layer_rows, longest_by_sequences
+from gemmaspec.check.fit.flags import Flags
+from gemmaspec.check.fit.kvgroups import Unplannable
+from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
+from gemmaspec.check.fit.roofline import ASSUMED_S, Link, ServingRoofline
+from gemmaspec.core.profile.model import Measured
+from gemmaspec.run.kept.attention import words
 
 _GIB = 2**30
 _MIB = 2**20

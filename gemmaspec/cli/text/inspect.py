@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemmaspec.checkpoint.parts import parameters, part_of, parts, stored
-from gemmaspec.checkpoint.published.shipped import shipped_for
+from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.cli import output
-from gemmaspec.deploy.kept.attention import words
-from gemmaspec.inspect.examine import kind_of
+from gemmaspec.core.checkpoint.parts import parameters, part_of, parts, stored
+from gemmaspec.core.checkpoint.published.shipped import shipped_for
+from gemmaspec.run.kept.attention import words
 
 if TYPE_CHECKING:
-    from gemmaspec.checkpoint.parts import Checkpoint, Layer, Quantization
-    from gemmaspec.deploy.checks.fit import Inspected, Inspection
-    from gemmaspec.finding import Finding
-    from gemmaspec.inspect.pair import Pairing
+    from gemmaspec.check.here.fit import Inspected, Inspection
+    from gemmaspec.check.inspect.pair import Pairing
+    from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Quantization
+    from gemmaspec.core.finding import Finding
 
 _VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "note"}
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from rich.text import Text
 
-from gemmaspec.carry.patchset import PatchOnTree
-from gemmaspec.carry.verify import Verification
+from gemmaspec.check.carry.patchset import PatchOnTree
+from gemmaspec.check.carry.verify import Verification
 from gemmaspec.cli import output
 from gemmaspec.cli.text.screen import Screen
-from gemmaspec.engine.lines import clean
-from gemmaspec.trees.tree import TreeSource
+from gemmaspec.run.engine.lines import clean
+from gemmaspec.run.trees.tree import TreeSource
 
 LETTERS: Final = {
     "applies": ("a", "green"),

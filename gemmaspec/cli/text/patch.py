@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
-from gemmaspec.engine.lines import clean
+from gemmaspec.run.engine.lines import clean
 
 if TYPE_CHECKING:
-    from gemmaspec.carry.apply import Applied
-    from gemmaspec.carry.patchset import PatchOnTree, PatchSet
-    from gemmaspec.carry.verify import Verification
-    from gemmaspec.patching.decide import FileVerdict
-    from gemmaspec.patching.evidence import Pair
-    from gemmaspec.patching.patch import Patch
-    from gemmaspec.trees.tree import TreeSource
+    from gemmaspec.check.carry.apply import Applied
+    from gemmaspec.check.carry.patchset import PatchOnTree, PatchSet
+    from gemmaspec.check.carry.verify import Verification
+    from gemmaspec.core.patching.decide import FileVerdict
+    from gemmaspec.core.patching.evidence import Pair
+    from gemmaspec.core.patching.patch import Patch
+    from gemmaspec.run.trees.tree import TreeSource
 
 
 _MOST: Final = 12
@@ -31,7 +31,7 @@ _MOST: Final = 12
 
 def paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     """Yield the paragraphs of `patch explain` that only a patch for speed has."""
-    from gemmaspec.patching.evidence import pairs_of
+    from gemmaspec.core.patching.evidence import pairs_of
 
     claims = [
         f"vllm {claim.versions} on {', '.join(claim.gpus)}: {', '.join(claim.methods)} with {', '.join(claim.backends)}"
@@ -67,7 +67,7 @@ def _line(pair: Pair) -> str:
 
 def document(patch: Patch) -> dict[str, Any]:
     """Return the same for machines; nothing for a patch of a defect."""
-    from gemmaspec.patching.evidence import pairs_of
+    from gemmaspec.core.patching.evidence import pairs_of
 
     if not patch.is_speed:
         return {}
@@ -275,7 +275,7 @@ def _explanation(patch: Patch) -> dict[str, Any]:
 
 
 def _summary(patch: Patch) -> dict[str, Any]:
-    from gemmaspec.carry.shipped import uses
+    from gemmaspec.check.carry.shipped import uses
 
     return {
         "id": patch.id,
@@ -296,7 +296,7 @@ def _range(patch: Patch) -> str:
 
 
 def _users(name: str) -> str:
-    from gemmaspec.carry.shipped import uses
+    from gemmaspec.check.carry.shipped import uses
 
     users = uses(name)
     parts = [f"{how} by {', '.join(names)}" for how, names in vars(users).items() if names]

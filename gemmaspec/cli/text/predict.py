@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from gemmaspec.check.here.predict import Prediction
+from gemmaspec.check.predict.envelope import Speeds, envelope_json, speeds_of, table_line
+from gemmaspec.check.predict.predict import Predicted, baseline_of
 from gemmaspec.cli.text import table
-from gemmaspec.deploy.checks.predict import Prediction
-from gemmaspec.predict.envelope import Speeds, envelope_json, speeds_of, table_line
-from gemmaspec.predict.predict import Predicted, baseline_of
-from gemmaspec.rows import setting_json
+from gemmaspec.core.rows import setting_json
 
 _COLUMNS = (
     table.Column("method"),

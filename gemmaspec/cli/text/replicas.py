@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table, verdicts
-from gemmaspec.cli.text.stack import report_lines
-from gemmaspec.cli.text.verdicts import ago
+from gemmaspec.cli.text import table
+from gemmaspec.cli.text.stack import ago, report_lines, verdict_document, verdict_lines
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.start.replicas import Planned
-    from gemmaspec.deploy.start.roll import Rolled
-    from gemmaspec.deploy.views.group_status import RouterStatus
-    from gemmaspec.deploy.views.status import NodeStatus, Status
+    from gemmaspec.look.group_status import RouterStatus
+    from gemmaspec.look.status import NodeStatus, Status
+    from gemmaspec.serve.replicas import Planned
+    from gemmaspec.serve.roll import Rolled
 
 
 def rolled(result: Rolled, *, as_json: bool) -> None:
@@ -189,7 +188,7 @@ def _whole(status: Status) -> None:
         _drafting(status)
     for node in status.nodes:
         output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
-    for line in verdicts.lines(status.last):
+    for line in verdict_lines(status.last):
         output.told(line)
     if status.cause:
         output.told(f"  log       gemmaspec logs {server.name}")
@@ -254,5 +253,5 @@ def _document(status: Status) -> dict[str, Any]:
             for node in status.nodes
         ],
         "changed": status.changed,
-        **verdicts.document(status.last),
+        **verdict_document(status.last),
     }

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from gemmaspec.cli import output
 from gemmaspec.cli.output import visible
-from gemmaspec.live.window import Board, document, gpu_line, rows
-from gemmaspec.redact import redact
+from gemmaspec.core.live.window import Board, document, gpu_line, rows
+from gemmaspec.core.redact import redact
 
 
 class Screen(Console):

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemmaspec.bench.compare import CellChange, Comparison
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
+from gemmaspec.measure.bench.compare import CellChange, Comparison
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.views.smoke import SmokeProgress, SmokeReport
-    from gemmaspec.smoke.check import Check, SmokeRow
+    from gemmaspec.look.smoke import SmokeProgress, SmokeReport
+    from gemmaspec.measure.smoke.check import Check, SmokeRow
 
 
 _SHOWN = 60
@@ -103,7 +103,7 @@ _COLOURS = {"pass": 32, "fail": 31, "warn": 33, "unknown": 35, "skipped": 2}
 @contextlib.contextmanager
 def progress() -> Iterator[SmokeProgress]:
     """Progress on stderr: a bar on a terminal, one line elsewhere."""
-    from gemmaspec.deploy.views.smoke import SmokeProgress
+    from gemmaspec.look.smoke import SmokeProgress
 
     if not sys.stderr.isatty():
         yield SmokeProgress(note=output.progress, asked=lambda _, __: None)

@@ -13,18 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table, verdicts
-from gemmaspec.deploy.kept.attention import graphs_lost, of_running
-from gemmaspec.redact import redact
+from gemmaspec.cli.text import table
+from gemmaspec.core.redact import redact
+from gemmaspec.run.kept.attention import graphs_lost, of_running
 
 if TYPE_CHECKING:
-    from gemmaspec.deploy.kept.stacks import Last, Started
-    from gemmaspec.deploy.start.observe import DryRun
-    from gemmaspec.deploy.start.starting import Running, StartProgress
-    from gemmaspec.deploy.views.pods import PodStatus
-    from gemmaspec.engine.server import Server
-    from gemmaspec.ready.first_request import Answer
-    from gemmaspec.ready.phases import Phase
+    from gemmaspec.look.pods import PodStatus
+    from gemmaspec.run.engine.server import Server
+    from gemmaspec.run.kept.stacks import Last, Started
+    from gemmaspec.run.ready.first_request import Answer
+    from gemmaspec.run.ready.phases import Phase
+    from gemmaspec.serve.observe import DryRun
+    from gemmaspec.serve.starting import Running, StartProgress
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemmaspec.run.kept.stacks import Last, Watching
 
 
 class PlainProgress:
@@ -70,7 +76,7 @@ class TerminalProgress:
 
 def _entered(phase: Phase, left: float | None) -> str:
     """Return a phase, with what is left if an earlier start shows it."""
-    from gemmaspec.deploy.start.ahead import duration
+    from gemmaspec.serve.ahead import duration
 
     return f"{phase}, about {duration(left)} left" if left and left >= 1 else str(phase)
 
@@ -140,7 +146,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
                 "answer": ready.answer,
                 "graphs": lost,
                 "report": result.report,
-                **(verdicts.document(last) if last else {}),
+                **(verdict_document(last) if last else {}),
             }
         )
         return fine
@@ -162,7 +168,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
     if result.is_toy:
         output.told("  toy       a tiny model that knows a few dozen sentences about itself, and one tool: get_weather")
     output.told("  clients   gemmaspec connect")
-    for line in verdicts.lines(last):
+    for line in verdict_lines(last):
         output.told(line)
     if lost:
         output.told(f"  next      {lost.next}")
@@ -171,7 +177,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
 
 def _curl(server: Server) -> str:
     """Return a command that asks the server something which even a tiny model can answer."""
-    from gemmaspec.smoke.check import body_text, curl
+    from gemmaspec.measure.smoke.check import body_text, curl
 
     body = body_text({"messages": [{"role": "user", "content": "Hello"}]}, model=server.model)
     return curl(server.base_url, body, file=None, key=server.needs_api_key, streams=False)
@@ -188,10 +194,10 @@ def detached(started: Started, *, as_json: bool, last: Last) -> None:
             "address": f"{server.base_url}/v1",
             "model": server.model,
         }
-        output.json_data({"ok": True, "detached": True, **facts, **verdicts.document(last)})
+        output.json_data({"ok": True, "detached": True, **facts, **verdict_document(last)})
         return
     output.told(f"{server.name} is starting ({started.engine}, port {server.port})")
-    for line in verdicts.lines(last):
+    for line in verdict_lines(last):
         output.told(line)
     output.progress(f"  next: gemmaspec status {server.name} --wait    # or: gemmaspec status {server.name}")
 
@@ -303,4 +309,52 @@ def _document(pod: PodStatus) -> dict[str, Any]:
         "problem": pod.problem or None,
         "findings": pod.findings,
         "report": pod.report,
+    }
+
+
+def ago(moment: float | None) -> str:
+    """Return how long ago something was, in the largest unit that says enough."""
+    if moment is None:
+        return "-"
+    seconds = max(0, int(time.time() - moment))
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def verdict_lines(last: Last | None) -> Iterator[str]:
+    """Return a line for each command that has a verdict."""
+    if last and last.smoke:
+        before = "" if last.smoke_is_of_this_start else ", before the last start"
+        yield f"  smoke     {last.smoke.line()}, {ago(last.smoke.at)}{before}"
+    if last and last.watch:
+        yield f"  watch     {_watching(last.watch)}"
+    if last and last.beside:
+        yield f"  watch     in its container: {_watching(last.beside)}"
+    if last and last.beside_log:
+        yield f"  watch     in its container: does not run, or has written nothing; next: {' '.join(last.beside_log)}"
+
+
+def _watching(watching: Watching) -> str:
+    faults = ", ".join(f"{kind} since {ago(began)}" for kind, began in watching.active.items()) or "no fault"
+    runs = f"looked {ago(watching.at)}" if watching.looks else f"ended; it looked last {ago(watching.at)}"
+    done = f"; {watching.last}" if watching.last else ""
+    missing = f"; not judged: {', '.join(watching.unknown)}" if watching.unknown else ""
+    attested = f", {watching.attested}" if watching.attested else ""
+    return f"{faults}, {runs}{attested}{done}{missing}"
+
+
+def verdict_document(last: Last | None) -> dict[str, Any]:
+    """Return the verdicts for machines."""
+    smoke = last.smoke if last else None
+    watch = last.watch if last else None
+    beside = last.beside if last else None
+    silent = {"watches": False, "log": list(last.beside_log)} if last and last.beside_log else None
+    return {
+        "smoke": {**vars(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start}
+        if smoke and last
+        else None,
+        "watch": {**vars(watch), "watches": watch.looks} if watch else None,
+        "watch_container": {**vars(beside), "watches": beside.looks} if beside else silent,
     }

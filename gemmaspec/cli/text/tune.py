@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmaspec.bench.cells import Arm
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
-from gemmaspec.deploy.speed.tune import TuneOutcome
-from gemmaspec.deploy.speed.tune_field import Compared
-from gemmaspec.tune.next_arm import all_arms, minutes
-from gemmaspec.tune.tried import Tried, TuneSettings, worth
+from gemmaspec.measure.bench.cells import Arm
+from gemmaspec.measure.servers.tune import TuneOutcome
+from gemmaspec.measure.servers.tune_field import Compared
+from gemmaspec.measure.tune.next_arm import all_arms, minutes
+from gemmaspec.measure.tune.tried import Tried, TuneSettings, worth
 
 
 def dry_run(compared: Compared, settings: TuneSettings, *, as_json: bool) -> None:

@@ -1,0 +1,238 @@
+"""`patch import`: a diff from a pull request or a file, as an unreviewed patch.
+
+`patch verify --by-behaviour`: what the probes say of the conflicts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.check.carry import rebase_state
+from gemmaspec.check.carry.newpatch import NewPatch, folder_for, refuse_existing, write_patch
+from gemmaspec.check.carry.newvariant import diffs_of, release_number
+from gemmaspec.check.carry.patchset import PatchOnTree, PatchSet
+from gemmaspec.check.proof.behaviour import Behaviour
+from gemmaspec.check.proof.source import source_of
+from gemmaspec.core import launcher
+from gemmaspec.core.errors import GemmaspecError, PatchConflict, PatchError, UsageError
+from gemmaspec.core.patching.diff import DiffFile, Incoming, reduce_diff
+from gemmaspec.core.patching.patch import Imported, Patch
+from gemmaspec.run.index.address import LARGEST, fetch
+from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees.reader import Reader, open_reader
+from gemmaspec.run.trees.tree import TreeSource
+
+
+def ask(
+    cells: Sequence[PatchOnTree], patches: PatchSet, say: Callable[[str], None]
+) -> tuple[list[PatchOnTree], list[str]]:
+    """Return the cells, with `superseded` for a conflict whose probe finds no bug; and notes on what was not asked."""
+    asked, notes = [], []
+    with Behaviour(say) as behaviour:
+        for cell in cells:
+            patch = patches.every.get(cell.verdict.patch)
+            if patch is None or cell.verdict.state not in ("conflict", "ambiguous", "missing"):
+                asked.append(cell)
+                continue
+            try:
+                folder = _folder(cell.place)
+                asked.append(_asked(cell, patch, folder, behaviour) if folder else cell)
+                notes += [] if folder else [f"{patch.id} on {cell.place}: a probe needs a release or --tree"]
+            except GemmaspecError as error:
+                asked.append(cell)
+                notes.append(f"{patch.id} on {cell.place}: {error.message}")
+    return asked, notes
+
+
+def _folder(place: TreeSource) -> Path | None:
+    """Return a folder with the whole vllm/ of a place; None for an image or a running server."""
+    if place.kind == "release":
+        return source_of(place.ref)
+    return Path(place.ref) if place.kind == "tree" else None
+
+
+def _asked(cell: PatchOnTree, patch: Patch, folder: Path, behaviour: Behaviour) -> PatchOnTree:
+    seen, state = behaviour.of(patch, folder), cell.verdict.state
+    if seen.state == "closed":
+        rules = ", ".join(_rules(patch, folder, cell.vllm))
+        add = f"; reviewed, add to superseded: {rules}" if rules else ""
+        detail = f"the probe finds no bug, and a start asks it too: {seen.seen}{add}"
+        state = "superseded"
+    elif seen.state == "open":
+        detail = f"the bug is there: {seen.seen}; run gemmaspec patch rebase {patch.id} --tree {folder}"
+    else:
+        detail = f"the probe failed: {seen.seen}; {cell.verdict.detail}"
+    return dataclasses.replace(cell, verdict=dataclasses.replace(cell.verdict, state=state, detail=detail))
+
+
+def _rules(patch: Patch, folder: Path, vllm: str) -> Iterator[str]:
+    """Yield a rule for each function of the patch that the folder has, for somebody to review."""
+    for edit in patch.variants[-1].files:
+        data = launcher.reader_of(folder.absolute() / "vllm")(edit.path)
+        with contextlib.suppress(*launcher.NOT_PYTHON):
+            tree = launcher.Source(data or b"").tree
+            for scope in dict.fromkeys(hunk.function for hunk in edit.hunks if hunk.function):
+                if nodes := launcher.definitions(tree, scope):
+                    digest = launcher.tree_digest(nodes)
+                    yield f"{{path: {edit.path}, scope: {scope}, release: {vllm!r}, tree: {digest!r}}}"
+
+
+FIRST_RELEASE: Final = "0.19.0"
+"""The first vLLM release with Gemma 4; the range of an import that was tested on no release begins here."""
+_PULL: Final = re.compile(r"(https?://github\.com/[^/]+/[^/]+/pull/(\d+))(?:\.diff|\.patch|/files|/changes)?/?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """An address or a file; the other fields have defaults. `date` is recorded as given, without a clock."""
+
+    source: str
+    id: str | None = None
+    release: str | None = None
+    tree: Path | None = None
+    folder: Path | None = None
+    date: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """The patch, the files that were dropped from the diff, and the vLLM on which it was tested ("" for none)."""
+
+    patch: Patch
+    dropped: Sequence[str]
+    tried: str
+
+
+def import_diff(request: ImportRequest) -> Import:
+    """Make an unreviewed patch from a diff; the same bytes give the same patch.
+
+    Raise PatchError for an invalid diff, PatchConflict if it does not fit the named vLLM, UsageError for an invalid or
+    existing id, EnvironmentMissing for unreadable input.
+    """
+    id_, folder = request.id or _id_of(request.source), folder_for(request.folder)
+    rebase_state.check_id(id_)
+    refuse_existing(id_, folder)
+    if request.date and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", request.date):
+        raise UsageError(f"--date {request.date!r} must be like 2026-11-20")
+    address = "://" in request.source
+    data = fetch(_diff_address(request.source)) if address else _read(Path(request.source))
+    name = request.source if address else Path(request.source).name
+    try:
+        incoming = reduce_diff(data.decode("utf-8"), name)
+    except UnicodeDecodeError as error:
+        raise PatchError(f"{name}: not a diff of Python files: invalid UTF-8 at byte {error.start}") from None
+    origin = Imported(source=name, sha256=launcher.sha256(data), date=request.date)
+    new = NewPatch(
+        id=id_,
+        diff=incoming.text,
+        floor=FIRST_RELEASE,
+        scopes={file.path: scopes for file, scopes in zip(incoming.files, incoming.scopes, strict=True)},
+        origin=origin,
+    )
+    tried = ""
+    if request.release or request.tree:
+        reader = open_reader(request.release, request.tree, functools.cache(listing_of.published))
+        new, tried = _fitted(new, incoming, reader), str(reader.place)
+    return Import(patch=write_patch(new, folder), dropped=incoming.dropped, tried=tried)
+
+
+def _id_of(source: str) -> str:
+    """Return pr-41752 for a pull request on GitHub, else the last part of the name."""
+    pull = _PULL.fullmatch(source)
+    if pull:
+        return f"pr-{pull[2]}"
+    stem = re.split(r"[/?#]", source.rstrip("/"))[-1].removesuffix(".diff").removesuffix(".patch")
+    id_ = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    if not id_:
+        raise UsageError(f"{source}: cannot make an id from this name", hint="--id what-the-patch-does")
+    return id_
+
+
+def _diff_address(source: str) -> str:
+    """Return the address of a GitHub pull request's diff, given any of its pages; other addresses stay unchanged."""
+    pull = _PULL.fullmatch(source)
+    return f"{pull[1]}.diff" if pull else source
+
+
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise UsageError(f"the file {file} does not exist")
+    with file.open("rb") as opened:
+        data = opened.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise UsageError(f"{file} is too large for a patch: more than {LARGEST} bytes")
+    return data
+
+
+def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
+    """Return the patch with minimal diffs of the same effect on that vLLM, from its release on."""
+    files = reader.files(file.path for file in incoming.files)
+    pairs = {}
+    for file, scopes in zip(incoming.files, incoming.scopes, strict=True):
+        edit = _edit(file, scopes, files[file.path])
+        decision = _decided(edit, files[edit.path])
+        if decision.before is None or decision.after is None or decision.state != "applies":
+            where = f"{decision.path}:{decision.line or 1}: {decision.state}: {decision.detail}"
+            raise PatchConflict(
+                f"{new.id} does not apply to {reader.place}: {where}"
+                if decision.state != "applied"
+                else f"{reader.place} already has it: {where}",
+                hint="name another release, or none to import the diff unchanged",
+            )
+        pairs[edit.path] = decision.before, decision.after
+    diffs = diffs_of(pairs)
+    return NewPatch(
+        id=new.id,
+        diff="".join(diff.text for diff in diffs),
+        floor=release_number(reader.vllm),
+        scopes={diff.edit.path: diff.scopes for diff in diffs},
+        origin=new.origin,
+        vllm=reader.vllm,
+        files=pairs,
+    )
+
+
+def _decided(edit: launcher.FileEdit, data: bytes | None) -> launcher.FileResult:
+    """Return the decision on a file by content, or else by line numbers if the diff was made from this very file.
+
+    Three lines of context occur more than once in some files of vLLM. If the old lines of every hunk begin exactly at
+    the line that its header states, the diff says which of them it means.
+    """
+    decision = launcher.decide_file(edit, data)
+    if data is None or decision.state not in ("ambiguous", "conflict"):
+        return decision
+    try:
+        source = launcher.Source(data)
+        if not all(source.has(hunk.old, hunk.line - 1) for hunk in edit.hunks):
+            return decision
+        return launcher.decide_places(edit, source, [launcher.Found("applies", hunk.line - 1) for hunk in edit.hunks])
+    except launcher.NOT_PYTHON:
+        return decision
+
+
+def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher.FileEdit:
+    """Return the edit of one file, each hunk with the scope in which it is found: the guessed one, or any.
+
+    The context of a foreign diff may begin inside a docstring; then the scope has to end in __doc__.
+    """
+    hunks = []
+    for guess, foreign in zip(scopes, file.hunks, strict=True):
+        tries = [launcher.Hunk(scope, foreign.line, foreign.old, foreign.new) for scope in (guess, "", "__doc__")]
+        states = [_state(hunk, data) for hunk in tries]
+        best = next((states.index(state) for state in ("applies", "applied") if state in states), 1)
+        hunks.append(tries[best])
+    return launcher.FileEdit(file.path, tuple(hunks))
+
+
+def _state(hunk: launcher.Hunk, data: bytes | None) -> str:
+    try:
+        return launcher.find_hunk(hunk, launcher.Source(data)).state if data is not None else "conflict"
+    except launcher.NOT_PYTHON:
+        return "conflict"

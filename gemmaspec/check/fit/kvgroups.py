@@ -1,0 +1,353 @@
+"""KV cache groups: layers that share one block table, grouped as in vLLM.
+
+vllm/v1/core/kv_cache_utils.py (0.33: kv_cache_planning.py), get_kv_cache_groups and what it calls. What it does
+for Mamba, MLA and chunked attention, and for block-outermost layouts, is left out: Gemma 4 has none of it.
+
+The cache of one attention layer, as in vLLM's KVCacheSpec: the content of a block, and the number of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from packaging.version import Version
+
+from gemmaspec.core.checkpoint.parts import LayerKind, TextModel
+
+_PER_TOKEN_HEAD_SCALE: Final = 4
+"""Bytes of one float32 scale, for keys and again for values."""
+_NUMBER_BYTES: Final = {"auto": 2, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
+
+
+def _dense(number: int) -> Callable[[int], int]:
+    return lambda head_dim: number * head_dim
+
+
+_ROW_BYTES: Final[dict[str, Callable[[int], int]]] = {
+    **{name: _dense(number) for name, number in _NUMBER_BYTES.items()},
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), _dense(1)),
+    **dict.fromkeys(("int8_per_token_head", "fp8_per_token_head"), lambda head_dim: head_dim + _PER_TOKEN_HEAD_SCALE),
+    "int4_per_token_head": lambda head_dim: head_dim // 2 + _PER_TOKEN_HEAD_SCALE,
+    "nvfp4": lambda head_dim: head_dim // 2 + head_dim // 16,
+}
+"""kv_cache_dtype → bytes of the keys (or the values) of one token and one head, for dense bfloat16 models.
+vllm/v1/kv_cache_interface.py: AttentionSpec.page_size_bytes and real_page_size_bytes; with 0.28 and newer
+state_content_size_bytes and the backends' customize_spec."""
+
+
+def known_cache_dtypes() -> frozenset[str]:
+    """Return the kv_cache_dtype values whose size is known here."""
+    return frozenset(_ROW_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCache:
+    """KVCacheSpec of one layer: FullAttentionSpec, or SlidingWindowSpec if it is sliding."""
+
+    sliding: bool
+    """Whether blocks below the window are freed; False for every layer if the hybrid manager is off."""
+    window: int | None
+    """Tokens that the layer sees, even if it is kept as a full one."""
+    block_size: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    """kv_cache_dtype."""
+    padded_to: int | None = None
+    """Bytes that a page is padded to, to be as large as the other layers'."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values of one token. K=V checkpoints store one projection, but the cache holds both."""
+        return 2 * self.kv_heads * _ROW_BYTES[self.dtype](self.head_dim)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block of this layer."""
+        return self.padded_to or self.block_size * self.token_bytes
+
+    def blocks(self, tokens: int, in_flight: int) -> int:
+        """Return the maximum blocks of one request of `tokens` tokens (max_memory_usage_bytes / page_size_bytes).
+
+        A sliding layer holds its window, the tokens being computed, and one more block, because the window need not
+        begin at a block.
+        """
+        if not self.sliding or self.window is None:
+            return -(-tokens // self.block_size)
+        held = min(self.window - 1 + in_flight, tokens)
+        return -(-held // self.block_size) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """A layer with its own cache, and its name."""
+
+    name: str
+    kind: LayerKind
+    cache: LayerCache
+
+
+def layer_caches(
+    model: TextModel,
+    *,
+    role: str,
+    rules: KvRules,
+    block_size: int,
+    dtype: str,
+    tensor_parallel: int = 1,
+) -> Iterator[Owned]:
+    """Return the caches of one model's layers, in order; a layer that reads another's has none.
+
+    vllm/model_executor/layers/attention/attention.py, Attention.get_kv_cache_spec.
+    """
+    for index, layer in enumerate(model.layers):
+        if layer.shares_with is not None or layer.shares_target:
+            continue
+        sliding = layer.kind == "sliding"
+        cache = LayerCache(
+            sliding=sliding,
+            window=layer.window if sliding else None,
+            block_size=sliding_block(rules, block_size) if sliding else block_size,
+            kv_heads=max(1, layer.kv_heads // tensor_parallel),
+            head_dim=layer.head_dim,
+            dtype=dtype,
+        )
+        yield Owned(name=f"{role}.{index}", kind=layer.kind, cache=cache)
+
+
+def sliding_block(rules: KvRules, block_size: int) -> int:
+    """Return the block size of a sliding layer, before pages are unified."""
+    if rules.sliding_block == "cache":
+        return block_size
+    if rules.sliding_block == "smallest":
+        return rules.kernel_block
+    return max(rules.kernel_block, block_size // rules.kernel_block * rules.kernel_block)
+
+
+SlidingBlock = Literal["cache", "smallest", "largest"]
+"""Block size of a sliding layer before pages are unified: that of the cache, the smallest that the attention kernel
+takes, or the largest it takes within the cache's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvRules:
+    """How one release plans its KV cache."""
+
+    default_block: int
+    """Default tokens per block: vllm/config/cache.py and, for a CPU, vllm/platforms/cpu.py."""
+    kernel_block: int
+    """Unit of the attention kernel's block sizes (get_supported_kernel_block_sizes)."""
+    sliding_block: SlidingBlock
+    promotes_block: bool
+    """Hybrid manager off: sliding layers take the full layers' block size as they become full ones. Without it two
+    block sizes can remain, and the start fails."""
+    pads_pages: bool
+    """A page that does not divide the largest one is padded to it; without it the start fails."""
+    batches_in_flight: bool
+    """A sliding layer keeps blocks for every batch that may be in flight: two with asynchronous scheduling."""
+    spare_block: bool
+    """Whether the pool's spare block is subtracted when the longest request is checked."""
+    tokens_by_group: bool
+    """The logged size counts blocks per group, not requests of max_model_len."""
+
+
+def kv_rules(vllm: str, *, cpu: bool = False) -> KvRules:
+    """Return the rules of a release; for one after the newest known release, those of the newest."""
+    release = Version(vllm)
+
+    def since(first: str) -> bool:
+        return release >= Version(first)
+
+    return KvRules(
+        default_block=128 if cpu else 16,
+        kernel_block=32 if cpu and since("0.29.0") else 16,
+        sliding_block="largest" if since("0.30.0") else "smallest" if since("0.25.0") else "cache",
+        promotes_block=since("0.27.0"),
+        pads_pages=since("0.29.0") if cpu else since("0.24.0"),
+        batches_in_flight=since("0.26.0"),
+        spare_block=since("0.29.0"),
+        tokens_by_group=not since("0.20.1"),
+    )
+
+
+TWO_WINDOWS = "target and draft have different sliding windows, but one group can have only one: the start fails"
+TWO_BLOCKS = "sliding and full layers have different block sizes, which this release cannot put into one group"
+NOT_DIVISIBLE = "the page of a layer does not divide the largest page, and this release cannot pad it"
+
+
+class Unplannable(Exception):
+    """vLLM cannot plan this cache, so the start fails with any amount of memory."""
+
+
+@dataclass(frozen=True)
+class KvGroup:
+    """Layers that share one block table."""
+
+    layers: tuple[Owned, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of every layer of the group."""
+        return sum(layer.cache.page_bytes for layer in self.layers)
+
+    def blocks(self, tokens: int, in_flight: int) -> int:
+        """Return the maximum number of blocks of one request of `tokens` tokens."""
+        return max(layer.cache.blocks(tokens, in_flight) for layer in self.layers)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return self.layers[0].cache.block_size
+
+
+def groups_of(layers: Sequence[Owned], rules: KvRules, *, hybrid: bool, joins_windows: bool) -> list[KvGroup]:
+    """Return all layers, sorted into groups.
+
+    `joins_windows`: the patch kv-spec-uniform-valueerror is applied, which lets one group hold two windows.
+    Raises Unplannable with the reason why vLLM fails.
+    """
+    if not hybrid:
+        layers = _promoted(layers, rules, joins_windows)
+    if not layers:
+        return []
+    if _uniform(layers, joins_windows) or _same_type(layers):
+        return [KvGroup(tuple(layers))]
+    return _split(_one_page_size(layers, rules))
+
+
+def _uniform(layers: Sequence[Owned], joins_windows: bool) -> bool:
+    """Return is_kv_cache_spec_uniform: one spec for all layers, except windows. Raises for two windows like vLLM."""
+    if layers[0].cache.sliding:
+        return all(layer.cache == layers[0].cache for layer in layers)
+    if any(layer.cache.sliding for layer in layers):
+        return False
+    if len({layer.cache.window for layer in layers} - {None}) > 1:
+        if not joins_windows:
+            raise Unplannable(TWO_WINDOWS)
+        return False
+    return len({replace(layer.cache, window=None) for layer in layers}) == 1
+
+
+def _same_type(layers: Sequence[Owned]) -> bool:
+    """Return UniformTypeKVCacheSpecs.is_uniform_type: every layer needs the same number of token slots."""
+    if len({layer.cache.block_size for layer in layers}) > 1:
+        return False
+    if layers[0].cache.sliding:
+        return all(layer.cache.sliding and layer.cache.window == layers[0].cache.window for layer in layers)
+    return not any(layer.cache.sliding for layer in layers)
+
+
+def _promoted(layers: Sequence[Owned], rules: KvRules, joins_windows: bool) -> Sequence[Owned]:
+    """Apply unify_hybrid_kv_cache_specs: without the hybrid manager, sliding layers keep every block like full ones."""
+    if not layers or _uniform(layers, joins_windows) or _same_type(layers):
+        return layers
+    full = {layer.cache.block_size for layer in layers if not layer.cache.sliding}
+    if not full:
+        raise Unplannable(TWO_WINDOWS)
+    block = full.pop() if rules.promotes_block and len(full) == 1 else None
+    promoted = [
+        replace(layer, cache=replace(layer.cache, sliding=False, block_size=block or layer.cache.block_size))
+        if layer.cache.sliding
+        else layer
+        for layer in layers
+    ]
+    if not (_uniform(promoted, joins_windows) or _same_type(promoted)):
+        raise Unplannable(TWO_BLOCKS)
+    return promoted
+
+
+def _one_page_size(layers: Sequence[Owned], rules: KvRules) -> list[Owned]:
+    """Apply unify_kv_cache_spec_page_size: smaller pages get more tokens, or padding if they do not divide evenly."""
+    largest = max(layer.cache.page_bytes for layer in layers)
+    return [replace(layer, cache=_enlarged(layer.cache, largest, rules)) for layer in layers]
+
+
+def _enlarged(cache: LayerCache, largest: int, rules: KvRules) -> LayerCache:
+    if largest % cache.page_bytes == 0:
+        return replace(cache, block_size=cache.block_size * (largest // cache.page_bytes))
+    if not rules.pads_pages:
+        raise Unplannable(NOT_DIVISIBLE)
+    return replace(cache, padded_to=largest)
+
+
+def _split(layers: Sequence[Owned]) -> list[KvGroup]:
+    """Apply _get_kv_cache_groups_uniform_page_size: equal layers together, in groups of equal length.
+
+    The length is that of the smallest kind, or of the largest where that is less than half as much again.
+    """
+    kinds: dict[LayerCache, list[Owned]] = {}
+    for layer in layers:
+        kinds.setdefault(layer.cache, []).append(layer)
+    counts = [len(kind) for kind in kinds.values()]
+    length = max(counts) if max(counts) < min(counts) * 1.5 else min(counts)
+    groups = []
+    for kind in kinds.values():
+        number = -(-len(kind) // length)
+        groups += [KvGroup(tuple(kind[first::number])) for first in range(number)]
+    return groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvCache:
+    """Groups of layers that draw their blocks from one pool. Lengths are in tokens, sizes in bytes."""
+
+    groups: tuple[KvGroup, ...]
+    rules: KvRules
+    in_flight: int
+    """Tokens that may be in flight (VllmConfig.max_in_flight_tokens)."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of the pool: those of the widest group, because all groups alias the same memory."""
+        return max((group.block_bytes for group in self.groups), default=0)
+
+    def num_blocks(self, available: int) -> int:
+        """Return `num_gpu_blocks` in vllm:cache_config_info."""
+        return max(available, 0) // self.block_bytes
+
+    def blocks_per_request(self, tokens: int) -> int:
+        """Return the maximum number of blocks of one request of `tokens` tokens, over all groups."""
+        return sum(group.blocks(tokens, self.in_flight) for group in self.groups)
+
+    def request_bytes(self, tokens: int) -> int:
+        """Return the bytes of one such request (_max_memory_usage_bytes_from_groups)."""
+        return self.block_bytes * self.blocks_per_request(tokens)
+
+    def concurrency(self, available: int, tokens: int) -> float:
+        """Return vLLM's `Maximum concurrency for N tokens per request`."""
+        return self.num_blocks(available) / self.blocks_per_request(tokens)
+
+    def logged_tokens(self, available: int, tokens: int) -> int:
+        """Return vLLM's `GPU KV cache size: N tokens`, with max_model_len `tokens`."""
+        if self.rules.tokens_by_group:
+            smallest = min(group.block_size for group in self.groups)
+            return self.num_blocks(available) // len(self.groups) * smallest
+        return int(self.concurrency(available, tokens) * tokens)
+
+    def usable(self, available: int) -> int:
+        """Return the blocks that vLLM allows the longest request."""
+        return available - self.block_bytes if self.rules.spare_block else available
+
+    def starts_with(self, available: int, tokens: int) -> bool:
+        """Return whether vLLM would start, which requires that one request of max_model_len fits."""
+        usable = self.usable(available)
+        return usable > 0 and self.request_bytes(tokens) <= usable
+
+    def longest(self, available: int, limit: int, sequences: int = 1) -> int:
+        """Return the largest max_model_len, up to `limit`, with which `sequences` requests fit; 0 if none does."""
+        usable = self.usable(available)
+
+        def fits(tokens: int) -> bool:
+            return self.request_bytes(tokens) * sequences <= usable
+
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        return low
+
+    def sequences(self, available: int, tokens: int) -> int:
+        """Return how many requests of `tokens` tokens fit."""
+        return max(self.usable(available), 0) // self.request_bytes(tokens)

@@ -1,0 +1,244 @@
+"""Memory that is neither weights nor KV cache: activations, compiling, CUDA graphs. Estimates all, with their formulas.
+
+vLLM measures these while it starts (Worker.determine_available_memory): one batch of max_num_batched_tokens through the
+model. What is computed here are the tensors that are alive at the peak, held against 34 starts of vLLM 0.26.0 on an
+H200 with models of full size (tests/data/memory-h200-0.26.0.json; docs/guides/fit.md has the errors).
+
+Memory of images and videos while vLLM measures its peak.
+
+profile_run passes as many of the largest item through the tower as a batch holds: in the first model runner
+(vllm/v1/worker/gpu_model_runner.py) in every release, in the second (gpu/model_runner.py there) from 0.27.0 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from packaging.version import Version
+
+from gemmaspec.check.fit.flags import Flags
+from gemmaspec.core.checkpoint.fields import WEIGHT_ONLY
+from gemmaspec.core.checkpoint.parts import Checkpoint, part_of
+from gemmaspec.core.profile.device import GIB, Device
+from gemmaspec.core.releases.batch import Item, largest_item
+
+_PIXELS: Final = 3 * 16 * 16
+"""Numbers of a patch."""
+_ANY_NUMBER: Final = 999
+"""Items that a request may hold where limit_mm_per_prompt does not say (vllm/config/multimodal.py)."""
+
+
+def sees_images(target: Checkpoint, flags: Flags) -> bool:
+    """Return whether the target takes images while it runs."""
+    return flags.towers and "image" in target.modalities and largest_item(flags.media) is not None
+
+
+def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str] | None:
+    """Return bytes that the tower takes for them, and the formula; None where vLLM does not try it."""
+    item = largest_item(flags.media)
+    if item is None or not (flags.runner == "v1" or Version(flags.vllm) >= Version("0.27.0")):
+        return None
+    number = _items(item, flags)
+    frames = number * item.frames
+    chunk = min(frames, _chunk(item, target, flags, device))
+    each = _of_a_patch(target, flags)
+    nbytes = chunk * item.patches * each + frames * item.patches * 2 * _PIXELS
+    things = f"{number} {item.modality}{'s' if number > 1 else ''}"
+    return (
+        nbytes,
+        f"{things}, {chunk} of {frames} concurrent frames x {item.patches} patches x {each:,} bytes, and pixels",
+    )
+
+
+def _items(item: Item, flags: Flags) -> int:
+    """Return MultiModalBudget._get_max_items (vllm/multimodal/encoder_budget.py)."""
+    for_one = max(1, min(flags.media.get(item.modality, _ANY_NUMBER), flags.max_model_len // item.tokens))
+    return max(1, min(flags.max_num_batched_tokens // item.tokens, flags.max_num_seqs * for_one))
+
+
+def _chunk(item: Item, target: Checkpoint, flags: Flags, device: Device) -> int:
+    """Return the frames per pass of the tower: Gemma4ForConditionalGeneration._encoder_chunk, 1 before 0.22.0.
+
+    It takes half of the free memory where that is less than a tenth of all, which is not followed here.
+    """
+    if Version(flags.vllm) < Version("0.22.0"):
+        return 1
+    return max(1, device.memory // 10 // (item.patches * 4 * 8 * _positions(target)))
+
+
+def _of_a_patch(target: Checkpoint, flags: Flags) -> int:
+    """Return bytes that are alive for each patch at the peak.
+
+    transformers before 5.10.1 writes a patch's place as a row of 2 x positions numbers, in int64 and then in bfloat16
+    (Gemma4VisionPatchEmbedder); releases from 0.29.0 on come with a later one, which looks it up. Then a layer is the
+    peak. That was counted tensor by tensor on a CPU with transformers 5.19.0 (35,347 bytes where this says 35,040), and
+    not measured on a GPU.
+    """
+    hidden, inner = _number(target, "hidden_size", 1152), _number(target, "intermediate_size", 4304)
+    if Version(flags.vllm) >= Version("0.29.0"):
+        return 2 * (4 * hidden + 3 * inner)
+    return 2 * _positions(target) * (8 + 2) + 2 * (_PIXELS + hidden)
+
+
+def _positions(target: Checkpoint) -> int:
+    return _number(target, "position_embedding_size", 10240)
+
+
+def _number(target: Checkpoint, key: str, otherwise: int) -> int:
+    """Return a number of the tower's config; `otherwise` is the 31B's, the larger one."""
+    vision = target.config.get("vision_config")
+    value = vision.get(key) if isinstance(vision, Mapping) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else otherwise
+
+
+_LOGITS_BYTES: Final = 6
+"""For each sampled token and word of the vocabulary: logits in bfloat16 and in float32. With 256 requests at once
+sampling did not reach the peak of a batch of 2,048 tokens, which bounds this by 5.4."""
+_NATIVE_SAMPLER_BYTES: Final = 14
+"""The same for each request up to 0.20: logits in bfloat16 and in float32, probabilities, and as many random numbers
+(forward_native and random_sample in v1/sample/ops/topk_topp_sampler.py; FlashInfer samples by default from 0.21 on)."""
+_BASE: Final = 12 * 2**20
+"""Minimum bytes of a pass, however few tokens it has."""
+_OUTSIDE: Final = 240 * 2**20
+"""Bytes of libraries in addition to torch once the model is loaded."""
+_GRAPHS: Final = (30 * 10**6, 16 * 10**6)
+"""Bytes for all captured batch sizes, and for each."""
+_CPU_RUNTIME: Final = 584 * 2**20
+"""Python, torch and vLLM in one worker process: 0.57 GiB in the log of 0.32.0 with the tiny pair."""
+_LARGEST_GRAPH: Final = 512
+_REPACKED: Final = 0.18
+"""What packed 4-bit experts took beyond their stored bytes once Marlin's kernels had them: 2.14 and 2.18 GiB in two
+published loads of the 26B-A4B, whose experts are 11.97 GiB, if their GB are the log's GiB (0.92 and 0.80 GiB if not).
+
+No code explains it: prepare_nvfp4_moe_layer_for_marlin in marlin_utils_fp4.py (every release) pads experts of 704 by
+nothing, its workspace is four numbers for each multiprocessor, and what it repacks from is freed layer by layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """Bytes, and their formula."""
+
+    name: str
+    nbytes: int
+    formula: str
+
+
+def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Overhead, ...]:
+    """Return bytes that the KV cache must leave free."""
+    if device.cpu:
+        return (Overhead(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
+    models = [model for model in (target, draft) if model]
+    estimates = [activations(models, flags, device)]
+    if not flags.eager:
+        estimates.append(compiling(models, flags, estimates[0].nbytes))
+    estimates.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
+    if flags.graphs != "NONE" and not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
+        estimates.append(graphs(flags, device))
+    if marlin_experts(target, flags, device):
+        estimates.append(repacked(target, flags))
+    return tuple(estimates)
+
+
+def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
+    """Return whether Marlin computes 4-bit experts: if requested, for weight-only formats, or without FP4 cores."""
+    algorithm = (target.quantization.algorithm or "") if target.quantization else ""
+    if not target.text.experts or not algorithm.endswith("NVFP4"):
+        return False
+    if flags.moe_backend not in (None, "auto"):
+        return flags.moe_backend == "marlin"
+    return algorithm == WEIGHT_ONLY or 0 < device.major < 10
+
+
+def repacked(target: Checkpoint, flags: Flags) -> Overhead:
+    """Return the bytes of Marlin's form of the experts in addition to their stored size, per GPU."""
+    stored = sum(tensor.nbytes for tensor in target.tensors if ".experts." in tensor.name)
+    formula = f"{_REPACKED:g} x the experts' stored bytes: what published loads took more under Marlin"
+    return Overhead(name="experts", nbytes=round(stored * _REPACKED) // flags.tensor_parallel, formula=formula)
+
+
+def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overhead:
+    """Return the largest of a full batch in either model, sampling for all requests, and images in the tower.
+
+    It is not their sum, because profile_run encodes the images before the batch and keeps only their embeddings.
+    """
+    tokens = flags.max_num_batched_tokens
+    sampled = min(flags.max_num_seqs, tokens) * (flags.draft_tokens + 1)
+    words = models[0].text.vocab_size
+    peaks = [_pass(model, flags) for model in models]
+    peaks.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
+    if Version(flags.vllm) < Version("0.21.0"):
+        each, requests = _NATIVE_SAMPLER_BYTES, min(flags.max_num_seqs, tokens)
+        peaks.append((each * requests * words, f"{each} bytes x {requests:,} requests x {words:,} words"))
+    if sees_images(models[0], flags) and (profiled := encoding(models[0], flags, device)):
+        peaks.append(profiled)
+    nbytes, formula = max(peaks)
+    return Overhead(name="activations", nbytes=nbytes + _BASE, formula=formula)
+
+
+def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
+    """Return bfloat16 numbers per token: residual and attention, three times the inner layer, per-layer inputs."""
+    text, tokens = model.text, flags.max_num_batched_tokens
+    per_layer = 3 * len(text.layers) * text.hidden_size_per_layer_input
+    inner = 3 * widest(model) // flags.tensor_parallel
+    width = 4 * text.hidden_size + inner + per_layer
+    return 2 * tokens * width, f"2 bytes x {tokens:,} tokens x (4 hidden + 3 inner + 3 per-layer = {width:,})"
+
+
+def widest(model: Checkpoint) -> int:
+    """Return the width of the widest feed-forward layer."""
+    return max(model.text.inner(layer) for layer in model.text.layers)
+
+
+def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead:
+    """Return the bytes that a compiling start needs beyond the `profiled` peak.
+
+    It has a second copy of a model's largest embedding table for a moment, and takes it for needed; a start that finds
+    its code in the cache has not. The embeddings of a target that sees images are computed outside of what is compiled.
+    """
+    inside = models[1:] if sees_images(models[0], flags) else models
+    peaks = [_BASE + _table(model) + _pass(model, flags)[0] for model in inside]
+    formula = "first start only: a copy of the largest embedding table; a start from the compile cache does not need it"
+    return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
+
+
+def _table(model: Checkpoint) -> int:
+    tables = [tensor.nbytes for tensor in model.tensors if "embeddings" in part_of(tensor.name)]
+    return max(tables, default=0)
+
+
+def graphs(flags: Flags, device: Device) -> Overhead:
+    """Return the bytes of CUDA graphs, one per batch size; part of gpu_memory_utilization since 0.21.0.
+
+    What was fitted are graphs of whole decoding steps; those in pieces are taken to need as much for a size.
+    """
+    number, (base, each) = graph_sizes(flags, device), _GRAPHS
+    pieces = " in pieces" if flags.graphs == "PIECEWISE" else ""
+    formula = f"30 MB + 16 MB x {number} batch sizes{pieces}"
+    return Overhead(name="CUDA graphs", nbytes=base + number * each, formula=formula)
+
+
+def graph_sizes(flags: Flags, device: Device) -> int:
+    """Return how many batch sizes are captured (vllm/config/vllm.py, _set_cudagraph_sizes).
+
+    Graphs of a whole step are for whole requests. In pieces all sizes are captured, from 0.29.0 on also whole requests.
+    """
+    each, vllm = flags.draft_tokens + 1, Version(flags.vllm)
+    most = _LARGEST_GRAPH * (2 if device.major == 10 and vllm >= Version("0.28.0") else 1)
+    largest = min(flags.max_num_seqs * each * 2, most, flags.max_num_batched_tokens)
+    plain = {size for size in _grid(largest) if size <= largest}
+    if flags.graphs != "PIECEWISE":
+        return len({-(-size // each) * each for size in plain})
+    requests = min(flags.max_num_seqs, most)
+    whole = {count * each for count in _grid(requests) | {requests} if count * each <= largest}
+    return len(plain | whole if each > 1 and vllm >= Version("0.29.0") else plain)
+
+
+def _grid(most: int) -> set[int]:
+    return {1, 2, 4} | set(range(8, min(most + 1, 256), 8)) | set(range(256, most + 1, 16))
+
+
+def gib(nbytes: float) -> str:
+    """Return bytes as vLLM's log writes them."""
+    return f"{nbytes / GIB:.2f} GiB"

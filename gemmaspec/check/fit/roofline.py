@@ -1,0 +1,221 @@
+"""How fast any server can be: bytes that a step must read over what the memory can deliver.
+
+Generating is bound by memory: every step reads the weights and the cache once, however many tokens it verifies. With
+a draft that proposes k tokens of which each is accepted with probability a, a step yields on average
+(1 - a^(k+1)) / (1 - a) tokens and costs c k + 1 times what it costs without, c being the draft's cost over the
+target's (Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, 2023, equation 1 and
+theorem 3.8).
+
+What a step sends between the machines of one server, and the time that takes at least.
+
+Tensor parallelism adds up the partial results of all GPUs twice in each layer: after attention and after the MLP
+(RowParallelLinear in vllm/model_executor/layers/linear.py, every release). Each sum covers hidden_size activations for
+every token of the pass. Over n machines, each has to send 2 (n - 1) / n of that to the others, as in a ring. The bytes
+are a bound, because embeddings, logits and what the GPUs of one machine send to each other come on top.
+
+The bytes are few. What costs is that each sum waits for the network: ASSUMED_S for each is an assumption, from nobody's
+measurement of this model, and so is everything that is computed from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gemmaspec.check.fit.memory_plan import MemoryPlan
+from gemmaspec.core.checkpoint.parts import Checkpoint
+
+PARALLEL: Final = frozenset({"dflash", "dspark"})
+"""Methods that draft all tokens in one pass."""
+_CACHED: Final = 128 * 2**20
+"""Bytes that a GPU may still have in its own cache from the pass before: the largest such cache of any machine here
+is a B200's, 126 MB. The bound takes that much off every pass."""
+
+
+def tokens_per_step(a: float, k: int) -> float:
+    """Return the expected tokens of a step: the accepted ones and the one that the target adds."""
+    return float(k + 1) if a >= 1 else (1 - a ** (k + 1)) / (1 - a)
+
+
+def acceptance_of(length: float, k: int) -> float:
+    """Return the acceptance per token with which a step yields `length` tokens on average."""
+    if length >= k + 1:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_per_step(middle, k) < length else (low, middle)
+    return low
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBytes:
+    """What one step reads, in bytes."""
+
+    target: int
+    target_cache: int
+    draft: int
+    """Bytes of one pass of the draft."""
+    draft_cache: int
+
+    @property
+    def alone(self) -> int:
+        """Without speculation."""
+        return self.target + self.target_cache
+
+    @property
+    def cost(self) -> float:
+        """c: a pass of the draft over one of the target."""
+        return (self.draft + self.draft_cache) / self.alone
+
+    def reads(self, passes: int) -> list[int]:
+        """Return bytes of each pass of a step: the target's, then the draft's."""
+        return [self.alone, *[self.draft + self.draft_cache] * passes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingRoofline:
+    """The maximum speed of any server on this machine. Speeds are totals of all requests."""
+
+    bandwidth: float
+    """Total of all GPUs, in bytes per second."""
+    context: int
+    concurrency: int
+    step: StepBytes
+    """A step with one token per request."""
+    verifying: StepBytes
+    """A step that also verifies every draft token."""
+    passes: int
+    """Draft passes per step."""
+    alone: float
+    """The roofline without speculation, in tokens per second."""
+    bound: float
+    """The same with every draft token accepted; equal to `alone` without speculation."""
+
+
+def roofline(plan: MemoryPlan, *, context: int = 1024, concurrency: int = 1) -> ServingRoofline | None:
+    """Return the roofline for requests of `context` tokens that share no prompt; None without a known bandwidth."""
+    if plan.device.bandwidth is None:
+        return None
+    bandwidth = plan.device.bandwidth * plan.flags.tensor_parallel
+    k = plan.flags.draft_tokens
+    step = step_bytes(plan, context=context, concurrency=concurrency, tokens=1)
+    verifying = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1)
+    passes = 0 if not plan.draft else 1 if plan.flags.method in PARALLEL else k
+    least = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1, alike=True)
+    alone = concurrency * bandwidth / _at_least(least, 0)
+    with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)
+    return ServingRoofline(
+        bandwidth=bandwidth,
+        context=context,
+        concurrency=concurrency,
+        step=step,
+        verifying=verifying,
+        passes=passes,
+        alone=alone,
+        bound=max(alone, with_draft) if k else alone,
+    )
+
+
+def _at_least(step: StepBytes, passes: int) -> int:
+    """Return the bytes that must come from memory, even if the GPU's cache still has data of the earlier pass."""
+    target = max(step.alone - _CACHED, 1)
+    return target + passes * max(step.draft + step.draft_cache - _CACHED, 0)
+
+
+def step_bytes(plan: MemoryPlan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> StepBytes:
+    """Return what a step over `tokens` tokens of each request reads; `alike`: all of them use the same experts."""
+    all_tokens = concurrency * tokens
+    return StepBytes(
+        target=plan.target.read(all_tokens, alike=alike),
+        target_cache=concurrency * _cache_bytes(plan, "target", context),
+        draft=_draft_bytes(plan, concurrency, alike=alike),
+        draft_cache=concurrency * _cache_bytes(plan, "draft", context),
+    )
+
+
+def _draft_bytes(plan: MemoryPlan, tokens: int, *, alike: bool) -> int:
+    """Return the weights that a pass of the draft reads; a draft without a vocabulary table uses the target's head.
+
+    vllm/v1/worker/gpu/spec_decode/dflash/utils.py, 0.32.0.
+    """
+    if plan.draft is None:
+        return 0
+    read = plan.draft.read(tokens, alike=alike)
+    return read if plan.draft.head or plan.draft.embeddings else read + (plan.target.head or plan.target.embeddings)
+
+
+def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
+    """Return the keys and values that one request's step reads; a layer that shares another's cache reads it again."""
+    model = plan.models.target if role == "target" else plan.models.draft
+    if model is None:
+        return 0
+    caches = {layer.name: layer.cache for layer in plan.layers}
+    total = 0
+    for index, layer in enumerate(model.text.layers):
+        source = index if layer.shares_with is None else layer.shares_with
+        cache = caches.get(f"{role}.{source}")
+        if cache:
+            total += cache.token_bytes * min(context, layer.window or context)
+    return total
+
+
+def weights_format(model: Checkpoint | None, fp8: bool) -> Literal["4-bit", "8-bit", "16-bit"]:
+    """Return the format of a model's weights as they are multiplied; `fp8`: made FP8 while loading."""
+    if model is None or model.quantization is None:
+        return "8-bit" if fp8 else "16-bit"
+    format_ = f"{model.quantization.method} {model.quantization.algorithm or ''}".lower()
+    return "8-bit" if "8" in format_ and "fp4" not in format_ else "4-bit"
+
+
+ASSUMED_S: Final = 30e-6
+"""Seconds that one sum over the network takes besides its bytes: assumed, never measured here."""
+_ACTIVATION: Final = 2
+"""Bytes of an activation: bfloat16 or float16."""
+_SUMS: Final = 2
+"""Sums of one layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One step of a server on several machines. Times are in seconds."""
+
+    nodes: int
+    gpus_per_node: int
+    sums: int
+    """Sums over the network in one step, the draft's passes included."""
+    sent: int
+    """Bytes that each machine sends in one step, at least."""
+    rate: float | None
+    """Bytes per second of the link; None if unknown."""
+    waiting: float
+    """Time of the sums without their bytes, by ASSUMED_S: an estimate that was never measured."""
+
+    @property
+    def sending(self) -> float | None:
+        """Time of the bytes at the link's rate; None if that is unknown."""
+        return None if self.rate is None else self.sent / self.rate
+
+
+def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
+    """Return what a step of `concurrency` requests sends; None for a server on one machine."""
+    nodes, flags = plan.flags.nodes, plan.flags
+    if nodes < 2:
+        return None
+    passes = [(plan.models.target, concurrency * (flags.draft_tokens + 1))]
+    if plan.models.draft:
+        number = 1 if flags.method in PARALLEL else flags.draft_tokens
+        each = flags.draft_tokens + 1 if flags.method in PARALLEL else 1
+        passes += [(plan.models.draft, concurrency * each)] * number
+    sums = sum(_SUMS * len(model.text.layers) for model, _ in passes)
+    added = sum(
+        _SUMS * len(model.text.layers) * model.text.hidden_size * tokens * _ACTIVATION for model, tokens in passes
+    )
+    return Link(
+        nodes=nodes,
+        gpus_per_node=max(1, flags.tensor_parallel // nodes),
+        sums=sums,
+        sent=added * 2 * (nodes - 1) // nodes,
+        rate=plan.device.link,
+        waiting=sums * ASSUMED_S,
+    )

@@ -1,0 +1,197 @@
+"""`profile lint`, and the same checks in `up` and `render`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmaspec.check.lint.check import check, vllm_for
+from gemmaspec.check.lint.machine import SLOW
+from gemmaspec.check.lint.rule import Role, as_text
+from gemmaspec.core import data
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.finding import Finding, Severity
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.profile.model import Draft, Profile, Target
+from gemmaspec.core.releases.facts import asked_release
+from gemmaspec.run.kept.models import models_of, release_of
+from gemmaspec.run.stack.build import template_file, template_outside
+from gemmaspec.run.stack.paths import template_in_image
+
+if TYPE_CHECKING:
+    from gemmaspec.core.checkpoint.parts import Checkpoint
+    from gemmaspec.core.checkpoint.published.shipped import PublishedCheckpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintRequest:
+    """The request of `profile lint`."""
+
+    names: Sequence[str] = ()
+    """Profiles. If empty, the user's own, or the shipped ones if the user has none."""
+    every: bool = False
+    """Whether to include the shipped profiles, and findings inherited from them."""
+    release: str | None = None
+    """The vLLM release to check against; None for the profile's own."""
+    overrides: Sequence[str] = ()
+    no_spec: bool = False
+    models: bool = False
+    """Whether to check the checkpoints too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linted:
+    """The findings in one profile."""
+
+    name: str
+    vllm: str | None
+    """The release it was checked against; None for an invalid profile."""
+    assumed: bool = False
+    """Whether the newest known release was assumed, because the profile does not name one."""
+    invalid: str | None = None
+    """Why the profile is invalid, if it is."""
+    findings: tuple[Finding, ...] = ()
+    inherited: int = 0
+    """Number of warnings and notes in shipped profiles, which the user cannot edit; they are not in `findings`."""
+    shapes: tuple[str, ...] = ()
+    """Why models could be found neither in the cache nor on the Hub."""
+
+    def count(self, severity: Severity) -> int:
+        """Return how many findings there are; each line that makes a profile invalid is an error."""
+        invalid = len(self.invalid.splitlines()) if self.invalid and severity == "error" else 0
+        return invalid + sum(1 for finding in self.findings if finding.severity == severity)
+
+
+def lint(request: LintRequest) -> tuple[Linted, ...]:
+    """Check profiles.
+
+    Raises UsageError for an unknown profile or an invalid release; with `models`, what open_checkpoint raises.
+    """
+    asked = None if request.release is None else asked_release(request.release)
+    shelf = Shelf(data.patch_folders())
+    names = request.names or [str(file) for file in _files(every=request.every)]
+    return tuple(_linted(name, request, asked, shelf) for name in names)
+
+
+def stop_on_errors(loaded: Loaded, tell: Callable[[str], None], *, to_measure: bool = False) -> None:
+    """Report the warnings in the user's own files; raise ProfileError with the errors, if there are any.
+
+    `to_measure`: one that is only slow may start, so that it can be measured.
+
+    The user cannot edit shipped profiles, so a start does not report their warnings; `profile lint` does.
+    """
+    findings = check(
+        loaded,
+        patches=Shelf(data.patch_folders()),
+        asked=release_of(loaded),
+        notes=False,
+        longest=_longest(loaded.profile),
+    )
+    for finding in _of(_written_by_user(findings), "warning"):
+        tell(as_text(finding))
+    errors = [as_text(finding) for finding in _of(findings, "error") if not (to_measure and finding.code in SLOW)]
+    if errors:
+        raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
+
+
+def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) -> Linted:
+    try:
+        loaded = load_profile(name, overrides=request.overrides, no_spec=request.no_spec)
+    except ProfileError as error:
+        return Linted(name=name, vllm=None, invalid=error.message)
+    asked = release or release_of(loaded)
+    profile, vllm = loaded.profile, vllm_for(loaded, asked)
+    target, draft = _models(profile) if request.models else (None, None)
+    findings = check(
+        loaded,
+        patches=shelf,
+        asked=asked,
+        target=target,
+        draft=draft,
+        here=_here(loaded),
+        longest=_longest(profile),
+    )
+    kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
+    return Linted(
+        name=profile.name,
+        vllm=vllm.version,
+        assumed=vllm.assumed,
+        findings=kept,
+        inherited=len(findings) - len(kept),
+        shapes=tuple(known.says for model in (target, draft) if model and (known := _shipped(model))),
+    )
+
+
+def _shipped(model: Checkpoint) -> PublishedCheckpoint | None:
+    from gemmaspec.core.checkpoint.published.shipped import shipped_for
+
+    return shipped_for(model.ref) if model.source == "shipped" else None
+
+
+def _files(*, every: bool) -> list[Path]:
+    files = list(profile_names(profile_folders()).values())
+    users = [file for file in files if not _is_shipped(file)]
+    return users if users and not every else files
+
+
+def _is_shipped(file: Path) -> bool:
+    return file.absolute().is_relative_to(data.PROFILES.absolute())
+
+
+def _written_by_user(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield errors, and findings in the user's own files or from the command line."""
+    for issue in findings:
+        if issue.severity == "error" or not (issue.place and issue.place.line and _is_shipped(Path(issue.place.file))):
+            yield issue
+
+
+def _here(loaded: Loaded) -> dict[str, str]:
+    """Return the state of the models' folders and the chat template on this machine, for the rules GS902-GS904."""
+    profile = loaded.profile
+    kinds = {model.role: _kind(model.folder) for model in models_of(profile) if model.local and not model.is_tiny}
+    if template_in_image(profile):
+        pass  # nobody knows here what lies in the image
+    elif template_outside(loaded):
+        kinds["template"] = "outside"
+    elif profile.chat.template and not template_file(profile).is_file():
+        kinds["template"] = "missing"
+    return kinds
+
+
+def _longest(profile: Profile) -> dict[Role, int]:
+    """Return how many tokens the models were made for, where that is known without the network."""
+    from gemmaspec.run.kept.models import hub_cache
+    from gemmaspec.run.models.open import longest_context
+
+    cache = hub_cache(profile)
+    named: dict[Role, Target | Draft | None] = {"target": profile.target, "draft": profile.draft}
+    lengths = {
+        role: longest_context(ref.model, revision=ref.revision, cache_dir=cache) for role, ref in named.items() if ref
+    }
+    return {role: tokens for role, tokens in lengths.items() if tokens}
+
+
+def _kind(folder: Path) -> str:
+    if folder.is_file():
+        return "file"
+    if not folder.is_dir():
+        return "missing"
+    return "folder" if (folder / "config.json").is_file() else "no config"
+
+
+def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:
+    from gemmaspec.run.kept.models import hub_cache
+    from gemmaspec.run.models.open import open_checkpoint
+
+    def opened(model: Target | Draft) -> Checkpoint:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile))
+
+    return opened(profile.target), opened(profile.draft) if profile.draft else None
+
+
+def _of(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == severity]

@@ -1,0 +1,245 @@
+"""What decides how fast a profile's server will be, read once; the memory that its models need on its machine.
+
+The shipped cells that speak for a profile's server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.version import Version
+
+from gemmaspec.check.fit.flags import flags_of
+from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
+from gemmaspec.check.predict.speaks import Kind, Spoken, speaking
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.command import Command, backend_of, command_of, compile_of, images_off, vllm_of
+from gemmaspec.core.profile.device import GB, Device, named
+from gemmaspec.core.profile.graphs import GraphModes, graph_modes
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.machines import HERE, MACHINES
+from gemmaspec.core.profile.meant import unknown_machine
+from gemmaspec.core.profile.model import Draft, Profile, Target
+from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
+from gemmaspec.core.rows import GRAPH_MODES, NONE, GraphMode, Setting
+from gemmaspec.run.kept import measurements
+from gemmaspec.run.kept.measurements import Taken
+from gemmaspec.run.kept.models import release_of
+from gemmaspec.run.machine.readings import this_cpu, this_gpu
+from gemmaspec.run.stack.paths import is_local
+
+if TYPE_CHECKING:
+    from gemmaspec.core.checkpoint.parts import Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What decides how fast a profile's server will be, read once."""
+
+    profile: Profile
+    loaded: Loaded
+    vllm: str | None
+    """The release that the profile states."""
+    command: Command
+    compile: str
+    """How it compiles, in the words of rows."""
+    backend: str | None
+    """The attention backend of the target; None where it is not known."""
+    modes: GraphModes | None
+    """Its CUDA graphs; None where they are not known."""
+    taken: Taken
+    known_plan: MemoryPlan | None
+
+    @cached_property
+    def plan(self) -> MemoryPlan:
+        """The memory that its models need. Published shapes come before the network. Raises as `plan_on` does."""
+        return self.known_plan or plan_on(self.profile, release_for(self.loaded, None)[0], shapes=True)
+
+
+def facts_of(loaded: Loaded, *, plan: MemoryPlan | None = None, shelf: Shelf | None = None) -> Facts:
+    """Return the facts of a profile. `plan`, `shelf`: its memory and the patches, where they are known."""
+    profile = loaded.profile
+    vllm = vllm_of(profile)
+    return Facts(
+        profile=profile,
+        loaded=loaded,
+        vllm=vllm,
+        command=command_of(profile),
+        compile=compile_of(profile),
+        backend=backend_of(profile, vllm) if vllm else None,
+        modes=graph_modes(profile, nearest(vllm)) if vllm else None,
+        taken=measurements.taken_by(profile, shelf),
+        known_plan=plan,
+    )
+
+
+def plan_on(
+    profile: Profile, vllm: str, *, machine: str | None = None, memory_gb: float | None = None, shapes: bool = False
+) -> MemoryPlan:
+    """Return the memory on a machine (None: the profile's) with so many 10^9 bytes (None: those of the machine).
+
+    With `shapes`, published shapes come before the Hub. Raises EnvironmentMissing for a model that is neither here nor
+    reachable, and UsageError for an unknown machine.
+    """
+    models = _models(profile, shapes=shapes)
+    device = _device(machine or profile.machine, memory_gb)
+    flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
+    return MemoryPlan(models, flags, device)
+
+
+def release_for(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
+    """Return the vLLM release to compute for, and notes on it. Raises UsageError for one without Gemma 4."""
+    vllm = asked_release(asked) if asked else release_of(loaded)
+    if vllm:
+        if Version(vllm) < Version(releases()[0]):
+            raise UsageError(f"vLLM {vllm} does not support Gemma 4; the first release that does is {releases()[0]}")
+        known = nearest(vllm)
+        return vllm, [] if Version(vllm).public == known else [f"vLLM {vllm} is unknown; computed as {known}"]
+    vllm, image = newest(), loaded.profile.image
+    return vllm, [f"cannot tell vLLM's version from the tag of {image}; assuming {vllm} (override with --release)"]
+
+
+def _models(profile: Profile, *, shapes: bool) -> Models:
+    draft, target = profile.draft, _open(profile, "target", profile.target, shapes=shapes)
+    return Models(
+        target=target,
+        draft=_open(profile, "draft", draft, shapes=shapes or target.source == "shipped") if draft else None,
+        target_fp8=profile.target.quantization == "fp8",
+        draft_fp8=bool(draft and draft.quantization == "fp8"),
+    )
+
+
+def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -> Checkpoint:
+    """Open a model: on this machine first, so that no network is needed; then on the Hub, by range requests.
+
+    With `shapes`, the shapes that ship with gemmaspec come before the Hub; else after it.
+    """
+    from gemmaspec.run.kept.models import TINY, hub_cache
+    from gemmaspec.run.models.hub import Unreachable
+
+    cache = hub_cache(profile)
+    fetch = f"gemmaspec pull {profile.name}    # needs a network once; afterwards fit does not"
+    try:
+        checkpoint = _nearest(model, cache, shapes=shapes)
+        if not checkpoint.tensors:
+            raise EnvironmentMissing(f"cannot compute the size of {model.model}: its weight files are missing")
+        return checkpoint
+    except EnvironmentMissing as error:
+        if is_local(model.model):  # nothing fetches a folder
+            makes = model.model.startswith(TINY)
+            hint = "gemmaspec up tiny-cpu    # copies the tiny models" if makes else f"ls -d {model.model}"
+        else:
+            hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
+        raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
+
+
+def _nearest(model: Target | Draft, cache: Path | None, *, shapes: bool) -> Checkpoint:
+    from gemmaspec.run.models.open import open_checkpoint
+
+    try:
+        here = open_checkpoint(model.model, revision=model.revision, cache_dir=cache, offline=True, shapes=shapes)
+    except EnvironmentMissing:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
+    if (here.tensors and not here.missing_files) or is_local(model.model):
+        return here
+    try:
+        return open_checkpoint(model.model, revision=model.revision, cache_dir=cache)
+    except EnvironmentMissing:
+        return here
+
+
+def _device(machine: str, memory_gb: float | None) -> Device:
+    device = _found(machine)
+    if memory_gb is None:
+        if device.memory:
+            return device
+        raise EnvironmentMissing(
+            f"the profile is for any machine with NVIDIA GPUs, and nvidia-smi finds no GPU here ({device.name})",
+            hint="--set machine=NAME    # or fit's --machine NAME or --memory GB",
+        )
+    return dataclasses.replace(device, memory=round(memory_gb * GB), free=None)
+
+
+def _found(name: str) -> Device:
+    """Return a machine by name, with measured values if it is this machine."""
+    if name == HERE:
+        return this_gpu() or this_cpu()
+    if name not in MACHINES:
+        raise UsageError(f"--machine: {unknown_machine(name, [HERE])}")
+    if not MACHINES[name].gpus:
+        return this_cpu()
+    known, here = named(MACHINES[name]), this_gpu()
+    if known is None:
+        return here or Device(name=name, memory=0)
+    if here and here.capability == known.capability:
+        return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth)
+    return known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shipped:
+    """What the store says of a profile."""
+
+    spoken: Spoken
+    sources: tuple[str, ...]
+
+
+def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
+    """Return the rows of the store that speak for a profile; None where none is of its machine and target."""
+    runs = measurements.like(profile)
+    method = profile.speculative.method if profile.speculative else NONE
+    rows = tuple(  # once each: patches share cells
+        {row.model_dump_json(): row for run in runs for row in run.rows if row.method in (method, NONE)}.values()
+    )
+    if not rows:
+        return None
+    spoken = speaking(rows, kind)
+    cells = {(row.method, row.k, row.concurrency, row.context) for row in spoken.rows}
+    named = [
+        run.source
+        for run in runs
+        if any((row.method, row.k, row.concurrency, row.context) in cells for row in speaking(run.rows, kind).rows)
+    ]
+    return Shipped(spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
+
+
+def kind_of(facts: Facts) -> Kind:
+    """Return what a profile's server will be."""
+    profile, vllm, command = facts.profile, facts.vllm, facts.command
+    compiled = Setting(compile=facts.compile).graphs
+    plain = profile.model_copy(update={"speculative": None, "draft": None})
+    return Kind(
+        vllm=vllm,
+        backend=facts.backend,
+        images=not images_off(profile, command),
+        kv_cache=_cache(facts),
+        linear_kernel=command.value("--linear-backend"),
+        compiled=compiled,
+        alone=_graphs(plain, graph_modes(plain, nearest(vllm)) if vllm else None, compiled)[0],
+        drafting=_graphs(profile, facts.modes, compiled),
+        patches=frozenset(facts.taken.patches),
+        idle=facts.taken.idle,
+    )
+
+
+def _graphs(profile: Profile, modes: GraphModes | None, compiled: str) -> tuple[GraphMode, GraphMode | None]:
+    """Return the graphs of target and draft; those of the compilation where nobody asked vLLM."""
+    target = modes.target if modes else "NONE" if compiled == "eager" else "FULL"
+    spec = profile.speculative
+    draft = modes.draft if modes else target if spec and spec.method not in ("ngram", "suffix") else None
+    return GRAPH_MODES.get(target, "none"), GRAPH_MODES.get(draft or "")
+
+
+def _cache(facts: Facts) -> str | None:
+    """Return the format of the cache; None where the checkpoint decides and cannot be read."""
+    asked = facts.command.value("--kv-cache-dtype") or "auto"
+    if asked == "auto":
+        with contextlib.suppress(GemmaspecError):
+            asked = facts.plan.flags.cache_dtype
+    return {"auto": None, "bfloat16": "bf16"}.get(asked, "fp8" if asked.startswith("fp8") else asked)

@@ -1,0 +1,353 @@
+"""How fast a profile will be: from measured cells, from those of a similar machine, or from its roofline.
+
+`predict` and `fit` ask here, so that they say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, weights_format
+from gemmaspec.check.here.planned import Facts, facts_of, kind_of, shipped_for
+from gemmaspec.check.predict.efficiency import Roofline, share_of
+from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.patching.evidence import family_of
+from gemmaspec.core.profile import limits
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
+from gemmaspec.core.profile.meant import unknown_machine
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.rules import need_one_machine
+from gemmaspec.core.rows import MAX_BYTES, NONE, Row, Setting, parse_rows, read_text
+from gemmaspec.run.kept import measurements
+from gemmaspec.run.kept.attention import expected, lacking, words
+from gemmaspec.run.machine import nvidia
+
+Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
+"""A given file, the user's own measurements, shipped ones, bytes over bandwidth, or no figure but the bound."""
+USUAL: tuple[int, ...] = (1, 4, 8)
+SURE = 0.1 / QUANTILE
+"""Relative standard deviation of a step up to which shipped cells give a figure: 9 of 10 are then within 10 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    """The request."""
+
+    profile: str
+    overrides: Sequence[str] = ()
+    no_spec: bool = False
+    machine: str | None = None
+    """Another machine than the profile's, or `here`."""
+    measured: Path | None = None
+    """A file of rows, or a folder with bench's result.json."""
+    other_machine: bool = False
+    """Whether cells of another machine or target are taken."""
+    ks: tuple[int, ...] = ()
+    concurrencies: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    answer_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Predicted rows and their basis."""
+
+    profile: str
+    basis: Basis
+    why: str
+    """Where the numbers come from, in one sentence."""
+    notes: tuple[str, ...]
+    rows: tuple[Predicted, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as `predict --json` and `fit --json` have it."""
+        rows = [predicted_json(row, baseline=baseline_of(row, self.rows)) for row in self.rows]
+        return {"basis": self.basis, "why": self.why, "notes": list(self.notes), "rows": rows}
+
+
+def predict_profile(request: PredictRequest) -> Prediction:
+    """Return the prediction.
+
+    Raises UsageError for invalid rows, rows of another machine, loads that the profile does not take and for several
+    machines, EnvironmentMissing if only the roofline is left and the models cannot be read.
+    """
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    loaded = on_its_machine(loaded, request)
+    need_one_machine(loaded.profile, "predict")
+    return predicted(facts_of(loaded), request)
+
+
+def predicted(facts: Facts, request: PredictRequest) -> Prediction:
+    """Return the prediction of a profile whose facts are known. Raises as above."""
+    profile = facts.profile
+    _need_limits(profile, request)
+    source = _source(facts.loaded, request)
+    if source is None:
+        return _by_store(facts, request)
+    basis, why, rows = source
+    asked = _asked(request, facts, rows)
+    return Prediction(
+        profile=profile.name,
+        basis=basis,
+        why=why,
+        notes=(*_attention(facts), *_notes(rows, asked, profile), *_otherwise(rows, facts)),
+        rows=predict(rows, asked),
+    )
+
+
+def _by_store(facts: Facts, request: PredictRequest) -> Prediction:
+    """Return what the shipped cells say, or the bound where none of them speaks for this server."""
+    profile, kind = facts.profile, kind_of(facts)
+    shipped = shipped_for(profile, kind)
+    if shipped is None and profile.speculative and "full" not in kind.drafting:
+        return _bound(facts, request, ["it drafts without full CUDA graphs, and no server that does was measured"])
+    if shipped is None:
+        return _by_roofline(facts, request)
+    rows, missing = shipped.spoken.rows, shipped.spoken.missing
+    unsaid = [
+        f"no figure {'with a draft' if drafts else 'without speculation'}: {why}"
+        for drafts, why in missing.items()
+        if profile.speculative or not drafts
+    ]
+    asked = _asked(request, facts, rows, with_curves=not any(row.by_lot for row in rows))
+    asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in missing))
+    found_all = predict(rows, asked) if rows and asked.ks else ()
+    sure = [row for row in found_all if row.step.deviation <= SURE or _load(row) in shipped.spoken.own]
+    if not sure:
+        return _bound(facts, request, unsaid or ["no cell near enough was measured"])
+    silent = sorted({(row.k, row.concurrency, row.context) for row in found_all} - {_load(row) for row in sure})
+    unsaid += [f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent]
+    return Prediction(
+        profile=profile.name,
+        basis="shipped",
+        why=f"{_cells(rows)} of such a server: {'; '.join(shipped.sources)}",
+        notes=(*_attention(facts), *unsaid, *shipped.spoken.factors, *_notes(rows, asked, profile)),
+        rows=tuple(sure),
+    )
+
+
+def _load(row: Predicted) -> tuple[int, int, int]:
+    return row.k, row.concurrency, row.context
+
+
+def _attention(facts: Facts) -> Iterator[str]:
+    if chosen := words(expected(facts.profile, vllm=facts.vllm)):
+        yield f"attention: {chosen}"
+    yield from lacking(facts.profile, facts.modes)
+
+
+def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Prediction:
+    """Return no figure but what no server exceeds, and why."""
+    profile, plan = facts.profile, facts.plan
+    asked = _asked(request, facts)
+    bounds = [
+        f"at most {bound.bound:,.1f} tokens/s, {bound.alone:,.1f} without speculation, at {load} x {context:,} tokens"
+        for context in asked.contexts
+        for load in asked.concurrencies
+        if (bound := roofline(plan, context=context, concurrency=load))
+    ]
+    measure = f"gemmaspec bench {profile.name} --dummy-weights --save-measured measures it"
+    return Prediction(
+        profile=profile.name,
+        basis="bound",
+        why="no cell that speaks for this server, so there is no figure but the bound",
+        notes=(*_attention(facts), *why, *bounds, measure),
+        rows=(),
+    )
+
+
+def _need_limits(profile: Profile, request: PredictRequest) -> None:
+    why = "the others would wait, and no model of that wait was measured"
+    limits.concurrencies(profile, request.concurrencies, usual=(), why=why)
+    limits.need_room(profile, request.contexts, request.answer_tokens or 1)
+
+
+def on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
+    """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
+    asked = request.machine
+    if asked is not None and asked not in (*MACHINES, HERE):
+        raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}")
+    machine = asked
+    if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
+        gpus = nvidia.gpus()
+        machine = machine_of(gpus[0].name) if gpus else "cpu" if asked == HERE else None
+        if machine is None and asked == HERE:
+            raise UsageError(f"--machine here: gemmaspec does not know the GPU {gpus[0].name}")
+    if machine is None or machine == loaded.profile.machine:
+        return loaded
+    overrides = (*request.overrides, f"machine={machine}")
+    return load_profile(request.profile, overrides=overrides, no_spec=request.no_spec)
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Return the rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
+    return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
+
+
+def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[Row, ...]] | None:
+    """Return the best available rows; None if only shipped cells are left."""
+    profile, named = loaded.profile, request.measured
+    if named is not None:
+        rows = read_rows(named)
+        strange = measurements.foreign(rows, profile)
+        if strange and not request.other_machine:
+            raise UsageError(
+                f"{named}: its cells are of {strange}; they say nothing of {profile.name} on {profile.machine}",
+                hint="--accept-other-machine    # to take them all the same",
+            )
+        other = f", which are of {strange} (--accept-other-machine)" if strange else ""
+        return "measured", f"{_cells(rows)} of {named}{other}", rows
+    own_rows = measurements.own_rows(loaded)
+    if own_rows and not measurements.foreign(own_rows, profile):
+        return "own", f"{_cells(own_rows)} that bench measured, saved in {measurements.own_file(loaded)}", own_rows
+    return None
+
+
+def _cells(rows: Sequence[Row]) -> str:
+    number = len({(row.method, row.k, row.concurrency, row.context, row.setting) for row in rows})
+    return f"{number} measured cell{'s' if number != 1 else ''}"
+
+
+def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row] = (), *, with_curves: bool = True) -> Cells:
+    """Return the cells that a request names, else those of the rows; without rows, the usual ones."""
+    profile = facts.profile
+    spec = profile.speculative
+    ks = {*(row.k for row in rows), *_own_ks(profile)}
+    usual = sorted({row.concurrency for row in rows}) or USUAL
+    return Cells(
+        ks=request.ks or tuple(sorted(ks)),
+        concurrencies=limits.concurrencies(profile, request.concurrencies, usual=usual, why=""),
+        contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows} or {1024}))),
+        method=spec.method if spec else None,
+        conditional=_published(profile),
+        with_curves=with_curves,
+        answer_tokens=request.answer_tokens,
+        compile=facts.compile,
+        sequences=profile.serve.max_num_seqs,
+        idle_alone=facts.taken.idle | facts.taken.for_draft,
+    )
+
+
+def _own_ks(profile: Profile) -> set[int]:
+    """Return 0 and every k that the profile drafts with."""
+    spec = profile.speculative
+    return {0, spec.num_speculative_tokens or 0, *(spec.k_by_requests or {}).values()} if spec else {0}
+
+
+def _fitting(profile: Profile, contexts: set[int]) -> set[int]:
+    longest = profile.serve.max_model_len
+    return {context for context in contexts if not longest or context < longest} or contexts
+
+
+def _published(profile: Profile) -> float | None:
+    """Return the acceptance per token that follows from the profile's published figures."""
+    k = profile.speculative.num_speculative_tokens if profile.speculative else None
+    lengths = [cell.acceptance_length for cell in profile.measured if cell.acceptance_length is not None]
+    if not k or not lengths:
+        return None
+    return acceptance_of(sum(lengths) / len(lengths), k)
+
+
+def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]:
+    """Yield notes on how to read the numbers."""
+    if not any(row.machine or row.gpu for row in rows):
+        yield "the cells do not say on which machine they were measured"
+    alone = {row.setting.apart for row in rows if not row.k}
+    lent = {alone_of(row.setting, asked).apart for row in rows if row.k}
+    for setting in {row.setting.apart: row.setting for row in rows}.values():
+        drafts = any(row.k for row in rows if row.setting.apart == setting.apart)
+        if not alone & {setting.apart, alone_of(setting, asked).apart}:
+            yield f"{setting}: nothing was measured without speculation, so k 0 is a guess"
+        if not drafts and setting.apart not in lent and any(asked.ks):
+            yield f"{setting}: nothing was measured with speculation, so the draft's cost is a guess"
+    if any(asked.ks) and not (asked.with_curves and any(row.k for row in rows)):
+        yield _assumed(asked.conditional)
+    elif any(row.by_lot for row in rows):
+        yield "the acceptance of these rows is synthetic, not this pair's"
+    measured = {row.context for row in rows}
+    if beyond := [context for context in asked.contexts if context > 2 * max(measured)]:
+        yield f"nothing longer than {max(measured):,} tokens was measured, so what {beyond[-1]:,} cost is extrapolated"
+    if not any(row.ttft_ms and row.answer_tokens for row in rows):
+        yield "these cells do not say how long prompts took, so other lengths of answers cannot be told apart"
+    spec = profile.speculative
+    methods = {row.method for row in rows if row.k}
+    if spec and methods and spec.method not in methods:
+        yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
+
+
+def _otherwise(rows: Sequence[Row], facts: Facts) -> Iterator[str]:
+    """Yield in what the profile's server differs from those that were measured."""
+    name, taken, compiles, chosen = facts.profile.name, facts.taken, facts.compile, facts.backend
+    drafting = [row for row in rows if row.k] or rows
+    if not measurements.of_plan(drafting, taken):
+        here = f"takes {', '.join(taken.patches) or 'no patches for speed'}"
+        yield f"the profile {here}, and nothing was measured with those: gemmaspec bench {name} --save-measured"
+    backends = {row.attention_backend for row in rows} - {None}
+    if chosen and backends and chosen not in backends:
+        yield (
+            f"the profile's server runs attention in {chosen}, and these cells ran in {', '.join(map(str, backends))}: "
+            "with long prompts the two can differ by more than the interval"
+        )
+    graphs = {row.setting.graphs for row in rows}
+    mine = Setting(compile=compiles).graphs
+    if mine not in graphs and "eager" in (mine, *graphs):
+        yield f"the profile's server compiles as {compiles}; no server that does was measured"
+    elif mine not in graphs:
+        yield f"the cells are of {', '.join(sorted(graphs))} servers, and this one is {mine}: steps times a factor"
+    formats = {row.kv_cache_dtype for row in rows} - {None}
+    cache = facts.command.value("--kv-cache-dtype") or "auto"
+    if formats and cache not in formats:
+        yield f"the cells have a KV cache in {', '.join(map(str, formats))}, and the profile's is {cache}"
+    releases = {row.vllm for row in rows} - {None}
+    if releases and facts.vllm and facts.vllm not in releases:
+        yield f"the cells are of vLLM {', '.join(sorted(map(str, releases)))}, and the profile's is {facts.vllm}"
+
+
+def _assumed(known: float | None) -> str:
+    if known is None:
+        return "acceptance was not measured; assuming 0.70 ± 0.15 per token"
+    return (
+        f"acceptance was not measured by position; assuming {known:.2f} per token, from the profile's published figures"
+    )
+
+
+def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
+    profile, plan = facts.profile, facts.plan
+    device, models = plan.device, plan.models
+    if device.bandwidth is None:
+        raise UsageError(
+            f"{profile.name} has no measurements, and the memory bandwidth of {device.name} is unknown",
+            hint=f"gemmaspec bench {request.profile} --save-measured",
+        )
+
+    def read(context: int, batch: int, tokens: int) -> tuple[int, int]:
+        step = step_bytes(plan, context=context, concurrency=batch, tokens=tokens)
+        return step.alone, step.draft + step.draft_cache
+
+    spec = profile.speculative
+    speed = Roofline(
+        bandwidth=device.bandwidth * plan.flags.tensor_parallel,
+        read=read,
+        method=spec.method if spec else NONE,
+        setting=Setting(compile=facts.compile, vllm=plan.flags.vllm, backend=facts.backend),
+        family=family_of(device.capability),
+        weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
+    )
+    asked = _asked(request, facts)
+    share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
+    return Prediction(
+        profile=profile.name,
+        basis="roofline",
+        why=f"the roofline, because there are no measurements: bytes over {share.value:.2f} of the "
+        f"{device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {share.said} reached",
+        notes=(
+            "decoding alone: the roofline says nothing of the time that prompts take",
+            *((_assumed(asked.conditional),) if any(asked.ks) else ()),
+        ),
+        rows=speed.predict(asked),
+    )

@@ -1,0 +1,254 @@
+"""Does a draft work with a target? What does not match, its effect in vLLM, and the fix.
+
+Effects hold in every release of vLLM unless they name some: config/speculative.py, v1/spec_decode, v1/core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.check.inspect.drafting import method_findings, own_cache_findings, own_head_findings
+from gemmaspec.check.inspect.examine import kind_of
+from gemmaspec.core.checkpoint.parts import Checkpoint, part_of
+from gemmaspec.core.finding import Finding, impossible
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPair:
+    """A pair that has been run, according to a profile."""
+
+    target: str
+    draft: str
+    method: str
+    profile: str
+    source: str
+    """Where the figure of the profile was published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """The result for a target and a draft."""
+
+    method: str
+    """The `speculative.method` that suits the draft, or the requested one."""
+    findings: tuple[Finding, ...]
+    known: KnownPair | None
+
+    @property
+    def works(self) -> bool:
+        """Whether the pair can work, possibly with patches."""
+        return not impossible(self.findings)
+
+    @property
+    def patches(self) -> tuple[str, ...]:
+        """The patches that it needs, each once."""
+        needed = (finding.patches for finding in self.findings if finding.severity == "patch")
+        return tuple(dict.fromkeys(patch for some in needed for patch in some))
+
+
+def pair(
+    target: Checkpoint,
+    draft: Checkpoint,
+    *,
+    method: str | None = None,
+    words: tuple[int, int] | None = None,
+    known: Sequence[KnownPair] = (),
+) -> Pairing:
+    """Return the findings on a pair; `method` is the profile's, else the one that the draft is made for.
+
+    `words`, if both tokenizers were read: the number of tokens with the same id in both, and of the target's tokens.
+    """
+    fitting = draft.speculator.method if draft.speculator else "draft_model"
+    asked = method or fitting
+    matching = own_head_findings(target, draft) if draft.speculator else own_cache_findings(target, draft)
+    match = next((row for row in known if (row.target, row.draft) == (target.ref, draft.ref)), None)
+    findings = (
+        *method_findings(target, draft, fitting=fitting, asked=asked),
+        *vocabulary_findings(target, draft, words),
+        *matching,
+        *likeness_findings(target, draft),
+        *_known(match, target, draft, known),
+    )
+    return Pairing(method=asked, findings=findings, known=match)
+
+
+def _known(
+    match: KnownPair | None, target: Checkpoint, draft: Checkpoint, known: Sequence[KnownPair]
+) -> tuple[Finding, ...]:
+    if match:
+        return (
+            Finding(
+                code="known-pair",
+                severity="note",
+                message=f"this pair has been run: profile {match.profile}, published in {match.source}",
+            ),
+        )
+    others = [row for row in known if row.draft == draft.ref]
+    if not others:
+        return ()
+    return (
+        Finding(
+            code="other-target",
+            severity="note",
+            message=f"{draft.ref} has been run with {others[0].target} (profile {others[0].profile}), not with "
+            f"{target.ref}",
+            impact="Its acceptance is unknown.",
+        ),
+    )
+
+
+def likeness_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    """Yield findings on base and instruct models, context, and size."""
+    yield from _kinds(target, draft)
+    yield from _context(target, draft)
+    yield from _size(target, draft)
+
+
+def step_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes of weights that one step of the decoder reads: its layers, and the experts that a token uses."""
+    text = checkpoint.text
+    share = text.experts_per_token / text.experts if text.experts else 1.0
+    layers = [tensor for tensor in checkpoint.tensors if part_of(tensor.name) == "decoder layers"]
+    return round(sum(tensor.nbytes * (share if ".experts." in tensor.name else 1.0) for tensor in layers))
+
+
+def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    """Return the kind of a head, which reads the target's hidden states; None unless its card names one."""
+    mine, why_mine = kind_of(target)
+    other, why_other = kind_of(draft)
+    if mine is None or other is None or mine == other:
+        return
+    yield Finding(
+        code="base-and-instruct",
+        severity="warning",
+        message=f"the target is {_article(mine)} model ({why_mine}), the draft {_article(other)} one ({why_other})",
+        impact="A base model does not predict the answers of an instruct model, nor the other way round. "
+        "Published for such a pair (a base 26B-A4B in FP8 with the assistant of the instruct "
+        "model, DGX Spark): 25 tokens/s, against 41 without a draft.",
+        fix=f"use the draft made from the {mine} model" + (", google/gemma-4-…-it" if mine == "instruct" else ""),
+    )
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == "instruct" else f"a {kind}"
+
+
+def _context(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = target.text.max_position_embeddings, draft.text.max_position_embeddings
+    if other < mine and not draft.speculator:
+        yield Finding(
+            code="context",
+            severity="note",
+            message=f"the draft was made for {other} tokens of context, the target for {mine}",
+            impact=f"Requests longer than {other} tokens are answered without drafting.",
+        )
+
+
+def _size(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = step_bytes(target), step_bytes(draft)
+    if not mine or not other:
+        return
+    if other >= mine:
+        yield Finding(
+            code="draft-larger",
+            severity="warning",
+            message=f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} "
+            "GB",
+            impact="Each draft token costs more than a token of the target, so speculation only slows it down.",
+            fix="use a smaller draft, or none (--no-spec)",
+        )
+    else:
+        yield Finding(
+            code="cost",
+            severity="note",
+            message=f"one step of the draft reads {other / 1e9:.2f} GB of decoder weights, one of the target "
+            f"{mine / 1e9:.2f} GB: {other / mine:.0%}",
+        )
+
+
+MOSTLY: Final = 0.99
+"""Minimum share of equal tokens for which a pair is worth trying."""
+_OTHER_WORDS: Final = "The draft's tokens mean other words, so almost nothing is accepted, without an error."
+
+
+def vocabulary_findings(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
+    """Yield findings on vocabulary, tokenizer and control tokens; `words` as in pair.py."""
+    yield from _sizes(target, draft)
+    if target.tokenizer_digest and draft.tokenizer_digest:
+        yield from _tokenizers(target, draft, words)
+    yield from _control_tokens(target, draft)
+
+
+def _sizes(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = target.text.vocab_size, draft.text.vocab_size
+    if mine == other:
+        return
+    if draft.speculator:
+        yield Finding(
+            code="vocabulary-size",
+            severity="error",
+            message=f"the target has {mine} tokens, but the draft was made for {other}",
+            impact="Tokens that the draft proposes may not exist or may mean something else.",
+            fix="use a draft for this target",
+        )
+        return
+    yield Finding(
+        code="vocabulary-size",
+        severity="error",
+        message=f"the target has {mine} tokens, the draft {other}",
+        impact="vLLM refuses: Target and draft model should have the same vocabulary size. Target model "
+        f"vocab_size={mine}. Draft model vocab_size={other}.",
+        fix="another draft; from vLLM 0.25.0 on speculative.use_heterogeneous_vocab: true drafts greedily over the "
+        "tokens that both know",
+    )
+
+
+def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
+    if target.tokenizer_digest == draft.tokenizer_digest:
+        yield Finding(code="tokenizer", severity="note", message="both have the same tokenizer.json")
+    elif words is None:
+        yield Finding(
+            code="tokenizer-unknown",
+            severity="note",
+            message="their tokenizer.json are different files; whether the same words have the same numbers can be "
+            "told only from whole files on this machine",
+            fix=f"hf download {draft.ref} tokenizer.json    # and the same for {target.ref}; then inspect again",
+        )
+    elif words[0] == words[1]:
+        message = "their tokenizer.json are written differently, but every token has the same id in both"
+        yield Finding(code="tokenizer", severity="note", message=message)
+    else:
+        share = words[0] / max(words[1], 1)
+        yield Finding(
+            code="tokenizer-differs",
+            severity="warning" if share >= MOSTLY else "error",
+            message=f"{words[1] - words[0]} of the target's {words[1]} tokens have a different id in the draft, or "
+            "none",
+            impact="Drafts with them are never accepted." if share >= MOSTLY else _OTHER_WORDS,
+            fix="use a draft with the target's tokenizer",
+        )
+
+
+def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
+    mine, other = target.special_tokens, draft.special_tokens
+    moved = sorted(token for token in mine.keys() & other.keys() if mine[token] != other[token])
+    if moved:
+        first = moved[0]
+        yield Finding(
+            code="special-tokens",
+            severity="error",
+            message=f"{len(moved)} control tokens have different ids; {first!r} is {mine[first]} in the target and "
+            f"{other[first]} in the draft",
+            impact=_OTHER_WORDS,
+            fix="use a draft with the target's tokenizer",
+        )
+    alone = sorted(mine.keys() ^ other.keys()) if mine and other else []
+    if alone:
+        shown = ", ".join(map(repr, alone[:4])) + (" …" if len(alone) > 4 else "")
+        yield Finding(
+            code="special-tokens-unshared",
+            severity="note",
+            message=f"{len(alone)} control tokens are known to only one of them: {shown}",
+            impact="The draft guesses badly where they occur.",
+        )

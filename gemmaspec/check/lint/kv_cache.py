@@ -1,0 +1,276 @@
+"""GS3xx: KV cache groups and attention backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
+from gemmaspec.core.profile.command import backend_of
+from gemmaspec.core.releases.backends import support_of
+from gemmaspec.core.releases.batch import largest_item
+
+_HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
+_WIDE: Final = 512
+"""Head size of Gemma 4's full attention layers; that of the sliding ones is 256."""
+_WIDE_ON: Final = 9
+"""Major compute capability on which FlashAttention 4 has kernels for such heads: get_flash_attn_version in
+vllm/v1/attention/backends/fa_utils.py falls back to FlashAttention 2 for them on later ones."""
+_BLOCK: Final = 16
+_ADA: Final = 8.9
+_HALVES: Final = ("float16", "bfloat16")
+_NARROW: Final = ("nvfp4", "turboquant", "octave", "ultraquant")
+"""Formats whose backends have no mask for images, and Triton does not take them."""
+
+_UNUSED_UNDER_V2: Final = (
+    ("attention_backend", ("draft_model",), ">=0.31"),
+    ("attention_backend", ("eagle", "eagle3"), ">=0.25,<0.31"),
+    ("kv_cache_dtype", ("draft_model",), ">=0.31,<0.32"),
+)
+"""Speculative keys that model runner v2 does not pass to the draft: load_draft_model() in
+vllm/v1/worker/gpu/spec_decode/draft_model/ (0.31) and standalone_ar/ (0.32, 0.33), load_eagle_model() in eagle/utils.py
+(no apply_draft_overrides() before 0.31)."""
+
+
+@rule("GS301", "error")
+def several_groups(subject: Subject) -> Iterator[Issue]:
+    """A draft model in several KV cache groups; model runner v1 supports one."""
+    if subject.method != "draft_model" or subject.hybrid_manager == "off" or subject.runner == "v2":
+        return
+    if subject.runs("<0.20") or _one_kind_of_layer(subject):
+        return  # a patch does it there, see GS401; or there is one group anyway
+    message = (
+        "with the hybrid KV cache manager on, the draft's sliding and full layers are in several KV cache groups, "
+        f"and model runner v1, which vLLM {subject.vllm} uses here, supports only one"
+    )
+    known = subject.windows("draft") is not None  # another draft may have one kind of layers
+    fix = "set serve.disable_hybrid_kv_cache_manager: true"
+    yield Issue(path=_HYBRID, message=message, fix=fix, severity=None if known else "warning")
+
+
+@rule("GS302", "warning")
+def many_groups(subject: Subject) -> Iterator[Issue]:
+    """An EAGLE-3 head for Gemma 4 with the hybrid manager on, which makes one KV cache group per layer."""
+    if subject.method == "eagle3" and subject.hybrid_manager == "on":
+        message = (
+            "with the hybrid KV cache manager on, the head's layer makes vLLM put every layer into a KV cache group of "
+            "its own (61 for a 31B), for each of which it builds metadata at every step"
+        )
+        fix = "set serve.disable_hybrid_kv_cache_manager: true, and compare, because it needs more KV cache"
+        yield Issue(path=_HYBRID, message=message, fix=fix)
+
+
+@rule("GS303", "warning")
+def fp8_with_mtp(subject: Subject) -> Iterator[Issue]:
+    """An MTP head reads the target's FP8 cache without its scales."""
+    if subject.method != "mtp" or (subject.runs(">=0.31") and subject.runner == "v2"):
+        return
+    quantization = subject.target.quantization if subject.target else None
+    declared = (quantization.kv_cache or "").lower() if quantization else ""
+    dtype = subject.value("--kv-cache-dtype") or "auto"
+    if not (declared if dtype == "auto" else dtype).startswith("fp8") or (subject.target and not declared):
+        return
+    message = (
+        f"under model runner {subject.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV cache "
+        "without the scales that a calibrated checkpoint brings, so few tokens are accepted"
+    )
+    given = subject.argument("--kv-cache-dtype")
+    fix = "set serve.kv_cache_dtype: bfloat16, or use vLLM 0.31 or later with model runner v2"
+    yield Issue(path=given.path if given else ("serve", "kv_cache_dtype"), message=message, fix=fix)
+
+
+@rule("GS304", "warning")
+def window_of_one_layer(subject: Subject) -> Iterator[Issue]:
+    """FlashAttention of 0.25 to 0.27 gives all layers of a draft model one layer's sliding window."""
+    if subject.method != "draft_model" or not subject.runs(">=0.25,<0.28") or not subject.machine.gpus:
+        return
+    backend = attention_backend(subject, "draft")
+    if backend in ("FLASH_ATTN", None):
+        doubt = "" if backend else ", where vLLM chooses it"
+        message = (
+            f"FlashAttention of vLLM {subject.vllm} gives all of the draft's layers the window of one of them{doubt}"
+        )
+        fix = "set speculative.attention_backend: TRITON_ATTN, or use vLLM 0.28 or later"
+        yield Issue(path=("speculative",), message=message + ", so few tokens are accepted", fix=fix)
+
+
+@rule("GS305", "warning")
+def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
+    """From 0.21 on, the draft of model runner v1 does not inherit the target's attention backend."""
+    spec, wanted = subject.profile.speculative, subject.value("--attention-backend")
+    if not spec or not wanted or spec.attention_backend or not subject.machine.gpus:
+        return
+    if subject.runner == "v2" or subject.runs("<0.21") or subject.method not in ("draft_model", "eagle", "eagle3"):
+        return
+    chosen = attention_backend(subject, "draft")
+    if chosen != wanted.upper():
+        what = f"takes {chosen}" if chosen else "chooses one itself"
+        message = f"the draft does not inherit serve.attention_backend, {wanted}: under vLLM {subject.vllm} it {what}"
+        fix = f"set speculative.attention_backend: {wanted}"
+        yield Issue(path=("speculative",), message=message, fix=fix)
+
+
+@rule("GS305", "warning")
+def key_without_effect(subject: Subject) -> Iterator[Issue]:
+    """Speculative keys that vLLM accepts, but model runner v2 does not pass to the draft."""
+    spec = subject.profile.speculative
+    if not spec or subject.runner == "v1":
+        return
+    for key, methods, versions in _UNUSED_UNDER_V2:
+        if subject.method in methods and getattr(spec, key) is not None and subject.runs(versions):
+            message = f"model runner v2 of vLLM {subject.vllm} gives the draft the target's {key}, not this one"
+            yield Issue(path=("speculative", key), message=message, fix=f"set serve.{key} for both, or remove it")
+
+
+@rule("GS307", "error")
+def wide_heads(subject: Subject) -> Iterator[Issue]:
+    """A backend without head size 512 (supports_head_size of each, and fa_utils.is_fa_version_supported)."""
+    if not subject.machine.gpus:
+        return
+    for role in _attending(subject):
+        asked = _asked(subject, role)
+        message = asked and _cannot(subject, asked.upper())
+        if asked and message and not (role == "draft" and subject.method != "draft_model"):
+            message = f"{asked} does not support Gemma 4's head size of {_WIDE} {message}"
+            fix = "use TRITON_ATTN" + ("" if _capability(subject) in (10, 11) else ", or let vLLM choose")
+            yield Issue(path=_backend_path(subject, role), message=message, fix=fix)
+
+
+@rule("GS312", "warning")
+def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
+    """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
+    hopper = (subject.machine.compute_capability or "").startswith("9.")
+    if subject.method != "mtp" or not hopper or not subject.caches_fp8 or subject.runs("<0.24"):
+        return
+    target, head = attention_backend(subject, "target"), attention_backend(subject, "draft")
+    if head != "FLASHINFER" or target == head:
+        return
+    given = subject.argument("--kv-cache-dtype")
+    message = (
+        f"on Hopper an MTP head with an FP8 KV cache uses FlashInfer, its target {target}, and such servers have died "
+        "while the engine started (vLLM #48495)"
+    )
+    path = given.path if given else ("serve", "kv_cache_dtype")
+    fix = "set serve.attention_backend: TRITON_ATTN, which the head inherits, or use vLLM 0.31 or later"
+    yield Issue(path=path, message=message, fix=fix)
+
+
+@rule("GS312", "warning")
+def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
+    """An MTP head on compute capability 10.x: it takes FlashInfer, which has no kernel for heads of 512 (#48082)."""
+    capability = subject.machine.compute_capability or ""
+    if subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
+        return
+    given = subject.value("--attention-backend")
+    if given is None and attention_backend(subject, "draft") == "FLASHINFER":
+        message = f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
+        message += "such servers were seen to die while they capture graphs (vLLM #48082)"
+        yield Issue(path=("speculative", "method"), message=message, fix="write serve.attention_backend: TRITON_ATTN")
+
+
+@rule("GS308", "error")
+def fast_prefill(subject: Subject) -> Iterator[Issue]:
+    """Fast prefill gives wrong logits for prompt tokens, and heads need them (vllm/config/vllm.py, every release)."""
+    given = subject.argument("--kv-sharing-fast-prefill")
+    heads = ("eagle", "eagle3", "mtp", *(("dflash",) if subject.runs(">=0.20") else ()))
+    if given and not given.negated and subject.method in (*heads, "dspark"):
+        message = f"vLLM rejects kv_sharing_fast_prefill together with {subject.method}"
+        yield Issue(path=given.path, message=message, fix="remove it")
+
+
+@rule("GS309", "error")
+def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
+    """A target with bidirectional attention to images, and a batch that cannot hold the largest one."""
+    limits, batch = subject.argument("--limit-mm-per-prompt"), subject.batch
+    if subject.wants_whole_items is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
+        return
+    if subject.argument("--mm-processor-kwargs"):
+        return  # max_soft_tokens: an image may be of another size
+    item = largest_item(subject.profile.serve.limit_mm_per_prompt or {})
+    if item and batch < item.tokens:
+        given = subject.argument("--max-num-batched-tokens")
+        what = "is" if given else "comes to"
+        message = (
+            f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not split"
+        )
+        fix = f"use {item.tokens} or more, or set serve.language_model_only: true if you serve only text"
+        path = given.path if given else ("serve", "max_num_batched_tokens")
+        yield Issue(path=path, message=message, fix=fix, severity="error" if subject.wants_whole_items else "warning")
+
+
+@rule("GS307", "error")
+def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
+    """A KV cache that no attention backend takes: asked of the layers of 0.26.0 and 0.33.0, which have four formats."""
+    yield from _fp8_before_ada(subject)
+    if not subject.machine.gpus or subject.runs("<0.26"):
+        return
+    dtype, block = subject.argument("--kv-cache-dtype"), subject.argument("--block-size")
+    tokens = subject.number("--block-size")
+    if dtype and dtype.value and dtype.value.startswith(_NARROW) and subject.masks:
+        message = f"no attention backend of vLLM {subject.vllm} takes a KV cache of {dtype.value} with masked images"
+        yield Issue(path=dtype.path, message=message, fix="use fp8, or auto")
+    if block and tokens and tokens % _BLOCK:
+        message = f"is {tokens}, and every attention backend wants a multiple of {_BLOCK}: block_size not supported"
+        yield Issue(path=block.path, message=message, fix=f"use {_BLOCK}, or leave it out")
+    asked = subject.value("--dtype") or "auto"
+    model = asked if asked != "auto" else subject.target.dtype if subject.target else None
+    if subject.runs(">=0.33") and dtype and dtype.value in _HALVES and model in _HALVES and dtype.value != model:
+        message = f'kv_cache_dtype="{dtype.value}" is incompatible with dtype="{model}"'
+        yield Issue(path=dtype.path, message=message, fix=f"use auto or {model}")
+
+
+def _fp8_before_ada(subject: Subject) -> Iterator[Issue]:
+    """Yield an FP8 cache on a GPU that Triton does not read it on (vllm/v1/attention/backends/triton_attn.py)."""
+    capability, asked = subject.machine.compute_capability, _asked(subject, "target")
+    if not capability or float(capability) >= _ADA or not subject.caches_fp8 or subject.runs("<0.24"):
+        return
+    if asked is None or asked.upper() in ("AUTO", "TRITON_ATTN"):
+        message = f"FP8 KV cache is not supported by the Triton attention backend on compute capability {capability}"
+        given = subject.argument("--kv-cache-dtype")
+        path = given.path if given else ("serve", "kv_cache_dtype")
+        yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16, or int8_per_token_head")
+
+
+def attention_backend(subject: Subject, role: Role) -> str | None:
+    """Return the backend: the requested one, else the one that vLLM chooses; None if only the machine decides."""
+    return backend_of(subject.profile, subject.facts.vllm, role=role, fp8=subject.caches_fp8, masks=subject.masks)
+
+
+def _attending(subject: Subject) -> tuple[Role, ...]:
+    """Yield the roles whose backends matter: the draft's only if it is a separate model under model runner v1."""
+    separate = subject.profile.draft and subject.runner == "v1" and subject.runs(">=0.21")
+    return ("target", "draft") if separate else ("target",)
+
+
+def _asked(subject: Subject, role: Role) -> str | None:
+    spec = subject.profile.speculative
+    return subject.value("--attention-backend") if role == "target" else spec.attention_backend if spec else None
+
+
+def _backend_path(subject: Subject, role: Role) -> Path:
+    given = subject.argument("--attention-backend")
+    return given.path if role == "target" and given else ("speculative", "attention_backend")
+
+
+def _cannot(subject: Subject, backend: str) -> str | None:
+    """Return where a backend has no kernels for wide heads; None if it has them."""
+    capability = subject.machine.compute_capability
+    if backend == "FLASH_ATTN" and subject.runs("<0.20"):
+        return f"in vLLM {subject.vllm}"
+    if backend == "FLASH_ATTN" and capability and _capability(subject) != _WIDE_ON:
+        return f"on compute capability {capability}: that is FlashAttention 4, which has them on 9.x alone"
+    if backend == "FLASHINFER" and subject.runs("<0.22"):
+        return f"in vLLM {subject.vllm}"
+    known = [support_of(subject.facts.vllm, capability or "", backend, fp8=fp8, head=None) for fp8 in (False, True)]
+    if backend.startswith("TRITON_FLASH") and capability and not any(known):
+        return f"on compute capability {capability}: it is for {'9.x' if backend.endswith('ATTN') else '10.x'} alone"
+    return None
+
+
+def _capability(subject: Subject) -> int:
+    return int((subject.machine.compute_capability or "0").split(".")[0])
+
+
+def _one_kind_of_layer(subject: Subject) -> bool:
+    draft = subject.draft
+    return draft is not None and len({layer.kind for layer in draft.text.layers}) == 1

@@ -1,0 +1,357 @@
+"""GS1xx: names that this vLLM knows.
+
+GS1xx: values that this vLLM refuses: numbers, JSON and its keys, words without a flag, variables.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
+from gemmaspec.core.finding import Severity
+from gemmaspec.core.profile.command import Argument
+from gemmaspec.core.releases.facts import Facts, spans
+from gemmaspec.core.releases.flags import Flag, refused, refused_keys
+
+_LORA: Final = "--enable-lora"
+"""Bounds of the flags for adapters are checked with this one alone (EngineArgs.create_engine_config)."""
+_SHOWN: Final = 60
+"""Characters of a value that a message shows."""
+
+
+_NEEDS: Final[Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]]] = {
+    "--structured-outputs-config": {
+        "disable_any_whitespace": ("backend", ("xgrammar", "guidance")),
+        "disable_additional_properties": ("backend", ("guidance",)),
+    },
+    "--profiler-config": {
+        "torch_profiler_dir": ("profiler", ("torch",)),
+        "capture_torch_profiler": ("profiler", ("torch",)),
+        "proton_profiler_dir": ("profiler", ("proton",)),
+    },
+}
+"""Keys that want another key to have one of these values (StructuredOutputsConfig, ProfilerConfig, every release)."""
+
+
+@rule("GS102", "error")
+def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
+    """A value that this vLLM does not take: no number, out of range, no JSON, or a key that its class lacks."""
+    for given in subject.arguments:
+        known = subject.facts.flags.get(given.flag)
+        if known is None or given.value is None or known.choices:
+            continue
+        for word in given.words or (given.value,):
+            if refusal := _refused(subject, given, known, word):
+                message = f"{_shown(word)} for {known.name} {refusal}, and vLLM {subject.vllm} stops"
+                yield Issue(path=given.path, message=message, fix=_fix(refusal))
+                break
+
+
+def _refused(subject: Subject, given: Argument, known: Flag, word: str) -> str | None:
+    configs = subject.facts.configs
+    name = known.form.lstrip("?@") if known.form.startswith(("@", "?@")) else ""
+    inner: Any = _read(word)
+    if not given.keys:
+        form = known.form.lstrip("+*")
+        if "lora" in known.name and not subject.switched(_LORA):
+            form = re.sub("[<>].*", "", form)
+        return refused(word, form, configs) or _not_a_choice(subject.facts, name, inner)
+    if not name:
+        return None
+    if given.written.partition("=")[0].endswith("+"):
+        return None
+    for key in reversed(given.keys):
+        inner = {key: inner}
+    return refused_keys(inner, name, configs) or _not_a_choice(subject.facts, name, inner)
+
+
+def _not_a_choice(facts: Facts, name: str, given: object) -> str | None:
+    """Return the key of a class whose text its own flag does not take: long lists are kept with the flag alone."""
+    for key, inner in given.items() if isinstance(given, dict) else ():
+        flag = facts.flags.get("--" + str(key).replace("_", "-"))
+        listed = flag is not None and facts.configs.get(name, {}).get(key) == "str"
+        if flag and listed and isinstance(inner, str) and not flag.takes(inner):
+            return f"has {inner!r} for {key}, which is none of {flag.name}'s choices"
+    return None
+
+
+def _read(word: str) -> Any:
+    """Return a word after `--a.b` as vLLM reads it: JSON, else text."""
+    try:
+        return json.loads(word)
+    except (ValueError, RecursionError):
+        return int(word[:-1]) if word[:-1].isdecimal() and word[-1] in "kKmMgGtT" else word
+
+
+def _shown(word: str) -> str:
+    return repr(word if len(word) <= _SHOWN else word[:_SHOWN] + "…")
+
+
+def _fix(refusal: str) -> str:
+    if "JSON" in refusal:
+        return "write it as one JSON object in single quotes, or its keys one by one, as --a.b=value"
+    return "use another key, or remove it" if "has no key" in refusal else "use another value, or remove it"
+
+
+@rule("GS102", "error")
+def needed_key(subject: Subject) -> Iterator[Issue]:
+    """A key of --structured-outputs-config or --profiler-config that wants another backend or profiler."""
+    for name, keys in _NEEDS.items():
+        asked, path = configured(subject, name)
+        if asked.get("profiler") == "torch" and not asked.get("torch_profiler_dir"):
+            message = "the profiler torch needs torch_profiler_dir, and vLLM stops without it"
+            yield Issue(path=path, message=message, fix=f"add {name}.torch_profiler_dir=/tmp/profile")
+        for key, (other, wanted) in keys.items():
+            on = asked.get(key) in (True, 1, "true", "1") or (key.endswith("_dir") and asked.get(key))
+            if on and asked.get(other) not in wanted:
+                message = f"{key} needs the {other} {' or '.join(wanted)}, and vLLM stops without it"
+                yield Issue(path=path, message=message, fix=f"add {name}.{other}={wanted[0]}")
+
+
+def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
+    """Return the JSON object that a flag is given, whole or key by key, and where."""
+    asked: dict[str, Any] = {}
+    path: Path = ()
+    for argument in subject.arguments:
+        if argument.flag == flag and argument.value is not None:
+            inner = {argument.keys[0]: _read(argument.value)} if argument.keys else _read(argument.value)
+            if isinstance(inner, dict):  # without a word, or with None, the flag is as if it were not given
+                asked, path = asked | inner, argument.path
+    return asked, path
+
+
+@rule("GS102", "error")
+def number_of_a_variable(subject: Subject) -> Iterator[Issue]:
+    """A variable that vLLM converts to a number, with another text (vllm/envs.py)."""
+    for name, text in subject.profile.env.items():
+        refusal = refused(text, subject.facts.environment_forms.get(name, ""), {})
+        if refusal:
+            message = f"{_shown(text)} {refusal}, and vLLM {subject.vllm} stops where it reads {name}"
+            yield Issue(path=("env", name), message=message, fix="write a number; 1 is on and 0 is off")
+
+
+@rule("GS101", "error")
+def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
+    """A flag without its value, a value for one that takes none, or a word that no flag takes."""
+    for given in subject.arguments:
+        known = subject.facts.flags.get(given.flag)
+        if known is None or not given.written:
+            continue
+        if known.switch and given.value is not None and not given.keys:
+            message = f"{known.name} takes no value, and vLLM {subject.vllm} rejects {_shown(given.value)}"
+            no = f"--no-{known.name.removeprefix('--')}" if known.negatable else "nothing"
+            yield Issue(path=given.path, message=message, fix=f"write {known.name} to turn it on, {no} to turn it off")
+        if given.value is None and not known.bare:
+            yield Issue(
+                path=given.path, message=f"{known.name} has no value", fix="write the value after it, as =VALUE"
+            )
+    for path, word in subject.command.unclaimed:
+        message = f"{_shown(word)} belongs to no flag, and vLLM rejects the command line"
+        yield Issue(path=path, message=message, fix="remove it, or write the flag that it belongs to")
+
+
+_SUCCESSORS: Final = {
+    "VLLM_NVFP4_GEMM_BACKEND": "use serve.linear_backend (vLLM 0.22 and later), with underscores in its value",
+    "VLLM_TEST_FORCE_FP8_MARLIN": "use serve.linear_backend: marlin (vLLM 0.22 and later)",
+    "VLLM_USE_NVFP4_CT_EMULATIONS": "use serve.linear_backend: emulation (vLLM 0.22 and later)",
+    "VLLM_USE_FLASHINFER_MOE_FP4": "use serve.moe_backend",
+    "VLLM_FLASHINFER_MOE_BACKEND": "use serve.moe_backend",
+    "VLLM_ATTENTION_BACKEND": "use serve.attention_backend",
+    "VLLM_FLASH_ATTN_VERSION": "use serve.extra_args: [--attention-config.flash_attn_version=…]",
+}
+"""Replacements of removed variables (vllm/envs.py and vllm/engine/arg_utils.py, every release)."""
+
+_UNSET: Final = ("", "None")
+"""Words that vLLM's parser reads as nothing (optional_type in vllm/engine/arg_utils.py)."""
+_REPLACED: Final = {
+    "--calculate-kv-scales": "remove it and use a checkpoint with KV scales, or kv_cache_dtype: auto",
+    "--linear-backend": "up to vLLM 0.23 the variable VLLM_NVFP4_GEMM_BACKEND does this for NVFP4",
+}
+
+
+@rule("GS101", "error")
+def flag(subject: Subject) -> Iterator[Issue]:
+    """A flag that this vLLM does not have, so that its parser rejects the command line."""
+    for given in subject.arguments:
+        known = subject.facts.flags.get(given.flag)
+        if known and (known.negatable or not given.negated):
+            continue
+        shown = f"--no-{given.flag.removeprefix('--')}" if given.negated else given.flag
+        message = f"vLLM {subject.vllm} has no flag {shown}; available {spans('flag', given.flag)}"
+        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags) or "remove it"
+        yield Issue(path=given.path, message=message, fix=fix)
+
+
+@rule("GS102", "error")
+def flag_value(subject: Subject) -> Iterator[Issue]:
+    """A value that is not among a flag's choices."""
+    for given in subject.arguments:
+        known = subject.facts.flags.get(given.flag)
+        if known and known.choices and given.value is not None and not known.takes(given.value):
+            message = f"vLLM {subject.vllm} does not take {given.value!r} for {given.flag}"
+            yield Issue(path=given.path, message=message, fix=one_of(given.value, known.choices))
+
+
+@rule("GS101", "error")
+def speculative_key(subject: Subject) -> Iterator[Issue]:
+    """A key that this vLLM's SpeculativeConfig does not have."""
+    for key in _speculative(subject):
+        if key not in subject.facts.speculative_keys:
+            message = f"vLLM {subject.vllm} has no speculative key {key}; available {spans('speculative key', key)}"
+            yield Issue(path=("speculative", key), message=message, fix="remove it, or use a vLLM release that has it")
+
+
+@rule("GS102", "error")
+def speculative_value(subject: Subject) -> Iterator[Issue]:
+    """A value that a speculative key does not allow."""
+    for key, value in _speculative(subject).items():
+        if key == "method":
+            continue  # GS203 says what drafts for Gemma 4
+        known = subject.facts.speculative_values.get(key)
+        if known and isinstance(value, str) and value not in known:
+            message = f"vLLM {subject.vllm} does not take {value!r} for {key}"
+            yield Issue(path=("speculative", key), message=message, fix=one_of(value, known))
+
+
+@rule("GS105", "warning")
+def variable(subject: Subject) -> Iterator[Issue]:
+    """A VLLM_ variable that this vLLM does not know; it logs a warning and ignores it."""
+    strict = subject.switched("--fail-on-environ-validation")
+    for name in _variables(subject):
+        if name in subject.facts.environment:
+            continue
+        effect = "and --fail-on-environ-validation makes this fatal" if strict else "and ignores it"
+        message = (
+            f"vLLM {subject.vllm} does not know the variable {name} (available: {spans('variable', name)}), {effect}"
+        )
+        fix = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "remove it"
+        yield Issue(path=_env_path(subject, name), message=message, fix=fix, severity="error" if strict else None)
+
+
+@rule("GS102", "error")
+def variable_value(subject: Subject) -> Iterator[Issue]:
+    """A value of a variable that vLLM rejects (env_with_choices in vllm/envs.py)."""
+    for name, value in subject.profile.env.items():
+        known = subject.facts.environment_values.get(name)
+        if known and name.startswith(("VLLM_", "CMAKE_")) and value.lower() not in {form.lower() for form in known}:
+            message = f"vLLM {subject.vllm} does not take {value!r} for {name}"
+            yield Issue(path=("env", name), message=message, fix=one_of(value, known))
+
+
+@rule("GS102", "error")
+def parser(subject: Subject) -> Iterator[Issue]:
+    """A parser that is not registered in this vLLM."""
+    reasoning, plugin_ = subject.facts.reasoning_parsers, "--reasoning-parser-plugin"
+    for flag_, plugin, known in (
+        ("--reasoning-parser", plugin_, reasoning),
+        ("--tool-call-parser", "--tool-parser-plugin", subject.facts.tool_call_parsers),
+    ):
+        given = subject.argument(flag_)
+        if given and given.value and given.value not in known and not subject.argument(plugin):
+            message = f"vLLM {subject.vllm} has no parser {given.value!r} for {flag_}"
+            used = flag_ != "--tool-call-parser" or subject.profile.chat.tool_call_parser
+            severity: Severity | None = None if used or subject.switched("--enable-auto-tool-choice") else "warning"
+            yield Issue(path=given.path, message=message, fix=one_of(given.value, known), severity=severity)
+    if not subject.argument(plugin_):
+        yield from _configured_parser(subject)
+
+
+def _configured_parser(subject: Subject) -> Iterator[Issue]:
+    """Yield a parser of --reasoning-config that is not registered; up to 0.27 it is looked up without a name too."""
+    asked, path = configured(subject, "--reasoning-config")
+    name, early = asked.get("reasoning_parser", ""), subject.runs("<0.28")
+    if not path or not isinstance(name, str) or subject.value("--reasoning-parser"):
+        return  # the flag takes the key's place (_set_default_reasoning_config_args, from 0.20.0)
+    spared = asked.get("reasoning_start_str") and asked.get("reasoning_end_str") if early else not name
+    if not spared and name not in subject.facts.reasoning_parsers - {"none"}:
+        message = f"vLLM {subject.vllm} has no parser {name!r} for reasoning_parser in --reasoning-config"
+        yield Issue(path=path, message=message, fix=one_of(name, subject.facts.reasoning_parsers))
+
+
+@rule("GS102", "error")
+def attention_backend(subject: Subject) -> Iterator[Issue]:
+    """An attention backend that is not in vLLM's registry."""
+    for path, name in _attention_backends(subject):
+        if name.upper() not in subject.facts.attention_backends and name.lower() != "auto":
+            message = f"vLLM {subject.vllm} has no attention backend {name!r}"
+            yield Issue(path=path, message=message, fix=one_of(name.upper(), subject.facts.attention_backends))
+
+
+@rule("GS102", "error")
+def cache_dtype(subject: Subject) -> Iterator[Issue]:
+    """A KV cache format that vLLM does not know, although its parser accepts any text."""
+    known = subject.facts.kv_cache_dtypes
+    for path, dtype in _cache_dtypes(subject):
+        if known and dtype not in known:
+            message = f"vLLM {subject.vllm} does not know the KV cache format {dtype!r}"
+            yield Issue(path=path, message=message, fix=one_of(dtype, known))
+
+
+@rule("GS111", "warning", any_release=True)
+def given_twice(subject: Subject) -> Iterator[Issue]:
+    """A flag of `extra_args` that a key also sets; the last one silently wins."""
+    typed = {argument.flag: argument.path for argument in subject.arguments if "extra_args" not in argument.path}
+    for argument in subject.arguments:
+        if "extra_args" in argument.path and argument.flag in typed:
+            key = ".".join(map(str, typed[argument.flag]))
+            message = f"{argument.flag} is also set by {key}; vLLM uses this one, which is the last"
+            yield Issue(path=argument.path, message=message, fix=f"set it once, in {key}")
+
+
+def _speculative(subject: Subject) -> dict[str, object]:
+    spec = subject.profile.speculative
+    return spec.model_dump(exclude_none=True, exclude={"k_by_requests"}) if spec else {}
+
+
+def _variables(subject: Subject) -> Iterator[str]:
+    for name in (*subject.profile.env, *subject.profile.pass_env):
+        if name.startswith("VLLM_"):
+            yield name
+
+
+def _env_path(subject: Subject, name: str) -> tuple[str | int, ...]:
+    if name in subject.profile.env:
+        return ("env", name)
+    return ("pass_env", subject.profile.pass_env.index(name))
+
+
+def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for flag_ in ("--attention-backend", "--mm-encoder-attn-backend"):
+        given = subject.argument(flag_)
+        if given and given.value not in (None, *_UNSET):
+            yield given.path, given.value or ""
+    spec = subject.profile.speculative
+    if spec and spec.attention_backend:
+        yield ("speculative", "attention_backend"), spec.attention_backend
+
+
+def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Return the formats that the parser does not check."""
+    given = subject.argument("--kv-cache-dtype")
+    if given and given.value and not subject.facts.flags[given.flag].choices:
+        yield given.path, given.value
+    spec = subject.profile.speculative
+    if spec and spec.kv_cache_dtype and "kv_cache_dtype" not in subject.facts.speculative_values:
+        yield ("speculative", "kv_cache_dtype"), spec.kv_cache_dtype
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def one_of(value: str, known: Iterable[str]) -> str:
+    """Return the fix for a value that is not among the known ones."""
+    names = sorted(known)
+    if value.lower() in names:
+        return f"write {value.lower()}"
+    if value.lower().startswith(("nvfp4", "w4a4")) and "modelopt" in names:
+        return "use modelopt, or compressed-tensors, whichever wrote the checkpoint (config.json says it)"
+    near = difflib.get_close_matches(value, names, n=3, cutoff=0.5)
+    return (
+        f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(names[:12])}{' …' * (len(names) > 12)}"
+    )

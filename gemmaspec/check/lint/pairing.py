@@ -1,0 +1,251 @@
+"""GS2xx: method and draft.
+
+GS102, GS223 and GS230: the quantization of the profile, of the checkpoint and of the release.
+
+Which method vLLM takes: ModelConfig._verify_quantization (config/model.py, every release). 0.32.0 was asked about
+each method of a checkpoint with each value of --quantization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, get_args
+
+from gemmaspec.check.lint.names import one_of
+from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
+from gemmaspec.core.checkpoint.fields import printable
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.finding import Severity
+from gemmaspec.core.profile.fields import LOCAL_PREFIXES, Speculative
+from gemmaspec.core.releases.drafting import found_in_path, keeps_method, shortens
+from gemmaspec.core.releases.facts import knows_method, spans
+
+_METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotation))
+"""Methods that a profile can name."""
+
+
+@rule("GS201", "error")
+def detected_method(subject: Subject) -> Iterator[Issue]:
+    """vLLM takes the method from the draft's path, even if another one is set."""
+    path, method = subject.name("draft"), subject.asked_method
+    if not path or not method or keeps_method(method, subject.vllm):
+        return
+    part, taken, _ = found_in_path(path, subject.vllm) or (None, None, None)
+    if taken and taken not in (method, subject.method):
+        message = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
+        local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
+        fix = "rename the folder" if local else "use a folder with another name for the draft"
+        yield Issue(path=("draft", "model"), message=message, fix=fix, severity="warning" if local else None)
+
+
+@rule("GS202", "warning")
+def made_for_another_method(subject: Subject) -> Iterator[Issue]:
+    """A head needs its own method; Google's -assistant checkpoints are MTP heads."""
+    asked, path = subject.asked_method, ("speculative", "method")
+    head = subject.draft.speculator if subject.draft else None
+    runs_anyway = subject.method != asked
+    if head and asked != head.method:
+        does = f"; vLLM {subject.vllm} drafts with {head.method} anyway" if runs_anyway else ""
+        message = f"{subject.name('draft')} is made for {head.method}{does}"
+        starts = (asked, head.method) == ("eagle", "eagle3")
+        if starts:
+            does = ": as eagle it starts, but drafts from hidden states that it was not trained on"
+        severity: Severity = "note" if runs_anyway else "warning" if starts else "error"
+        yield Issue(path=path, message=message, fix=f"set method: {head.method}", severity=severity)
+    elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
+        does = "drafts with mtp anyway" if runs_anyway else "has no model for it and stops"
+        message = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
+        fix = "set method: mtp and use vLLM 0.21 or later"
+        yield Issue(path=path, message=message, fix=fix, severity="note" if runs_anyway else None)
+
+
+@rule("GS203", "error")
+def method_for_gemma(subject: Subject) -> Iterator[Issue]:
+    """A method that does not work for a Gemma 4 target in this release."""
+    method = subject.method
+    if method and method != "eagle" and not subject.facts.methods_named(method):
+        known = ", ".join(sorted({row.method for row in subject.facts.methods} & _METHODS))
+        message = f"with vLLM {subject.vllm}, {method} does not draft for Gemma 4"
+        yield Issue(path=("speculative", "method"), message=message, fix=f"use another vLLM release, or one of {known}")
+
+
+@rule("GS204", "error")
+def head_missing(subject: Subject) -> Iterator[Issue]:
+    """mtp without a draft looks for the head in the target, but Gemma 4's targets have none."""
+    if subject.method == "mtp" and not subject.profile.draft:
+        message = (
+            "without a draft, vLLM looks for MTP layers in the target, but Gemma 4 has them in a separate checkpoint"
+        )
+        fix = "add draft: {model: google/gemma-4-…-it-assistant} of this target's size"
+        yield Issue(path=("speculative", "method"), message=message, fix=fix)
+
+
+@rule("GS212", "error")
+def vocabulary(subject: Subject) -> Iterator[Issue]:
+    """A draft model whose vocabulary differs from the target's."""
+    spec, target, draft = subject.profile.speculative, subject.target, subject.draft
+    if not spec or subject.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
+        return
+    if target.text.vocab_size != draft.text.vocab_size:
+        message = f"its vocabulary has {draft.text.vocab_size} tokens, the target's {target.text.vocab_size}"
+        fix = "use a draft of the same family, or use_heterogeneous_vocab: true (vLLM 0.25 and later)"
+        yield Issue(path=("draft", "model"), message=message, fix=fix)
+
+
+@rule("GS213", "error")
+def trained_steps(subject: Subject) -> Iterator[Issue]:
+    """A head trained for n tokens drafts n tokens or a multiple."""
+    tokens, steps = subject.tokens, _number(subject, "n_predict")
+    if steps and subject.method in ("eagle", "eagle3", "mtp", "dflash") and tokens > steps and tokens % steps:
+        message = f"is {tokens}; the draft was made for {steps} (n_predict), and vLLM accepts only multiples of that"
+        path = ("speculative", "num_speculative_tokens")
+        yield Issue(path=path, message=message, fix=f"use {tokens // steps * steps} or {(tokens // steps + 1) * steps}")
+
+
+@rule("GS213", "error")
+def block_size(subject: Subject) -> Iterator[Issue]:
+    """DSpark heads draft a whole block; 0.26 and 0.27 reject fewer tokens, because the text would be garbled."""
+    size, tokens = _number(subject, "dspark_block_size"), subject.tokens
+    if size and subject.method == "dspark" and subject.runs(">=0.26,<0.28") and tokens < size:
+        message = f"is {tokens}, but the head's block has {size} tokens"
+        yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix=f"use {size}")
+
+
+@rule("GS216", "error")
+def context(subject: Subject) -> Iterator[Issue]:
+    """A context that is longer than a checkpoint supports."""
+    spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
+    longest = subject.target.text.max_position_embeddings if subject.target else subject.longest.get("target")
+    if longest and limit > longest and subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
+        message = f"is {limit}, but the target was made for {longest} tokens"
+        yield Issue(path=("serve", "max_model_len"), message=message, fix=f"use {longest} or less")
+    drafted = subject.draft.text.max_position_embeddings if subject.draft else subject.longest.get("draft")
+    if drafted and spec and spec.max_model_len and spec.max_model_len > drafted:
+        message = f"is {spec.max_model_len}, but the draft was made for {drafted} tokens"
+        yield Issue(path=("speculative", "max_model_len"), message=message, fix=f"use {drafted} or less")
+
+
+@rule("GS216", "warning")
+def shortened_context(subject: Subject) -> Iterator[Issue]:
+    """0.33 lowers the target's context to the draft's (VllmConfig._limit_max_model_len_to_draft)."""
+    spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
+    if not spec or not shortens(subject.method, subject.vllm, subject.runner):
+        return
+    drafted = spec.max_model_len or (subject.draft.text.max_position_embeddings if subject.draft else None)
+    if drafted and limit > drafted:
+        message = (
+            f"the draft supports {drafted} tokens, and vLLM {subject.vllm} lowers max_model_len from {limit} to that"
+        )
+        key = ("speculative", "max_model_len") if spec.max_model_len else ("draft", "model")
+        yield Issue(
+            path=key, message=message, fix=f"set serve.max_model_len: {drafted}, so that the profile shows what runs"
+        )
+
+
+def _number(subject: Subject, key: str) -> int | None:
+    """Return a whole number of the draft's config.json."""
+    value = subject.draft.config.get(key) if subject.draft else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+ROLES: Final[tuple[Role, ...]] = ("target", "draft")
+_DEPRECATED: Final = "--allow-deprecated-quantization"
+_FAMILIES: Final = {
+    "awq": frozenset({"awq", "awq_marlin", "auto_awq", "cpu_awq", "moe_wna16"}),
+    "gptq": frozenset({"gptq", "gptq_marlin", "auto_gptq", "moe_wna16"}),
+    "fp8": frozenset({"fp8", "deepseek_v4_fp8"}),
+    **{name: frozenset({name}) for name in ("compressed-tensors", "bitsandbytes", "torchao")},
+}
+"""The checkpoint's method → the values of --quantization that vLLM takes with it, `humming` apart."""
+_BEFOREHAND: Final = frozenset(
+    {
+        *("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8", "compressed-tensors", "quark", "inc"),
+        *_FAMILIES["awq"],
+        *_FAMILIES["gptq"],
+    }
+)
+"""Quantizations whose weights were quantized beforehand; the others quantize while loading."""
+
+
+_CONFIGURED: Final = frozenset({"torchao", "online"})
+"""Quantizations whose class cannot be made without a configuration: a TypeError, from 0.26.0."""
+
+
+def _models(subject: Subject) -> Iterator[tuple[Role, str, str | None]]:
+    """Yield each model whose quantization the profile names: role, that name, and the checkpoint's own method."""
+    for role in ROLES:
+        if asked := _asked(subject, role):
+            yield role, asked, _own(subject.checkpoint(role))
+
+
+def _asked(subject: Subject, role: Role) -> str | None:
+    draft = subject.profile.draft
+    return subject.value("--quantization") if role == "target" else draft.quantization if draft else None
+
+
+def _path(subject: Subject, role: Role) -> Path:
+    """Return where a quantization is set: a key, or a word of `extra_args`."""
+    given = subject.argument("--quantization") if role == "target" else None
+    return given.path if given else (role, "quantization")
+
+
+def _own(checkpoint: Checkpoint | None) -> str | None:
+    return checkpoint.quantization.method if checkpoint and checkpoint.quantization else None
+
+
+def _taken_over(declared: str | None) -> bool:
+    """Return whether vLLM takes the checkpoint's own method, whatever the profile names."""
+    return declared is not None and declared.startswith(("modelopt", "auto-round", "inc"))
+
+
+@rule("GS102", "error")
+def unknown_quantization(subject: Subject) -> Iterator[Issue]:
+    """A quantization that vLLM does not know, or no longer takes without being told to."""
+    known = subject.facts.quantizations
+    for role, asked, declared in _models(subject):
+        if asked not in known and not _taken_over(declared):
+            message = f"vLLM {subject.vllm} does not know the quantization {asked!r}"
+            fix = one_of(asked, known) + "; or remove it, because the checkpoint names it"
+            yield Issue(path=_path(subject, role), message=message, fix=fix)
+        elif (
+            not _taken_over(declared)
+            and asked in subject.facts.deprecated_quantizations
+            and not subject.switched(_DEPRECATED)
+        ):
+            message = f"vLLM {subject.vllm} will drop the quantization {asked}, and stops without {_DEPRECATED}"
+            fix = f"add {_DEPRECATED} to serve.extra_args, or use another quantization"
+            yield Issue(path=_path(subject, role), message=message, fix=fix)
+
+
+@rule("GS223", "error")
+def other_quantization(subject: Subject) -> Iterator[Issue]:
+    """A quantization that the checkpoint does not have, or has from another tool."""
+    for role, asked, declared in _models(subject):
+        if subject.checkpoint(role) is None or asked == "humming":
+            continue
+        if declared is None and asked in _BEFOREHAND:
+            message = f"is {asked}, but the checkpoint is not quantized: Cannot find the config file"
+        elif declared is None and asked in _CONFIGURED and not subject.given("--quantization-config", "--hf-overrides"):
+            message = f"is {asked}, which wants a configuration that neither the checkpoint nor a flag brings"
+        elif declared in _FAMILIES and asked not in _FAMILIES[declared]:
+            message = f"is {asked}, but the checkpoint declares {declared}, and vLLM rejects the mismatch"
+        else:
+            continue
+        yield Issue(path=_path(subject, role), message=message, fix="remove it, because the checkpoint declares it")
+
+
+@rule("GS230", "error")
+def checkpoint_too_old(subject: Subject) -> Iterator[Issue]:
+    """A checkpoint whose own quantization the release does not know, or no longer."""
+    for role in ROLES:
+        declared = _own(subject.checkpoint(role))
+        if declared is None or declared == "unknown" or _asked(subject, role) == "humming":
+            continue
+        if not knows_method(declared, subject.facts.vllm):
+            span = spans("quantization", declared)
+            yield Issue(
+                path=(role, "model"),
+                message=f"vLLM {subject.vllm} does not know the checkpoint's quantization, {printable(declared, 40)}"
+                f"{f' (known {span})' if span else ''}",
+                fix="use a release that knows it, or another checkpoint" if span else "use another checkpoint",
+            )

@@ -1,0 +1,229 @@
+"""Which measured rows speak for a server: those of its own kind, and those that a measured factor turns into it.
+
+A row of another graph mode, backend, release or set of patches never does. One of another image setting or KV format
+does where the store has cells that differ in nothing else: their mean is the factor, and a note names it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from gemmaspec.core.rows import GraphMode, Graphs, Row
+
+_OWN_KERNELS: Final = (None, "humming")
+"""What quantized matrices run in where nobody set a kernel: vLLM 0.32.0 prefers Humming on compute capability 9.0."""
+_LEAST: Final = 2
+"""Pairs of cells from which a factor is taken."""
+_COMPILE: Final = "compile"
+GREEDY: Final = "greedy"
+"""How rows were sampled that speak for a server; other samplers take time of their own."""
+_DRAFTS_MORE: Final = {"triton-3d-longer-block": 8}
+"""Patches that act from a k on: that one changes verification of more than 8 tokens of a request, and nothing else."""
+_CROWDS: Final = {"triton-group-geometry": 8}
+"""Patches that act without a draft above so many requests: with 16 KV heads vLLM splits the cache of 8 (128 // 16)."""
+_DECODING: Final = ("step_ms", "tokens_per_second")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What decides how fast a profile's server is, as it will resolve. None: nobody knows, and no row speaks for it."""
+
+    vllm: str | None
+    backend: str | None
+    images: bool
+    kv_cache: str | None
+    linear_kernel: str | None
+    """What the profile sets; None for vLLM's own choice."""
+    compiled: Graphs
+    alone: GraphMode | None
+    """CUDA graphs of the target without a draft."""
+    drafting: tuple[GraphMode | None, GraphMode | None]
+    """CUDA graphs of the target and of the draft with one."""
+    patches: frozenset[str]
+    """The patches for speed that it takes."""
+    idle: frozenset[str]
+    """Of all patches those that do nothing without speculation."""
+
+    def graphs(self, row: Row) -> tuple[GraphMode | None, GraphMode | None]:
+        """Return the graph modes that a row of this server has."""
+        return self.drafting if row.k else (self.alone, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spoken:
+    """The rows that speak for a server, as if measured on it."""
+
+    rows: tuple[Row, ...]
+    own: frozenset[tuple[int, int, int]] = frozenset()
+    """k, requests and context of those that were measured on such a server, without a factor."""
+    factors: tuple[str, ...] = ()
+    """The measured factors that made some of them, each in words."""
+    missing: Mapping[bool, str] = field(default_factory=dict)
+    """With a draft (True) and without: what keeps every row from speaking, where none does."""
+
+
+def speaking(rows: Sequence[Row], kind: Kind) -> Spoken:
+    """Return the rows that speak for a server, of all that were measured on its machine with its target."""
+    rows_of_both: list[Row] = []
+    factors: dict[str, None] = {}
+    missing: dict[bool, str] = {}
+    measured: set[tuple[int, int, int]] = set()
+    for drafts in (False, True):
+        alike = [row for row in rows if bool(row.k) is drafts]
+        alike, why = _alike(alike, kind)
+        pairs = [(row, converted) for row in alike if (converted := _converted(row, kind, rows, factors))]
+        made = [converted for _, converted in pairs]
+        measured |= {(row.k, row.concurrency, row.context) for row, converted in pairs if converted.step == row.step}
+        if not made:
+            missing[drafts] = why or _unconverted(alike, kind)
+        rows_of_both += made
+    return Spoken(rows=tuple(rows_of_both), own=frozenset(measured), factors=tuple(factors), missing=missing)
+
+
+def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
+    """Return the rows that are alike in all that no factor converts; where none is, what the last of them lack."""
+    alike = list(rows)
+    if not alike:
+        return [], "nothing was measured"
+    for what, worded, fits in _parts(kind):
+        kept = [row for row in alike if fits(row)]
+        if not kept:
+            others = sorted({str(worded(row)) for row in alike})
+            return [], f"{what}, and the cells are of {' or '.join(others)}"
+        alike = kept
+    return alike, ""
+
+
+def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each property that has to be the same: the server's in words, a row's, and whether they agree."""
+    yield f"its vLLM is {kind.vllm}", lambda row: row.vllm, lambda row: row.vllm == kind.vllm
+    backend = kind.backend or "not known"
+    yield (
+        f"its attention backend is {backend}",
+        lambda row: row.attention_backend or "one that nobody wrote down",
+        lambda row: kind.backend is not None and row.attention_backend == kind.backend,
+    )
+    yield (
+        f"its CUDA graphs are {_modes(kind.drafting)} with a draft and {kind.alone} without",
+        lambda row: _modes((row.graphs, row.head_graphs)) if row.k else row.graphs,
+        lambda row: row.graphs is not None and (row.graphs, row.head_graphs) == kind.graphs(row),
+    )
+    yield (
+        f"it takes {_named(kind.patches) or 'no patches for speed'}",
+        lambda row: _named(row.patches or ()) or "none",
+        lambda row: row.patches is not None and _acting(row, kind) == _wanted(row, kind),
+    )
+    yield (
+        f"its matrices run in {kind.linear_kernel or 'what vLLM chooses'}",
+        lambda row: row.linear_kernel or "a kernel that nobody wrote down",
+        lambda row: row.linear_kernel in ((kind.linear_kernel,) if kind.linear_kernel else _OWN_KERNELS),
+    )
+    yield "its answers are greedy", lambda row: row.sampling, lambda row: row.sampling in (None, GREEDY)
+    yield (
+        f"it is {kind.compiled}",
+        lambda row: row.setting.graphs,
+        lambda row: kind.graphs(row)[0] == "full" or row.setting.graphs == kind.compiled,
+    )
+
+
+def _acting(row: Row, kind: Kind) -> frozenset[str]:
+    return frozenset(row.patches or ()) - _resting(row, kind)
+
+
+def _wanted(row: Row, kind: Kind) -> frozenset[str]:
+    return kind.patches - _resting(row, kind)
+
+
+def _resting(row: Row, kind: Kind) -> frozenset[str]:
+    """Return the patches that change nothing in a row's cell."""
+    if row.k:
+        return frozenset(id_ for id_, least in _DRAFTS_MORE.items() if row.k < least)
+    return kind.idle | {id_ for id_, most in _CROWDS.items() if row.concurrency <= most}
+
+
+def _modes(modes: tuple[GraphMode | None, GraphMode | None]) -> str:
+    return f"{modes[0]} (draft: {modes[1]})"
+
+
+def _named(patches: Sequence[str] | frozenset[str]) -> str:
+    return " + ".join(sorted(patches))
+
+
+def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, None]) -> Row | None:
+    """Return a row as if measured on the server; None where no measured factor makes it one."""
+    value, compiled = 1.0, row.compile
+    for key, wanted in _convertible(kind):
+        has = _of(row, key)
+        if has == wanted:
+            continue
+        ratios = _ratios(rows, key, has, wanted, drafts=bool(row.k)) if has is not None else []
+        if len(ratios) < _LEAST:
+            if key == _COMPILE:  # predict has a factor of its own for that, from measurements of several servers
+                continue
+            return None
+        factor = math.exp(statistics.mean(ratios))
+        value *= factor
+        if key == _COMPILE:
+            compiled = "default" if wanted == "compiled" else "none"
+        drafted = "with a draft" if row.k else "without one"
+        change = f"{_words(key, has)} to {_words(key, wanted)}: a step times {factor:.3f} {drafted}"
+        factors[f"{change}, by {len(ratios)} measured pairs"] = None
+    timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
+    changed = {
+        "compile": compiled,
+        "images": kind.images,
+        "kv_cache_dtype": kind.kv_cache,
+        "linear_kernel": kind.linear_kernel,
+    }
+    return Row.model_construct(**{**dict(row), **changed, **timed, "patches": tuple(sorted(kind.patches))})
+
+
+def _convertible(kind: Kind) -> tuple[tuple[str, Any], ...]:
+    return ("images", kind.images), ("kv_cache_dtype", kind.kv_cache), (_COMPILE, kind.compiled)
+
+
+def _of(row: Row, key: str) -> object:
+    return row.setting.graphs if key == _COMPILE else getattr(row, key)
+
+
+def _words(key: str, value: object) -> str:
+    if key == _COMPILE:
+        return f"a server that is {value}"
+    if key == "images":
+        return "images on" if value else "images off" if value is False else "images that nobody wrote down"
+    return f"a KV cache in {value or 'an unknown format'}"
+
+
+def _unconverted(rows: Sequence[Row], kind: Kind) -> str:
+    """Return what the rows differ in, where no pairs of cells give a factor."""
+    keys = [(key, wanted) for key, wanted in _convertible(kind) if key != _COMPILE]
+    apart = [(key, wanted) for key, wanted in keys if all(_of(row, key) != wanted for row in rows)] or keys
+    has = " and ".join(_words(key, wanted) for key, wanted in apart)
+    others = {" and ".join(_words(key, _of(row, key)) for key, at in apart if _of(row, key) != at) for row in rows}
+    said = f"it has {has}, and the cells have {' or '.join(sorted(others))}"
+    return f"{said}; no cells that differ in that alone give a factor"
+
+
+def _ratios(rows: Sequence[Row], key: str, has: object, wanted: object, *, drafts: bool) -> list[float]:
+    """Return logarithms of a step with the wanted value over one with the other, of cells that differ in it alone."""
+    sides: dict[tuple[Any, ...], dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        value = _of(row, key)
+        if bool(row.k) is drafts and value in (has, wanted) and row.answer_tokens is None:
+            sides[_but(row, key)][value].append(math.log(row.step))
+    return [
+        statistics.mean(side[wanted]) - statistics.mean(side[has])
+        for side in sides.values()
+        if {has, wanted} <= side.keys()
+    ]
+
+
+def _but(row: Row, key: str) -> tuple[Any, ...]:
+    """Return all that makes a row's cell but for one property."""
+    left_out = {*_DECODING, "ttft_ms", "acceptance", "acceptance_by", "answer_tokens", key}
+    return tuple(value for name, value in row if name not in left_out)

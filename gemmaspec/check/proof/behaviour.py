@@ -1,0 +1,144 @@
+"""Whether a bug is in one vLLM, by the patch's probe: it runs vLLM's own modules, without a GPU.
+
+The table of docs/explanations/proof.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.check.proof.environment import prove_python
+from gemmaspec.check.proof.prove import PROBE, RUNNER, ProbeResult, Probes, Proof, judge
+from gemmaspec.core import launcher
+from gemmaspec.core.files import cache_dir, keep, kept
+from gemmaspec.core.patching.decide import chain
+from gemmaspec.core.patching.patch import Patch
+from gemmaspec.run.trees.tree import package_in
+
+
+class Behaviour:
+    """Answers of probes, each remembered for exactly these files; the process starts with the first question."""
+
+    def __init__(self, progress: Callable[[str], None]) -> None:
+        self._progress = progress
+        self._probes: Probes | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Behaviour:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def of(self, patch: Patch, folder: Path) -> ProbeResult:
+        """Return what the patch's probe sees in the vllm/ of a folder. Raise EnvironmentMissing without one."""
+        probe, package = patch.folder / PROBE, package_in(folder)
+        if not probe.is_file():
+            return ProbeResult(state="failed", seen=f"{patch.id} has no {PROBE}")
+        interpreter = prove_python(progress=self._progress)
+        sources = [*sorted(patch.folder.glob("*.py")), RUNNER]
+        rows = [str(interpreter), *(launcher.sha256(file.read_bytes()) for file in sources), *_digests(package)]
+        file = cache_dir() / "behaviour" / f"{launcher.sha256(json.dumps(rows).encode())}.json"
+        with contextlib.suppress(ValueError, TypeError):
+            return ProbeResult(**json.loads(kept(file) or b""))
+        self._progress(f"running the probe of {patch.id} on {folder}")
+        seen = self._run(interpreter, patch.id, probe, package)
+        if seen.state != "failed":
+            keep(file, json.dumps({"state": seen.state, "seen": seen.seen}).encode())
+        return seen
+
+    def _run(self, interpreter: Path, id_: str, probe: Path, package: Path) -> ProbeResult:
+        self._probes = self._probes or self._stack.enter_context(Probes(interpreter))
+        with alone(package) as place:
+            return self._probes.run([place], {id_: probe})[id_]
+
+
+@contextlib.contextmanager
+def alone(package: Path) -> Iterator[Path]:
+    """Yield a folder with nothing but this package, because a site-packages also has a torch of its own."""
+    with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as place:
+        (Path(place) / "vllm").symlink_to(package)
+        yield Path(place)
+
+
+def _digests(package: Path) -> list[str]:
+    """Return the path and sha256 of every Python file of a package."""
+    files = sorted(file for file in package.rglob("*.py") if file.is_file())
+    return [f"{file.relative_to(package)} {launcher.sha256(file.read_bytes())}" for file in files]
+
+
+def prove_folder(patches: Sequence[Patch], shelf: Mapping[str, Patch], folder: Path, probes: Probes) -> Iterator[Proof]:
+    """Prove patches on the vllm/ of a folder. One that does not fit is `open` or `closed`, as its probe finds.
+
+    Raise EnvironmentMissing without a vllm/.
+    """
+    package = package_in(folder)
+    version = launcher.vllm_version(package)
+    read = launcher.reader_of(package)
+    for patch in patches:
+        results, changed = launcher.decide_plan(launcher.Plan(1, "", "", (), chain(patch, shelf), ""), version, read)
+        probe = {patch.id: patch.folder / PROBE}
+        with alone(package) as place:
+            stock = probes.run([place], probe)[patch.id]
+            patched = None
+            if results[-1].state in ("applies", "drifted"):
+                overlay = launcher.build_overlay(package, place, changed)
+                patched = probes.run([overlay or place, place], probe)[patch.id]
+        yield judge(patch, version, results[-1], stock, patched)
+
+
+OUTCOMES: Final = {
+    "proven": "proven",
+    "broken-probe": "the probe itself failed, or saw an error that patch.yaml does not list",
+    "not-open": "the probe did not find the bug in the unpatched release",
+    "not-closed": "the probe found the bug in the patched release too",
+    "not-same": "patched kernels compute something else than those of the release",
+    "unfit": "the patch does not apply",
+}
+
+
+def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, environment: str) -> str:
+    """Return Markdown with a section for each patch: what its probe found in which releases."""
+    lines = [
+        "# Proof",
+        "",
+        f"Written by `gemmaspec patch prove --table docs/explanations/proof.md` on {day}. Each patch has a probe,",
+        "a small program in its folder. It runs on a CPU against the released Python modules of vLLM, first as they",
+        f"are and then with the patches of this table applied, in {environment}. Where a probe puts",
+        "something in place of a GPU kernel, it says so. A patch is proven if the probe finds the bug in the release,",
+        "but not in the patched release.",
+        "",
+    ]
+    for patch in patches:
+        lines += [f"## {patch.id}", "", *_seen([proof for proof in proofs if proof.patch == patch.id]), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _seen(proofs: Sequence[Proof]) -> list[str]:
+    """Return lines with what the probes saw; equal texts of several releases are listed once."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for proof in proofs:
+        stock = proof.stock.seen if proof.stock else proof.detail
+        patched, numbers = (side.seen if side else "" for side in (proof.patched, proof.numbers))
+        rows.setdefault((OUTCOMES[proof.outcome], stock, patched, numbers), []).append(proof.release)
+    lines = []
+    for (outcome, stock, patched, numbers), releases in rows.items():
+        lines.append(f"- {_span(releases)}: {outcome}")
+        lines += [f"  - as released: {_code(stock)}", f"  - patched: {_code(patched)}"]
+        lines += [f"  - numbers, patched against released: {_code(numbers)}"] if numbers else []
+    return lines
+
+
+def _span(releases: Sequence[str]) -> str:
+    return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]} ({len(releases)} releases)"
+
+
+def _code(text: str) -> str:
+    """Return any text as one line of code in Markdown."""
+    line = " ".join(text.split()).replace("`", "'")
+    return f"`{line[:300]}`" if line else "nothing"

@@ -1,0 +1,363 @@
+"""fleet.yaml: the machines that one server can span. Pure: text to checked hosts.
+
+What the hosts of one server must agree on: daemons, architecture, clock, image, patched files. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, ProfileError, UsageError
+from gemmaspec.core.strict_yaml import Document, Path, parse
+
+_REPORT: Final = "the launcher's report"
+_MAYBE_UNKNOWN: Final = frozenset({"target", "draft", "nccl", "transformers"})
+MOST_APART_S: Final = 30.0
+"""Clocks further apart than this make logs of two hosts incomparable, and mean that one of them is not set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFacts:
+    """One host as its daemon describes it."""
+
+    host: str
+    docker: str
+    """The daemon's version."""
+    daemon: str
+    """The daemon's own ID and its machine's name."""
+    architecture: str
+    ahead_s: float
+    """By how many seconds its clock is ahead of this machine's; negative if it is behind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """The image that a name refers to on one host."""
+
+    host: str
+    id: str
+    digests: frozenset[str] = frozenset()
+    """sha256:… of its manifest in each repository that the host has it from."""
+
+
+def hosts_disagree(facts: Sequence[HostFacts]) -> GemmaspecError | None:
+    """Return the error for hosts that cannot carry one server; None if they agree."""
+    first = facts[0]
+    seen: dict[str, str] = {}
+    for host in facts:
+        if host.daemon and host.daemon in seen:
+            return EnvironmentMissing(
+                f"{seen[host.daemon]} and {host.host} are one docker daemon ({host.daemon}), "
+                "but each rank needs a machine of its own",
+                hint="set docker: of one of them in fleet.yaml to another daemon",
+            )
+        seen[host.daemon] = host.host
+    for host in facts:
+        if host.architecture != first.architecture:
+            return EnvironmentMissing(
+                f"the hosts have different architectures: {first.host} is {first.architecture}, "
+                f"{host.host} is {host.architecture}; one server needs equal machines",
+                hint="gemmaspec up NAME --hosts …    # name equal machines of fleet.yaml",
+            )
+    slow, fast = min(facts, key=lambda host: host.ahead_s), max(facts, key=lambda host: host.ahead_s)
+    apart = fast.ahead_s - slow.ahead_s
+    if apart > MOST_APART_S:
+        return EnvironmentMissing(
+            f"the clocks of {slow.host} and {fast.host} are {duration(apart)} apart ({fast.host} is ahead)",
+            hint="timedatectl set-ntp true    # on both hosts",
+        )
+    return None
+
+
+def images_disagree(name: str, images: Sequence[ImageFacts]) -> GemmaspecError | None:
+    """Return the error for a name that means another image on another host; None if all are the same image."""
+    first = images[0]
+    for image in images[1:]:
+        if image.id != first.id and not (image.digests & first.digests):
+            return EnvironmentMissing(
+                f"the image {name} is not the same on all hosts: {first.host} has {first.id[:19]}…, "
+                f"{image.host} has {image.id[:19]}…",
+                hint="gemmaspec lock PROFILE    # then up --locked, which names the image by its digest",
+            )
+    return None
+
+
+def reports_disagree(name: str, reports: Mapping[str, Mapping[str, Any] | None]) -> GemmaspecError | None:
+    """Return the error for launchers of a server, by host, that did not do the same; None if their reports are equal.
+
+    Plan, versions and the bytes of every patched file count; times and paths of one machine do not.
+    """
+    hint = f"gemmaspec down {name}    # then up again, with one image on all hosts"
+    facts = {host: _compared(report) for host, report in reports.items()}
+    for host, reported in facts.items():
+        if unknown := reported.get(_REPORT):
+            return PatchConflict(f"whether ranks run the same is unknown: {_REPORT} is {unknown} on {host}", hint=hint)
+    (first, expected), *others = facts.items()
+    for host, reported in others:
+        unknown_here = _MAYBE_UNKNOWN - (expected.keys() & reported.keys())
+        for what in sorted((expected.keys() | reported.keys()) - unknown_here):
+            if expected.get(what) != reported.get(what):
+                return PatchConflict(
+                    f"the ranks do not run the same: {what} is {_short(expected.get(what))} on {first} "
+                    f"and {_short(reported.get(what))} on {host}",
+                    hint=hint,
+                )
+    return None
+
+
+def same_as(reports: Mapping[str, Mapping[str, Any] | None], host: str) -> bool | None:
+    """Return whether a host's report equals that of the first one; None if one of the two is missing."""
+    first = next(iter(reports.values()))
+    if first is None or reports[host] is None:
+        return None
+    return reports_disagree("", {"": first, host: reports[host]}) is None
+
+
+def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what must be equal, by a name for people."""
+    try:
+        if report is None:
+            return {_REPORT: "missing"}
+        facts = {"the plan": str(report["plan_sha256"]), "vllm": str(report["vllm"]["version"])}
+        facts |= {required["name"]: str(required["found"]) for required in report["requires"]}
+        for row in (row for patch in report["patches"] for row in patch["files"]):
+            facts[row["path"]] = str(row["sha256_after"])
+        facts |= {name: str(rank) for name, rank in (report.get("ranks") or {}).items() if rank}
+    except (KeyError, TypeError, AttributeError):
+        return {_REPORT: "damaged"}
+    return facts
+
+
+def _short(value: str | None) -> str:
+    return "missing" if value is None else f"{value[:12]}…" if len(value) > 32 else value
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people: 45 s, 12 min, 1.0 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+MOST_HOSTS: Final = 64
+EXAMPLE: Final = "{docker: ssh://USER@HOST, address: 192.168.100.10, interface: enp1s0f1np1}"
+
+_KEYS: Final = ("docker", "address", "interface", "hca")
+_SCHEMES: Final = ("ssh", "tcp", "unix")
+_HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_CONTEXT: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,127}")
+_INTERFACE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
+_HCA: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}(?::[0-9]{1,3})?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One machine of fleet.yaml."""
+
+    name: str
+    docker: str
+    """A docker context, or the URL of a daemon (ssh://, tcp://, unix://)."""
+    address: str
+    """The address of `interface`, by which the other machines reach it."""
+    interface: str
+    hca: tuple[str, ...] = ()
+    """RDMA devices, as NCCL_IB_HCA names them; empty for a link without RDMA."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """The machines of one fleet.yaml, in its order."""
+
+    file: str
+    hosts: tuple[Host, ...]
+
+
+def parse_fleet(text: str, *, file: str) -> Fleet:
+    """Return the hosts of a fleet.yaml.
+
+    Raise ProfileError that lists every problem, each on its own line as file:line: text.
+    """
+    document = parse(text, file=file, error=ProfileError)
+    problems = [f"{document.places.get(path, file)}: {why}" for path, why in _problems(document)]
+    if problems:
+        raise ProfileError("\n".join(problems), hint=f"a host is one line: NAME: {EXAMPLE}")
+    return Fleet(
+        file=file,
+        hosts=tuple(
+            Host(
+                name=name,
+                docker=host["docker"],
+                address=host["address"],
+                interface=host["interface"],
+                hca=tuple(host.get("hca", ())),
+            )
+            for name, host in document.data["hosts"].items()
+        ),
+    )
+
+
+def choose(fleet: Fleet, names: Sequence[str] | None, *, needed: int, profile: str) -> tuple[Host, ...]:
+    """Return the hosts of a server by rank: those of `names` in this order, or all of the fleet in its order.
+
+    Raise UsageError for an unknown name, a name twice, and a number of hosts that the profile does not want.
+    """
+    known = {host.name: host for host in fleet.hosts}
+    wanted = list(known) if names is None else list(names)
+    for name in wanted:
+        if name not in known:
+            raise UsageError(
+                f"unknown host {name!r}{_guess(name, list(known))} ({fleet.file} has: {', '.join(known)})",
+                hint=f"gemmaspec up {profile} --hosts {','.join(list(known)[:needed])}",
+            )
+        if wanted.count(name) > 1:
+            raise UsageError(f"--hosts names {name} twice; each rank needs a machine of its own")
+    if len(wanted) != needed:
+        few = f"gemmaspec up {profile} --hosts {','.join(list(known)[:needed])}" if len(known) >= needed else None
+        source = f"{fleet.file} has" if names is None else "--hosts names"
+        raise UsageError(
+            f"{profile} runs on {needed} machines (nodes: {needed}), and {source} {len(wanted)}",
+            hint=few or f"add a host to {fleet.file}: NAME: {EXAMPLE}",
+        )
+    return tuple(known[name] for name in wanted)
+
+
+def host_line(host: Host) -> str:
+    """Return the line of a host as fleet.yaml has it, below `hosts:`."""
+    hca = f", hca: [{', '.join(host.hca)}]" if host.hca else ""
+    address = f"'{host.address}'" if ":" in host.address else host.address
+    return f"  {host.name}: {{docker: {host.docker}, address: {address}, interface: {host.interface}{hca}}}"
+
+
+def _problems(document: Document) -> Iterator[tuple[Path, str]]:
+    data = document.data
+    if not isinstance(data, dict):
+        yield (), "the file must be a map with the key hosts"
+        return
+    for key in data:
+        if key != "hosts":
+            yield (key,), f"unknown key {key!r}{_guess(key, ['hosts'])} (known: hosts)"
+    hosts = data.get("hosts")
+    if not isinstance(hosts, dict) or not hosts:
+        if "hosts" in data or not data:
+            yield ("hosts",) if "hosts" in data else (), "hosts: must be a map of at least one host"
+        return
+    if len(hosts) > MOST_HOSTS:
+        yield ("hosts",), f"hosts: has {len(hosts)} hosts, but at most {MOST_HOSTS} are possible"
+        return
+    for name, host in hosts.items():
+        yield from _problems_of(name, host)
+    if all(isinstance(host, dict) for host in hosts.values()):
+        yield from _twice(hosts, "address", "every machine needs an address of its own")
+        yield from _twice(hosts, "docker", "one daemon cannot be two machines")
+
+
+def _problems_of(name: str, host: Any) -> Iterator[tuple[Path, str]]:
+    at: Path = ("hosts", name)
+    if why := _wrong_name(name):
+        yield at, why
+        return
+    if not isinstance(host, dict):
+        yield at, f"{name}: must be a map, such as {EXAMPLE}"
+        return
+    for key in host:
+        if key not in _KEYS:
+            yield (*at, key), f"{name}: unknown key {key!r}{_guess(key, _KEYS)} (known: {', '.join(_KEYS)})"
+    for key in ("docker", "address", "interface"):
+        if key not in host:
+            yield at, f"{name}: {key} is missing"
+        elif why := _wrong(key, host[key]):
+            yield (*at, key), f"{name}.{key}: {why}"
+    if "hca" in host and (why := _wrong_hca(host["hca"])):
+        yield (*at, "hca"), f"{name}.hca: {why}"
+
+
+def wrong_host(host: Host) -> str | None:
+    """Return what is wrong with the name, address, interface or RDMA devices of a host; None if nothing is."""
+    if why := _wrong_name(host.name):
+        return why
+    for key, value in (("address", host.address), ("interface", host.interface)):
+        if why := _wrong(key, value):
+            return f"{host.name}.{key}: {why}"
+    why = _wrong_hca(list(host.hca))
+    return f"{host.name}.hca: {why}" if why else None
+
+
+def _wrong_name(name: str) -> str | None:
+    if _HOST.fullmatch(name):
+        return None
+    return f"the host name {name!r} may have lower-case letters, digits and hyphens only"
+
+
+def _wrong(key: str, value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f"must be text, not {value!r}"
+    if key == "docker":
+        return _wrong_docker(value)
+    if key == "address":
+        return _wrong_address(value)
+    return None if _INTERFACE.fullmatch(value) else f"{value!r} is not the name of a network interface"
+
+
+def _wrong_docker(value: str) -> str | None:
+    if "://" not in value:
+        return None if _CONTEXT.fullmatch(value) else f"{value!r} is neither a docker context nor a URL"
+    try:
+        parts = urlsplit(value)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        return f"{value!r} is not a valid URL"
+    if parts.scheme not in _SCHEMES:
+        return f"{value!r} must begin with ssh://, tcp:// or unix://"
+    if parts.password:
+        return "a password does not belong in this file; use an SSH key"
+    missing = not parts.path.startswith("/") if parts.scheme == "unix" else not parts.hostname
+    dashed = (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-")
+    if missing or dashed or not port_is_valid or any(char.isspace() or not char.isprintable() for char in value):
+        return f"{value!r} is not a valid URL"
+    return None
+
+
+def _wrong_address(value: str) -> str | None:
+    try:
+        address = ipaddress.ip_address(value)
+    except ValueError:
+        return f"{value!r} is not an IP address"
+    if "%" in value or address.is_loopback or address.is_unspecified or address.is_multicast:
+        return f"the other machines cannot reach {value}; write the address of the link between them"
+    return None
+
+
+def _wrong_hca(value: Any) -> str | None:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return "must be a list of RDMA devices, such as [rocep1s0f1, roceP2p1s0f1]"
+    wrong = [item for item in value if not _HCA.fullmatch(item)]
+    return f"{wrong[0]!r} is not the name of an RDMA device" if wrong else None
+
+
+def _twice(hosts: Mapping[str, Mapping[str, Any]], key: str, why: str) -> Iterator[tuple[Path, str]]:
+    seen: dict[str, str] = {}
+    for name, host in hosts.items():
+        value = host.get(key)
+        if isinstance(value, str):
+            same = _canonical(key, value)
+            if same in seen:
+                yield ("hosts", name, key), f"{name}.{key}: {value} is also {key} of {seen[same]}; {why}"
+            seen.setdefault(same, name)
+
+
+def _canonical(key: str, value: str) -> str:
+    try:
+        return str(ipaddress.ip_address(value)) if key == "address" else value.rstrip("/")
+    except ValueError:
+        return value
+
+
+def _guess(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,204 @@
+"""The content of a lock: everything that affects what runs and could change between two starts of one profile.
+
+Facts that changed since they were locked.
+
+Replace the tags and branches of a profile with a lock's digests and commits.
+
+A lock as text: written for people, parsed strictly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from gemmaspec.core import strict_yaml
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.profile.fields import Image, ModelRef, Name, Text
+from gemmaspec.core.profile.find import EngineName, uses_image
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.model import Draft, Target
+from gemmaspec.core.sentences import sentence
+from gemmaspec.core.strict_yaml import Document, Place
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+
+NONE: Final = "none"
+"""The text for a missing fact."""
+
+
+class _LockedPart(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class LockedImage(_LockedPart):
+    """The docker engine's image."""
+
+    name: Image
+    """The name in the profile."""
+    digest: Sha256 | None = None
+    """Digest of its manifest, by which any machine can pull it; None for an image that was built on this machine."""
+    id: Sha256
+    """Digest of its configuration, which identifies the inspected image."""
+
+    @property
+    def ref(self) -> str:
+        """The reference for Docker: by digest if there is one, else by id."""
+        return f"{self.name.partition('@')[0]}@{self.digest}" if self.digest else self.id
+
+
+class LockedModel(_LockedPart):
+    """Target or draft."""
+
+    model: ModelRef
+    asked: Text | None = None
+    """The requested revision: the branch, tag or commit in the profile; None for the default branch."""
+    revision: Commit | None = None
+    """The commit that the requested revision resolved to."""
+    digest: Sha256 | None = None
+    """For a folder: see gemmaspec.run.models.download."""
+
+
+class Versions(_LockedPart):
+    """The versions in the image or in the runtime."""
+
+    vllm: Text
+    torch: Text
+    transformers: Text
+
+
+class Lock(_LockedPart):
+    """The pinned facts of one profile's stack on one engine."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    profile: Name
+    engine: EngineName
+    plan: Sha256
+    image: LockedImage | None = None
+    target: LockedModel
+    draft: LockedModel | None = None
+    versions: Versions
+
+    @model_validator(mode="after")
+    def _whole(self) -> Lock:
+        if uses_image(self.engine) != (self.image is not None):
+            rule = "is required for" if uses_image(self.engine) else "is not allowed for"
+            raise ValueError(f"image {rule} the {self.engine} engine")
+        return self
+
+    def facts(self) -> Mapping[str, str]:
+        """Return all facts as texts by dotted name, to compare. Missing ones are omitted; a missing draft is `none`."""
+        whole = self.model_dump(exclude={"schema_", "profile"}, exclude_none=True)
+        flat = {"draft.model": NONE}
+        for key, value in whole.items():
+            parts = value.items() if isinstance(value, dict) else [(None, value)]
+            flat |= {f"{key}.{name}" if name else key: text for name, text in parts}
+        return flat
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One fact, as locked and as it is now."""
+
+    what: str
+    """Its name in the lock: image.digest, draft.revision, plan …"""
+    was: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: was {self.was}, is {self.now}"
+
+
+def moved(locked: Mapping[str, str], now: Mapping[str, str], *, among: Sequence[str] = ()) -> tuple[Moved, ...]:
+    """Return the facts that differ (named as in Lock.facts()), in the lock's order.
+
+    A fact that `now` lacks is unknown and not compared. `among` names facts that count as `none` if `now` lacks them,
+    so
+    that a removed fact is reported.
+    """
+    names = [*locked, *(name for name in now if name not in locked)]
+    known = {**dict.fromkeys(among, NONE), **now}
+    return tuple(
+        Moved(name, locked.get(name, NONE), known[name])
+        for name in names
+        if name in known and known[name] != locked.get(name, NONE)
+    )
+
+
+Model = TypeVar("Model", Target, Draft)
+
+
+def pinned(
+    loaded: Loaded, *, image: LockedImage | None, target: LockedModel | None, draft: LockedModel | None
+) -> Loaded:
+    """Return the profile with pinned image and revisions; a part whose pin is None stays unchanged."""
+    profile = loaded.profile
+    fixed = profile.model_copy(
+        update={
+            "image": image.ref if image else profile.image,
+            "target": _at(profile.target, target),
+            "draft": _at(profile.draft, draft) if profile.draft else None,
+        }
+    )
+    return dataclasses.replace(loaded, profile=fixed)
+
+
+def _at(part: Model, lock: LockedModel | None) -> Model:
+    if lock is None or lock.revision is None:
+        return part
+    return part.model_copy(update={"revision": lock.revision})
+
+
+MAX_CHARACTERS: Final = 64 * 1024
+"""Maximum length of a lock; a usual one has about one thousand characters."""
+
+
+def lock_text(lock: Lock) -> str:
+    """Return the text of the file; every value is quoted, so that YAML reads it unchanged."""
+    head = (
+        f"# What the profile {lock.profile} runs, pinned by `gemmaspec lock`. Do not edit this file; lock again.\n"
+        "# `gemmaspec up --locked` runs exactly this.\n"
+    )
+    content = lock.model_dump(by_alias=True, exclude_none=True)
+    return head + "".join(f"{line}\n" for line in _lines(content, ""))
+
+
+def parse_lock(text: str, *, file: str) -> Lock:
+    """Return the lock in a file's text. Raise ProfileError with every problem as file:line: key: problem."""
+    if len(text) > MAX_CHARACTERS:
+        raise ProfileError(f"{file}: not a lock: larger than {MAX_CHARACTERS} characters", hint=_again(file))
+    document = strict_yaml.parse(text, file=file)
+    try:
+        return Lock.model_validate(document.data)
+    except ValidationError as error:
+        findings = (_finding(item, document, file) for item in error.errors(include_url=False))
+        raise ProfileError("\n".join(findings), hint=_again(file)) from None
+
+
+def _lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield f"{indent}{key}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{key}: {json.dumps(value, ensure_ascii=False)}"
+
+
+def _finding(error: Mapping[str, Any], document: Document, file: str) -> str:
+    path = tuple(error["loc"])
+    place = next(
+        (document.places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.places),
+        Place(file, 1),
+    )
+    reason = sentence(error)
+    return f"{place}: {'.'.join(map(str, path))}: {reason}" if path else f"{place}: {reason}"
+
+
+def _again(file: str) -> str:
+    return f"rm {file}    # then lock the profile again: gemmaspec lock PROFILE"

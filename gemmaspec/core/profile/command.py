@@ -1,0 +1,342 @@
+"""What a profile puts on vLLM's command line, flag by flag, and which key each came from: the only reading of it.
+
+Which vLLM release a profile will run, as far as the profile itself states it.
+
+Which attention backend a profile's target and draft get: what it sets, else what vLLM chooses for its machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gemmaspec.core.checkpoint.sizes import size_called
+from gemmaspec.core.launcher import range_contains
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.backends import backend_for
+
+if TYPE_CHECKING:
+    from gemmaspec.core.releases.flags import Flag
+
+
+_TAG: Final = re.compile(r":[a-z-]*v?([0-9]\.[0-9]+\.[0-9]+)(?:[.-][A-Za-z0-9.-]*)?(?:@.*)?$")
+
+
+def vllm_of(profile: Profile) -> str | None:
+    """Return the release: `runtime.vllm`, else the version in the image's tag; None if neither states it.
+
+    A tag such as cu130-nightly moves, so only the image itself shows its version. 26.01.1 and 2026.11.21 are dates.
+    """
+    if profile.runtime.vllm:
+        return profile.runtime.vllm
+    tag = _TAG.search(profile.image or "")
+    return tag[1] if tag else None
+
+
+def can_be_process(profile: Profile) -> bool:
+    """Return whether the profile states which vLLM a process would run; a container brings its own."""
+    return bool(profile.runtime.vllm or profile.runtime.python)
+
+
+def settings_digest(profile: Profile) -> str:
+    """Return sha256:… of everything in a profile that decides how its server runs.
+
+    Its name, its figures, where it listens and what `watch` does are left out.
+    """
+    left_out = {"schema_": True, "name": True, "summary": True, "measured": True, "tuned": True, "watch": True}
+    whole = profile.model_dump(mode="json", exclude={**left_out, "serve": {"port", "bind"}})
+    return f"sha256:{hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()}"
+
+
+_NOT_FLAGS: Final = {"bind", "port", "extra_args"}
+_OPTIMIZATION: Final = re.compile(r"-O=?(.+)")
+"""-O2 is --optimization-level 2, whatever stands behind -O (parse_args in vllm/utils/argparse_utils.py)."""
+_NEGATIVE: Final = re.compile(r"-\d+|-\d*\.\d+")
+LEVEL: Final = "--optimization-level"
+COMPILATION: Final = "--compilation-config"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One flag as the profile gives it."""
+
+    path: tuple[str | int, ...]
+    """The profile's key that it came from."""
+    flag: str
+    """With the leading --, without no-."""
+    value: str | None
+    """The text after it, if any."""
+    negated: bool = False
+    written: str = ""
+    """The word of `extra_args`; empty for a flag with a key of its own."""
+    words: tuple[str, ...] = ()
+    """All the words after it, of a flag that takes several; of an unknown one, those up to the next flag."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of `--a.b.c`, which sets one value in --a's JSON."""
+        return tuple(self.written.partition("=")[0].removesuffix("+").split(".")[1:])
+
+
+@dataclass(frozen=True)
+class Command:
+    """Flags of a command line under their canonical names, in order. The last of several wins, as in vLLM."""
+
+    arguments: tuple[Argument, ...]
+    unclaimed: tuple[tuple[tuple[str | int, ...], str], ...] = ()
+    """Words of `extra_args` that no flag takes, each with its place."""
+
+    def argument(self, flag: str) -> Argument | None:
+        """Return how a flag is given."""
+        return next((argument for argument in reversed(self.arguments) if argument.flag == flag), None)
+
+    def given(self, *flags: str) -> bool:
+        """Return whether one of these flags is given, in either form."""
+        return any(argument.flag in flags for argument in self.arguments)
+
+    def switched(self, flag: str) -> bool | None:
+        """Return whether a flag without a value is on; None if it is not given."""
+        given = self.argument(flag)
+        return None if given is None else not given.negated
+
+    def value(self, flag: str) -> str | None:
+        """Return the text that a flag is given."""
+        given = self.argument(flag)
+        return given.value if given else None
+
+
+def command_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
+    """Return the server's whole command line.
+
+    `flags` are those of the vLLM that will run: they show which words are short for which flag, and which flags take a
+    value. Without them, those of the release that the profile names, or of the newest known one.
+    """
+    extra = extra_of(profile, flags)
+    return Command((*_serve(profile), *_model(profile), *_chat(profile), *extra.arguments), extra.unclaimed)
+
+
+def extra_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
+    """Return what `serve.extra_args` give; `flags` as in `command_of`."""
+    words = profile.serve.extra_args
+    return _extra(words, _flags_for(profile) if flags is None else flags) if words else Command(())
+
+
+def words_of(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
+    """Return what the words of a command line give; `flags` are those of the vLLM that it is for."""
+    return _extra(words, flags)
+
+
+def compile_of(profile: Profile) -> str:
+    """Return how a profile's server compiles: one word, or what its flags say. It changes the step times.
+
+    `eager`: no graphs; `disabled`: graphs, but nothing compiled; `default`: as vLLM decides.
+    """
+    if profile.serve.enforce_eager:
+        return "eager"
+    asked = ""
+    for argument in extra_of(profile).arguments:
+        if argument.flag == LEVEL:
+            asked = f"-O{argument.value}"
+        elif argument.flag == COMPILATION and argument.keys:  # one key of it, added to the others
+            asked = ",".join(filter(None, (asked, f"{'.'.join(argument.keys)}={argument.value}")))
+        elif argument.flag == COMPILATION:
+            asked = "".join((argument.value or "").split())
+    return asked or ("disabled" if profile.env.get("TORCH_COMPILE_DISABLE") == "1" else "default")
+
+
+def _flags_for(profile: Profile) -> Mapping[str, Flag]:
+    from gemmaspec.core.releases.facts import facts_for, nearest, newest  # few profiles have extra_args
+
+    facts = facts_for(nearest(vllm_of(profile) or newest()))
+    return facts.flags if facts else {}
+
+
+def _serve(profile: Profile) -> Iterator[Argument]:
+    for key, value in profile.serve.model_dump(exclude=_NOT_FLAGS, exclude_none=True).items():
+        switch = isinstance(value, bool)
+        text = None if switch else _text(value)
+        yield Argument(path=("serve", key), flag=_option(key), value=text, negated=value is False)
+
+
+def _model(profile: Profile) -> Iterator[Argument]:
+    for key, value in (("revision", profile.target.revision), ("quantization", profile.target.quantization)):
+        if value:
+            yield Argument(path=("target", key), flag=_option(key), value=value)
+
+
+def _chat(profile: Profile) -> Iterator[Argument]:
+    chat = profile.chat
+    for key, flag, value in (
+        ("template", "--chat-template", chat.template),
+        ("content_format", "--chat-template-content-format", chat.content_format),
+        ("template_kwargs", "--default-chat-template-kwargs", chat.template_kwargs),
+        ("reasoning_parser", "--reasoning-parser", chat.reasoning_parser),
+        ("tool_call_parser", "--tool-call-parser", chat.tool_call_parser),
+    ):
+        if value:
+            yield Argument(path=("chat", key), flag=flag, value=_text(value))
+
+
+def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
+    """Return the flags of `extra_args`, each with the words after it that it takes."""
+    arguments: list[Argument] = []
+    unclaimed = []
+    index = 0
+    while index < len(words):
+        place, word = ("serve", "extra_args", index), words[index]
+        index += 1
+        if word == "--":  # all that follows, and what is added later, are no options any more
+            unclaimed.append((place, word))
+            unclaimed += [(("serve", "extra_args", place), text) for place, text in enumerate(words) if place >= index]
+            break
+        if not _is_flag(word):
+            unclaimed.append((place, word))
+            continue
+        argument = _flag(word, flags)
+        after = 0
+        if "=" not in word and not _OPTIMIZATION.fullmatch(word):
+            most = _taken(flags.get(argument.flag), keys=argument.keys)
+            while after < most and index + after < len(words) and (argument.keys or not _is_flag(words[index + after])):
+                after += 1
+        if not after and argument.flag not in flags:  # nobody knows how many words it takes
+            end = next((at for at in range(index, len(words)) if _is_flag(words[at])), len(words))
+            arguments.append(replace(argument, path=place, words=tuple(words[index:end])))
+            index = end
+            continue
+        taken = tuple(words[index : index + after])
+        arguments.append(replace(argument, path=place, value=taken[0] if taken else argument.value, words=taken))
+        index += after
+    return Command(tuple(arguments), tuple(unclaimed))
+
+
+def _flag(word: str, flags: Mapping[str, Flag]) -> Argument:
+    if level := _OPTIMIZATION.fullmatch(word):
+        return Argument(path=(), flag=LEVEL, value=level[1], written=word)
+    written, equals, text = word.partition("=")
+    flag, negated = (LEVEL, False) if word == "-O" else resolve(written, flags)
+    return Argument(path=(), flag=flag, value=text if equals else None, negated=negated, written=word)
+
+
+def _is_flag(word: str) -> bool:
+    """Return whether argparse takes a word for a flag; a negative number is a value."""
+    return (
+        word.startswith("-") and len(word) > 1 and " " not in word.partition("=")[0] and not _NEGATIVE.fullmatch(word)
+    )
+
+
+def _taken(flag: Flag | None, *, keys: Sequence[str]) -> int:
+    """Return the most words after a flag that are its values."""
+    if keys:
+        return 1
+    if flag is None or flag.switch:
+        return 0
+    return 1_000_000 if flag.form.startswith(("+", "*")) else 1
+
+
+def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
+    """Return the canonical name of a flag, and whether it is the --no- form.
+
+    vLLM accepts underscores for hyphens, `--a.b` for a key of --a's JSON, short names, and unique prefixes; from
+    0.33.0 on, also --disable-x for an --enable-x and vice versa, which counts as the --no- form.
+    """
+    name = written.split(".", 1)[0].replace("_", "-")
+    name = next((flag.name for flag in flags.values() if flag.short == name), name)
+    forms = {flag: (flag, False) for flag in flags}
+    forms |= {f"--no-{flag.removeprefix('--')}": (flag, True) for flag in flags if flags[flag].negatable}
+    forms |= {flag.opposite: (flag.name, True) for flag in flags.values() if flag.opposite}
+    if name in forms:
+        return forms[name]
+    longer = [form for form in forms if name.startswith("--") and form.startswith(name)]
+    return forms[longer[0]] if len(longer) == 1 else (name, False)
+
+
+def _option(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+Role = Literal["target", "draft"]
+_ASKS: Final = {"mtp": "draft", "eagle": "eagle3", "eagle3": "eagle3"}
+"""Method → the kind of head that the releases were asked about."""
+
+
+def backend_of(
+    profile: Profile,
+    vllm: str,
+    *,
+    role: Role = "target",
+    capability: str | None = None,
+    fp8: bool | None = None,
+    masks: bool | None = None,
+) -> str | None:
+    """Return the backend by its name in vLLM's registry; None if it is not known.
+
+    `capability` is that of the GPU that was found; default: the machine's of the profile. `fp8` and `masks` say what a
+    checkpoint decides: the KV cache's format, and whether its images need masks where they are served. Without them the
+    profile's words decide, and where these leave both open, both must lead to one backend.
+    """
+    command = command_of(profile)
+    method = profile.speculative.method if profile.speculative else None
+    if (asked := _asked(profile, command, role, method)) and asked.lower() not in ("auto", "none"):
+        return asked.upper()
+    if role == "draft" and method not in ("mtp", "draft_model", "eagle", "eagle3"):
+        return "FLASH_ATTN" if method else None  # block heads are narrow
+    where = capability or MACHINES[profile.machine].compute_capability
+    both = _masks(profile, command, vllm, masks)
+    seen = [False] if role == "draft" and method == "draft_model" else both
+    asks = _ASKS.get(method or "", "target") if role == "draft" else "target"
+    formats = _formats(command) if fp8 is None else [fp8]
+    if role == "draft" and method == "mtp" and _keeps_targets(profile, vllm):
+        return backend_of(profile, vllm, capability=capability, fp8=fp8, masks=masks)
+    backends = {backend_for(vllm, where, masks=mask, fp8=form, role=asks) for mask in seen for form in formats}
+    return backends.pop() if len(backends) == 1 else None
+
+
+def _asked(profile: Profile, command: Command, role: Role, method: str | None) -> str | None:
+    """Return the backend that is set; a head of MTP takes over the target's (both runners, from 0.21.0)."""
+    of_target = command.value("--attention-backend")
+    if role == "target":
+        return of_target
+    of_draft = profile.speculative.attention_backend if profile.speculative else None
+    return (of_target or of_draft) if method == "mtp" else of_draft
+
+
+def _keeps_targets(profile: Profile, vllm: str) -> bool:
+    """Return whether the head of a mixture keeps the target's own choice: by model runner v1, as to 0.28."""
+    size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
+    v1 = profile.env.get("VLLM_USE_V2_MODEL_RUNNER") != "1" and range_contains(">=0.25.0,<0.29.0", vllm)
+    return bool(size and size.experts) and v1
+
+
+def images_off(profile: Profile, command: Command) -> bool:
+    """Return whether a server takes neither images nor videos, for which Gemma 4 has masks; sound needs none."""
+    limits = profile.serve.limit_mm_per_prompt or {}
+    return bool(command.switched("--language-model-only")) or all(limits.get(kind) == 0 for kind in ("image", "video"))
+
+
+def _masks(profile: Profile, command: Command, vllm: str, sees: bool | None) -> list[bool]:
+    """Return whether images need masks; both where that is not known.
+
+    Up to 0.26 a model that can see them has the masks even where it serves text alone (is_mm_prefix_lm in
+    vllm/transformers_utils/model_arch_config_convertor.py got `supports_multimodal` in 0.27.0).
+    """
+    if images_off(profile, command) and not range_contains("<0.27.0", vllm):
+        return [False]
+    size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
+    if sees is None:
+        sees = size.masks if size else None
+    return [True, False] if sees is None else [sees]
+
+
+def _formats(command: Command) -> list[bool]:
+    """Return whether the KV cache is FP8; both where the checkpoint decides."""
+    dtype = command.value("--kv-cache-dtype") or "auto"
+    return [False, True] if dtype == "auto" else [dtype.startswith("fp8")]

@@ -1,0 +1,59 @@
+"""The memory and speed of the machine that a server would run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from gemmaspec.core.profile.machines import Machine
+
+GB: Final = 10**9
+GIB: Final = 2**30
+_INTEGRATED: Final = frozenset({"8.7", "11.0", "12.1"})
+"""Compute capabilities whose GPU shares the CPU's memory (vllm/utils/mem_utils.py, 0.19.0: Orin, Thor, GB10)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Memory in bytes, bandwidth in bytes per second."""
+
+    name: str
+    memory: int
+    """Total memory of the accelerator, or of the machine without one."""
+    free: int | None = None
+    """Free memory; None for another machine than this one."""
+    bandwidth: float | None = None
+    capability: str | None = None
+    """CUDA compute capability, such as 12.1."""
+    cpu: bool = False
+    here: bool = False
+    """Whether its values were read on this machine."""
+    gpus: int | None = None
+    """Maximum number of GPUs in one such machine, each with that memory and bandwidth; None if unknown."""
+    link: float | None = None
+    """Bytes per second to another such machine, one way; None if unknown."""
+
+    @property
+    def unified(self) -> bool:
+        """Whether CPU and GPU share the memory, so that vLLM treats MemAvailable as free memory."""
+        return self.capability in _INTEGRATED
+
+    @property
+    def major(self) -> int:
+        """The major version of the compute capability; 0 if unknown."""
+        return int(self.capability.split(".")[0]) if self.capability else 0
+
+
+def named(machine: Machine) -> Device | None:
+    """Return a machine by its name in profiles; None for one without a fixed amount of memory."""
+    if machine.memory_gb is None:
+        return None
+    return Device(
+        name=machine.name,
+        memory=round(machine.memory_gb * GB),
+        bandwidth=machine.bandwidth_gb_s * GB if machine.bandwidth_gb_s else None,
+        capability=machine.compute_capability,
+        cpu=not machine.gpus,
+        gpus=machine.most_gpus,
+        link=machine.link_gbit_s * GB / 8 if machine.link_gbit_s else None,
+    )

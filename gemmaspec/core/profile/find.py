@@ -1,0 +1,150 @@
+"""Find profiles by name. No heavy imports, because shell completion runs this at every TAB.
+
+What runs a stack, and what follows from it. Code asks for these properties, never for an engine's name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import platformdirs
+
+from gemmaspec.core import data
+from gemmaspec.core.errors import UsageError
+
+EngineName = Literal["docker", "process"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineKind:
+    """The properties of an engine that plans, locks and messages depend on."""
+
+    uses_image: bool
+    """Whether the server runs in the profile's image, with folders and a health check of its own; else in a Python
+    environment of this machine."""
+    needs_daemon: bool
+    """Whether a daemon must answer before a server can start."""
+    spans_machines: bool
+    """Whether it can run one server on several machines."""
+    file: str | None
+    """The file that only its stacks have in their folder."""
+
+
+ENGINES: Final[Mapping[EngineName, EngineKind]] = {
+    "docker": EngineKind(uses_image=True, needs_daemon=True, spans_machines=True, file="compose.yaml"),
+    "process": EngineKind(uses_image=False, needs_daemon=False, spans_machines=False, file=None),
+}
+
+
+def uses_image(engine: EngineName) -> bool:
+    """Return whether servers of an engine run in the profile's image."""
+    return ENGINES[engine].uses_image
+
+
+def other_engines(engine: EngineName) -> tuple[EngineName, ...]:
+    """Return the engines to name in place of one."""
+    return tuple(name for name in ENGINES if name != engine)
+
+
+def engine_of_files(present: frozenset[str]) -> EngineName:
+    """Return the engine whose stack has these files; that without a file of its own if none is there."""
+    names = [name for name, kind in ENGINES.items() if kind.file in present]
+    return names[0] if names else next(name for name, kind in ENGINES.items() if kind.file is None)
+
+
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+FLEET: Final = "fleet.yaml"
+"""The file that lists machines in a folder of profiles; it is not a profile."""
+
+
+def profile_folders() -> tuple[Path, ...]:
+    """Return the folders to search: those of $GEMMASPEC_PROFILES, the user's own, the shipped one."""
+    named = os.environ.get("GEMMASPEC_PROFILES", "").split(os.pathsep)
+    return (*(Path(folder) for folder in named if folder), own_folder(), data.PROFILES)
+
+
+def own_folder() -> Path:
+    """Return the folder of the user's own profiles."""
+    return platformdirs.user_config_path("gemmaspec") / "profiles"
+
+
+def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
+    """Return every profile that can be run, by name; an earlier folder hides a later one."""
+    files: dict[str, Path] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
+            if not file.name.startswith("_") and file.name != FLEET:
+                files.setdefault(file.stem, file)
+    return dict(sorted(files.items()))
+
+
+def is_path(name: str) -> bool:
+    """Return whether the text is a path rather than a profile's name."""
+    return "/" in name or name.endswith(".yaml")
+
+
+def _no_file(name: str, folders: Sequence[Path]) -> UsageError:
+    """Return the error for a path without a file: it may be a model, or a profile's name with its ending."""
+    if name.endswith(".yaml") and Path(name).stem in profile_names(folders):
+        stem = Path(name).stem
+        return UsageError(
+            f"{name} does not exist here; there is a profile {stem}", hint=f"gemmaspec profile show {stem}"
+        )
+    if _MODEL.fullmatch(name) and not name.endswith((".yaml", ".yml")):
+        return UsageError(
+            f"{name} is a model, not a profile{_named_in(name, 'model', folders)}", hint=f"gemmaspec inspect {name}"
+        )
+    if Path(name).expanduser().is_dir():
+        return UsageError(f"{name} is a folder; a profile is a file", hint="gemmaspec profile list")
+    return UsageError(f"the profile file {name} does not exist", hint="gemmaspec profile list")
+
+
+def _named_in(value: str, key: str, folders: Sequence[Path]) -> str:
+    """Return the profiles that name a value, directly or through a base, as the end of a sentence."""
+    texts = {file.stem: file.read_text(errors="replace") for folder in folders for file in folder.glob("*.yaml")}
+    family: set[str] = set()
+    wanted = {(key, value)}
+    while wanted:
+        line = re.compile(
+            "|".join(rf"\b{key}: {re.escape(text)}\s*(?:#|,|\}}|$)" for key, text in wanted), re.MULTILINE
+        )
+        more = {stem for stem, text in texts.items() if line.search(text)} - family
+        family |= more
+        wanted = {("extends", stem) for stem in more}
+    names = [name for name in profile_names(folders) if name in family]
+    return f"; profiles with it: {', '.join(names)}" if names else "; no profile names it"
+
+
+def find_profile(name: str, folders: Sequence[Path]) -> Path:
+    """Return the file of a profile: a path when `name` has a slash or ends in .yaml, else a name in `folders`.
+
+    Raise UsageError naming the nearest profiles.
+    """
+    if is_path(name):
+        file = Path(name).expanduser()
+        if not file.is_file():
+            raise _no_file(name, folders)
+        return file.absolute()
+    known = profile_names(folders)
+    if name in known:
+        return known[name]
+    if base := next((folder / f"{name}.yaml" for folder in folders if (folder / f"{name}.yaml").is_file()), None):
+        raise UsageError(
+            f"{name} is a base that profiles extend, not a profile to run{_named_in(base.stem, 'extends', folders)}",
+            hint="gemmaspec profile list",
+        )
+    if re.search(r"\bvllm\b.*\s", name):
+        raise UsageError(
+            "this is a command, not a profile", hint=f"gemmaspec profile new NAME --from-command {shlex.quote(name)}"
+        )
+    exact = [other for other in known if other.lower() == name.lower()]
+    near = exact or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    guess = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise UsageError(f"unknown profile {name!r}{guess}", hint="gemmaspec profile list")

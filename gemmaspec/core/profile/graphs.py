@@ -1,0 +1,331 @@
+"""Which CUDA graphs a profile's server gets, for its target and its draft, and what takes them away. Pure.
+
+What a profile asks of the model runner; lint and fit share this answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from gemmaspec.core import launcher
+from gemmaspec.core.checkpoint.sizes import size_called
+from gemmaspec.core.profile.command import COMPILATION, LEVEL, Command, backend_of, command_of
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.backends import LEVELS, mode_of, support_of
+from gemmaspec.core.releases.drafting import RunnerInput, forced_by, runner_for, runs
+from gemmaspec.core.releases.facts import facts_for
+
+_FEATURES: Final = {
+    "--kv-sharing-fast-prefill": "KV sharing fast prefill",
+    "--ec-transfer-config": "EC transfer",
+    "--enable-prompt-embeds": "prompt embeds",
+    "--enable-return-routed-experts": "routed experts capture",
+    "--enable-dbo": "dual batch overlap",
+    "--enable-elastic-ep": "elastic expert parallelism",
+    "--logits-processors": "custom logits processors",
+}
+"""Flag → the words of _get_v2_model_runner_unsupported_features (vllm/config/vllm.py, from 0.22.0)."""
+
+
+def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet[str]) -> frozenset[str]:
+    """Return the keys and features that are on and may make vLLM fall back from model runner v2 to v1.
+
+    `unsupported`: what the release's v2 lacks, in vLLM's words; a feature counts only where it is among them.
+    """
+    spec = profile.speculative
+    keys = {
+        "parallel_drafting": spec and spec.parallel_drafting,
+        "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
+        "--runner pooling": command.value("--runner") == "pooling",
+    }
+    asked = {words for flag, words in _FEATURES.items() if command.switched(flag)}
+    return frozenset(name for name, on in keys.items() if on) | (asked & unsupported)
+
+
+PATCH: Final = "composite-full-graphs"
+"""The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""
+_HEADS: Final = {"mtp": "draft", "eagle3": "eagle3", "eagle": "eagle3"}
+_CHAINS: Final = ("mtp", "eagle", "eagle3")
+_BLOCKS: Final = ("dflash", "dspark")
+_NO_HEAD: Final = ("ngram", "ngram_gpu", "suffix", "custom_class", "extract_hidden_states")
+LOST: Final = ("NONE", "PIECEWISE")
+"""Modes without a graph of the whole decoding step."""
+FAST: Final = 1000.0
+"""Memory bandwidth in 10^9 bytes/s above which a drafter's launches, not its bytes, take the time: a DGX Spark has 273,
+an H200 4800. Where between them the line is was not measured."""
+COST: Final = "on an H200 with vLLM 0.32.0, 256 tokens, an MTP draft of 4 so made 53 tokens/s, and no draft 86"
+"""What was measured of a server whose target ran in PIECEWISE and whose head ran without graphs."""
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphModes:
+    """The graphs of a server, as its vLLM resolves them."""
+
+    target: str
+    """FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE or NONE; REFUSED where vLLM does not start."""
+    draft: str | None
+    """What the drafts after the first run in: FULL, PIECEWISE or NONE; None without a head that vLLM runs."""
+    why: str = ""
+    """What took them away; empty where the server has all that it can have."""
+    fix: str = ""
+    """The line of the profile, or the patch, that brings them back; empty where nothing is lost."""
+    path: Path = ("speculative", "method")
+    """The key that decides."""
+    covers: int | None = None
+    """The most requests whose decoding has a graph, where the profile's own capture sizes bound them."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether decoding runs without a graph of the whole step, or the draft without any."""
+        return self.target in LOST or self.draft == "NONE"
+
+    def words(self) -> str:
+        """Return both modes for people."""
+        return f"target {self.target}" + (f", draft {self.draft}" if self.draft else "")
+
+
+def graph_modes(
+    profile: Profile,
+    vllm: str,
+    *,
+    capability: str | None = None,
+    fp8: bool | None = None,
+    masks: bool | None = None,
+) -> GraphModes | None:
+    """Return the graphs of a profile's server under one release; None where that is not known, or without a GPU.
+
+    `capability`, `fp8` and `masks` as in `backend_of`. The profile may list the patch that keeps graphs.
+    """
+    machine, command = MACHINES[profile.machine], command_of(profile)
+    where = capability or machine.compute_capability
+    if not machine.gpus:
+        return None
+    spec = profile.speculative
+    method, drafting = spec.method if spec else None, bool(spec and spec.num_speculative_tokens)
+    runner = _runner(profile, command, vllm)
+    if taken := _taken(profile, command, vllm, drafting=drafting):
+        return _modes(taken[0], method, runner, vllm, why=taken[1], fix=taken[2], path=taken[3])
+    weakest = _weakest(profile, vllm, where, fp8, masks) if where else None
+    if weakest is None or where is None:
+        return None
+    support, backend = weakest
+    compiles, graphs, _ = _asked(command)
+    mode = mode_of(vllm, support=support, drafting=drafting, compiles=compiles, graphs=graphs)
+    if mode is None:
+        return None
+    if mode in LOST or mode == "REFUSED":
+        why = f"{backend} supports {support} with {method or 'no draft'}, so vLLM takes {mode}"
+        fix = _mends(vllm, where, backend)
+        return _modes(mode, method, runner, vllm, why=why, fix=fix, path=("serve", "attention_backend"))
+    if spec and spec.enforce_eager:
+        path: Path = ("speculative", "enforce_eager")
+        return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
+    if method in _BLOCKS and runner == "v2" and (drafts := backend_of(profile, vllm, role="draft", capability=where)):
+        support = support_of(vllm, where, drafts, fp8=bool(fp8), head="eagle3", role="draft") or "UNIFORM_BATCH"
+        if LEVELS.index(support) < LEVELS.index("UNIFORM_BATCH"):
+            why, path = f"{drafts} supports {support} for a {method} head", ("speculative", "attention_backend")
+            return GraphModes(target=mode, draft="NONE", why=why, fix="set FLASH_ATTN, or remove it", path=path)
+    sizes, path = capture_sizes(command)
+    return replace(
+        _modes(mode, method, runner, vllm), covers=max(sizes) // _tokens(profile) if sizes else None, path=path
+    )
+
+
+def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> tuple[str, str, str, Path] | None:
+    """Return what a profile's own words leave of the graphs on any GPU, why, and what brings them back."""
+    compiles, graphs, path = _asked(command)
+    eager = command.argument("--enforce-eager")
+    if eager and not eager.negated:
+        return "NONE", "enforce_eager turns them off", "remove it", eager.path
+    plain = mode_of(vllm, support="ALWAYS", drafting=drafting, compiles=compiles, graphs=graphs)
+    if plain in LOST:
+        asked = (compiles, graphs if graphs == "default" else f"cudagraph_mode {graphs}")
+        modes = " and ".join(mode for mode in asked if mode != "default") or "the default"
+        return plain, f"{modes} leaves {plain}", "remove it", path
+    transfer = command.argument("--kv-transfer-config")
+    if transfer and (connector := _by_layers(_json(transfer.value))):
+        why = f"{connector} works layer by layer, for which vLLM takes PIECEWISE"
+        return "PIECEWISE", why, "set use_layerwise: false in kv_connector_extra_config", transfer.path
+    spec = profile.speculative
+    sizes, path = capture_sizes(command)
+    if sizes and spec and max(sizes) < (tokens := _tokens(profile)):
+        why = f"the largest capture size is {max(sizes)}, below the {tokens} tokens that one request verifies"
+        return "NONE", why, f"let the sizes reach {tokens}", path
+    return None
+
+
+def _by_layers(transfer: dict[str, Any]) -> str:
+    """Return the connector that works layer by layer, also inside of a MultiConnector; "" for none.
+
+    requires_piecewise_for_cudagraph of vllm/distributed/kv_transfer/kv_connector/v1/, every release.
+    """
+    name, extra = transfer.get("kv_connector"), transfer.get("kv_connector_extra_config")
+    extra = extra if isinstance(extra, dict) else {}
+    if name == "LMCacheConnectorV1":
+        return str(name) if extra.get("use_layerwise") else ""
+    inside = extra.get("connectors") if name == "MultiConnector" else None
+    return next(filter(None, (_by_layers(part) for part in inside or () if isinstance(part, dict))), "")
+
+
+def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = False) -> GraphModes:
+    """Return the graphs of a server as its log has them: the mode of the target, and whether the draft has none."""
+    asked = graph_modes(profile, vllm)
+    if asked and asked.target == target and (not eager_draft or asked.draft == "NONE"):
+        return asked
+    method = profile.speculative.method if profile.speculative else None
+    why = "its attention backend or its flags allow no more" if target in LOST else ""
+    fix = "set serve.attention_backend: TRITON_ATTN" if why else ""
+    modes = _modes(target, method, _runner(profile, command_of(profile), vllm), vllm, why=why, fix=fix)
+    if eager_draft and modes.draft != "NONE":
+        return replace(modes, draft="NONE", why="the draft's attention supports none", fix="set another for it")
+    return modes
+
+
+def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
+    """Return whether it so drafts more slowly than without: a head without graphs on fast, or not `slow`, memory."""
+    bandwidth = MACHINES[profile.machine].bandwidth_gb_s
+    fast = bandwidth > FAST if bandwidth else not slow
+    return fast and modes.target in LOST and modes.draft == "NONE"
+
+
+def _modes(
+    target: str,
+    method: str | None,
+    runner: str,
+    vllm: str,
+    *,
+    why: str = "",
+    fix: str = "",
+    path: Path = ("speculative", "method"),
+) -> GraphModes:
+    draft = _head_mode(target, method, runner, vllm)
+    if draft == "NONE" and not why:
+        why, fix = f"vLLM {vllm} captures none for {method} (model runner {runner})", "use mtp"
+        if method == "draft_model":
+            by_env = " or set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}" if runner == "v2" else ""
+            fix = f"use vLLM 0.26 to 0.30, which captures them for it,{by_env}"
+    return GraphModes(target=target, draft=draft, why=why, fix=fix.rstrip(","), path=path)
+
+
+def _head_mode(target: str, method: str | None, runner: str, vllm: str) -> str | None:
+    """Return what the drafts after the first run in.
+
+    v1: initialize_cudagraph_keys in vllm/v1/spec_decode/llm_base_proposer.py, draft_model from 0.26.0. v2:
+    init_cudagraph_manager of vllm/v1/worker/gpu/spec_decode/ (autoregressive, from 0.32 target_dependent_ar; dflash);
+    draft_model there has none (standalone_ar).
+    """
+    if method is None or method in _NO_HEAD:
+        return None
+    if runner == "v1":
+        early = method == "draft_model" and launcher.range_contains("<0.26.0", vllm)
+        return "PIECEWISE" if not early and target in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE") else "NONE"
+    full = target.startswith("FULL")
+    return "FULL" if full and method in (*_CHAINS, *_BLOCKS) else "NONE"
+
+
+def _asked(command: Command) -> tuple[str, str, Path]:
+    """Return what compiles, which graphs are asked for, and the key; `default` for what is left open."""
+    compiles = graphs = "default"
+    path: Path = ("serve", "extra_args")
+    for argument in command.arguments:
+        if argument.flag == LEVEL:
+            compiles, path = f"-O{argument.value}", argument.path
+        elif argument.flag == COMPILATION:
+            keys = {argument.keys[0]: argument.value} if argument.keys else _json(argument.value)
+            path = argument.path
+            if (mode := keys.get("mode")) is not None:
+                compiles = f"mode {mode}"
+            if asked := keys.get("cudagraph_mode"):
+                graphs = str(asked).upper()
+    return compiles, graphs, path
+
+
+def capture_sizes(command: Command) -> tuple[list[int] | None, Path]:
+    """Return the sizes, or the largest, that the profile lets vLLM capture, and their key; None where it says none."""
+    sizes: list[Any] | None = None
+    path: Path = ("serve", "extra_args")
+    for argument in command.arguments:
+        keys = {argument.keys[0]: _value(argument.value)} if argument.keys else _json(argument.value)
+        if argument.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
+            keys = {"cudagraph_capture_sizes": list(argument.words or (argument.value,))}
+        elif argument.flag != COMPILATION:
+            continue
+        for part in (keys.get("cudagraph_capture_sizes"), keys.get("max_cudagraph_capture_size")):
+            if part is not None:
+                sizes, path = [*(sizes or ()), *(part if isinstance(part, list) else [part])], argument.path
+    return (None if sizes is None else [int(size) for size in sizes if str(size).isdecimal()]), path
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    document = _value(text)
+    return document if isinstance(document, dict) else {}
+
+
+def _value(text: str | None) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text or "")
+    return text
+
+
+def _tokens(profile: Profile) -> int:
+    return 1 + ((profile.speculative.num_speculative_tokens or 0) if profile.speculative else 0)
+
+
+def _weakest(profile: Profile, vllm: str, where: str, fp8: bool | None, masks: bool | None) -> tuple[str, str] | None:
+    """Return the weakest support among the layers of target and head, and its backend.
+
+    Where the KV format is open, both formats must lead to one answer.
+    """
+    method = profile.speculative.method if profile.speculative else None
+    kind = _HEADS.get(method or "")
+    weakest = set()
+    for form in (False, True) if fp8 is None else (fp8,):
+        backend = backend_of(profile, vllm, capability=where, fp8=form, masks=masks)
+        if backend is None:
+            continue
+        support = support_of(vllm, where, backend, fp8=form, head=kind)
+        if support and backend.startswith("TRITON_FLASH") and keeps_graphs(profile):
+            support = "UNIFORM_BATCH"
+        rows = [(support, backend)]
+        if kind and (head := backend_of(profile, vllm, role="draft", capability=where, fp8=form)):
+            rows.append((support_of(vllm, where, head, fp8=form, head=kind, role="draft"), head))
+        known = [(level, name) for level, name in rows if level]
+        if support and known:
+            weakest.add(min(known, key=lambda row: LEVELS.index(row[0])))
+    ordered = sorted(weakest, key=lambda row: LEVELS.index(row[0]))
+    whole = ordered and ordered[0][0] in LEVELS[2:]  # from UNIFORM_BATCH on vLLM resolves the same for every batch
+    return ordered[0] if whole or len({level for level, _ in weakest}) == 1 else None
+
+
+def keeps_graphs(profile: Profile) -> bool:
+    """Return whether a profile lists the patch with which a composite backend keeps full graphs with a draft."""
+    return PATCH in (*profile.patches.required, *profile.patches.optional)
+
+
+def _mends(vllm: str, where: str, backend: str) -> str:
+    """Return what keeps full graphs with a draft on a GPU."""
+    line = "serve.attention_backend: " + ("FLASH_ATTN" if where.startswith("9.") else "TRITON_ATTN")
+    text = " or serve.language_model_only: true if you serve only text"
+    composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
+    patched = f"list {PATCH} under patches.optional, or " if composite else ""
+    return f"{patched}set {line},{text}"
+
+
+def _runner(profile: Profile, command: Command, vllm: str) -> str:
+    size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
+    facts = facts_for(vllm)
+    given = RunnerInput(
+        mixture=bool(size and size.experts),
+        triton=True,
+        forced=forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+        method=profile.speculative.method if profile.speculative else None,
+        stages=profile.serve.pipeline_parallel_size or 1,
+        options=asked_of_runner(profile, command, facts.runner_unsupported) if facts else frozenset(),
+    )
+    return runs(runner_for(vllm), given)

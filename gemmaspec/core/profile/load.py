@@ -1,0 +1,263 @@
+"""From a profile's name to a checked Profile: find, extend, override, validate.
+
+All problems of a profile are reported together, each as file:line: key: problem.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from gemmaspec.core import strict_yaml
+from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.files import UnreadableFile, read_regular
+from gemmaspec.core.profile import rules
+from gemmaspec.core.profile.find import find_profile, profile_folders, profile_names
+from gemmaspec.core.profile.invalid import invalid
+from gemmaspec.core.profile.meant import foreign_file
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.replica import LOOPBACK, cpus_of, devices_of, replica_name, replica_port
+from gemmaspec.core.profile.rules import spread
+from gemmaspec.core.releases.drafting import method_found
+from gemmaspec.core.strict_yaml import Document, Place
+
+MAX_EXTENDS: Final = 5
+_RELATIVE: Final = ("./", "../")
+_SET: Final = re.compile(r"([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A checked profile, its file, and where each of its values was written."""
+
+    profile: Profile
+    file: Path
+    places: Mapping[strict_yaml.Path, Place]
+    emptied: tuple[str, ...] = ()
+    """Keys without a value that remove something inherited. An explicit `null` is deliberate and not listed."""
+
+    def place(self, *path: str | int) -> Place:
+        """Return where the value at `path` was written, or else the nearest value around it."""
+        return _nearest_place(path, self.places)
+
+    @property
+    def typed(self) -> str:
+        """The profile as typed in a command: its name if that finds this file, else the path."""
+        file = profile_names(profile_folders()).get(self.file.stem)
+        return self.file.stem if file == self.file else shlex.quote(str(self.file))
+
+
+def load_profile(
+    name: str,
+    *,
+    folders: Sequence[Path] | None = None,
+    overrides: Sequence[str] = (),
+    no_spec: bool = False,
+) -> Loaded:
+    """Load the profile called `name`, or the file `name` if it has a slash or ends in .yaml.
+
+    `folders` are searched for names; default: the user's and the shipped ones.
+    `overrides` are `a.b=c` texts; later ones win. `no_spec` removes draft and speculation.
+    Raise UsageError for an unknown name, or ProfileError with all problems of an invalid profile.
+    """
+    folders = profile_folders() if folders is None else folders
+    file = find_profile(name, folders)
+    document, emptied = _extended(file, folders, seen=())
+    for override in overrides:
+        document = _overridden(document, override)
+    if no_spec:
+        document = _without(document, ("draft", "speculative"))
+    profile = _validated(document)
+    if profile.name != file.stem:
+        place = _nearest_place(("name",), document.places)
+        raise ProfileError(f"{place}: name: {profile.name!r} does not match the file's name, {file.name}")
+    loaded = Loaded(profile=profile, file=file, places=document.places, emptied=tuple(sorted(emptied)))
+    _raise_findings(_blamed(mistake, loaded) for mistake in rules.mistakes(profile))
+    return loaded
+
+
+def _read(file: Path) -> Document:
+    try:
+        content = read_regular(file, limit=4 * strict_yaml.MAX_CHARACTERS, follow=True)
+    except UnreadableFile as error:
+        raise ProfileError(f"cannot read {file}: {error.why}") from None
+    if content is None:
+        raise ProfileError(f"cannot read {file}: No such file or directory")
+    shown = _shown(file)
+    if foreign := foreign_file(content.decode("utf-8-sig", "replace")):
+        raise UsageError(f"{shown} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(shown)))
+    document = strict_yaml.parse(strict_yaml.read_text(content, file=shown), file=shown)
+    if document.data in ({}, None):
+        raise ProfileError(
+            f"{shown}:1: the file is empty; a profile names at least schema, name, summary, machine and target",
+            hint="gemmaspec profile new NAME --from spark-31b-mtp",
+        )
+    if not isinstance(document.data, dict):
+        raise ProfileError(f"{shown}:1: a profile must be a map of keys")
+    return replace(document, data=_anchored(document.data, file.parent))
+
+
+def _shown(file: Path) -> str:
+    """Return the path as a person would type it in the working folder."""
+    here = Path.cwd()
+    return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
+
+
+def _anchored(value: Any, folder: Path) -> Any:
+    """Return the value with paths that begin with ./ or ../ resolved from the folder of the file."""
+    if isinstance(value, dict):
+        return {key: _anchored(item, folder) for key, item in value.items()}
+    if isinstance(value, str) and value.startswith(_RELATIVE):
+        return str((folder / value).resolve())
+    return value
+
+
+def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) -> tuple[Document, frozenset[str]]:
+    """Return a file merged with what it extends, and its empty keys that remove something inherited."""
+    document = _read(file)
+    parent = document.data.pop("extends", None)
+    if parent is None:
+        return document, frozenset()
+    place = document.places.get(("extends",), Place(_shown(file), 1))
+    if not isinstance(parent, str) or not re.fullmatch(r"[a-z0-9_][a-z0-9_-]*", parent):
+        raise ProfileError(f"{place}: extends: must be the name of a profile{_did_you_mean(parent, file, folders)}")
+    if file in seen or len(seen) >= MAX_EXTENDS:
+        chain = " → ".join(parent.stem for parent in (*seen, file))
+        why = "is circular" if file in seen else f"is a chain of more than {MAX_EXTENDS} files"
+        raise ProfileError(f"{place}: extends: {why}: {chain}")
+    base, lost = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
+    base.data.pop("tuned", None)  # it was measured with that file's settings, and not with what this one changes
+    taken = {".".join(map(str, path)) for path in document.empty if _holds(base.data, path)}
+    return _merged(base, document), lost | taken
+
+
+def _holds(data: Any, path: strict_yaml.Path) -> bool:
+    for part in path:
+        if not isinstance(data, dict) or part not in data:
+            return False
+        data = data[part]
+    return True
+
+
+def _parent_file(parent: str, file: Path, folders: Sequence[Path], place: Place) -> Path:
+    for folder in (file.parent, *folders):
+        candidate = folder / f"{parent}.yaml"
+        if candidate.is_file():
+            return candidate
+    guess = _did_you_mean(parent, file, folders)
+    raise ProfileError(f"{place}: extends: {parent}.yaml is neither next to this file nor a shipped profile{guess}")
+
+
+def _did_you_mean(parent: Any, file: Path, folders: Sequence[Path]) -> str:
+    """Return a hint with the most similar profile, including those that begin with _."""
+    wanted = str(parent).rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
+    known = {profile.stem for folder in (file.parent, *folders) if folder.is_dir() for profile in folder.glob("*.yaml")}
+    near = difflib.get_close_matches(wanted, sorted(known - {file.stem}), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _merged(base: Document, over: Document) -> Document:
+    """Return both merged: maps key by key, other values replaced, null removes a value."""
+    return Document(_merge(base.data, over.data), {**base.places, **over.places})
+
+
+def _merge(base: Any, over: Any) -> Any:
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    merged = {**base, **{key: _merge(base.get(key), value) for key, value in over.items()}}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def _overridden(document: Document, override: str) -> Document:
+    match = _SET.fullmatch(override)
+    if not match:
+        raise UsageError(f"--set {override!r} must be KEY=VALUE, as in --set serve.port=8001")
+    path = tuple(match[1].split("."))
+    source = f"--set {match[1]}"
+    value = strict_yaml.parse(match[2], file=source).data if match[2].strip() else None
+    places: dict[strict_yaml.Path, Place] = {path[: n + 1]: Place(source, 0) for n in range(len(path))}
+    for key in reversed(path):
+        value = {key: value}
+    return _merged(document, Document(_anchored(value, Path.cwd()), places))
+
+
+def _without(document: Document, keys: Iterable[str]) -> Document:
+    kept = {key: value for key, value in document.data.items() if key not in set(keys)}
+    return Document(kept, document.places)
+
+
+def _validated(document: Document) -> Profile:
+    try:
+        return spread(Profile.model_validate(_with_method(document.data)))
+    except ValidationError as error:
+        wrong = invalid(error.errors(include_url=False), document.data)
+        _raise_findings((_nearest_place(path, document.places), _keyed(path, text)) for path, text in wrong)
+        raise AssertionError("a ValidationError contains at least one error") from error
+
+
+def _with_method(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the data with the method that vLLM itself finds, where `speculative` names none and there is a draft."""
+    spec, draft = data.get("speculative"), data.get("draft")
+    model = draft.get("model") if isinstance(draft, dict) else None
+    if not isinstance(spec, dict) or "method" in spec or not isinstance(model, str):
+        return data
+    return {**data, "speculative": {"method": method_found(model), **spec}}
+
+
+def _keyed(path: strict_yaml.Path, text: str) -> str:
+    return f"{'.'.join(map(str, path)) or 'the profile'}: {text}"
+
+
+def _blamed(mistake: rules.Mistake, loaded: Loaded) -> tuple[Place, str]:
+    """Return where to put the blame: on a key of the user's own file if one causes the mistake.
+
+    The value in an extended profile is right there, and the user should not edit it.
+    """
+    place, because = loaded.place(*mistake.path), loaded.place(*mistake.because)
+    its = {_shown(loaded.file)}
+    if not mistake.because or place.file in its or place.line == 0 or not (because.file in its or because.line == 0):
+        return place, str(mistake)
+    key = ".".join(map(str, mistake.path))
+    return because, _keyed(
+        mistake.because, f"{key} {mistake.message} ({key} comes from {place}; set {key}: null to remove it)"
+    )
+
+
+def _raise_findings(findings: Iterable[tuple[Place, str]]) -> None:
+    """Raise ProfileError with all problems in the order of the file, each once."""
+    in_order = sorted(findings, key=lambda finding: (finding[0].file, finding[0].line))
+    lines = dict.fromkeys(f"{place}: {text}" for place, text in in_order)
+    if lines:
+        raise ProfileError("\n".join(lines))
+
+
+def _nearest_place(path: Sequence[str | int], places: Mapping[strict_yaml.Path, Place]) -> Place:
+    for end in range(len(path), -1, -1):
+        place = places.get(tuple(path[:end]))
+        if place:
+            return place
+    return Place("profile", 0)
+
+
+def replica_of(loaded: Loaded, index: int) -> Loaded:
+    """Return one replica of a profile: its stack's name, its port on the loopback interface, its own GPUs."""
+    profile = loaded.profile
+    assert 1 <= index <= profile.replicas, index
+    serve = profile.serve.model_copy(update={"port": replica_port(profile, index), "bind": LOOPBACK})
+    made = profile.as_replica(
+        name=replica_name(profile.name, index),
+        serve=serve,
+        replicas=1,
+        router=None,
+        devices=devices_of(profile, index),
+        cpus=cpus_of(profile, index),
+    )
+    return dataclasses.replace(loaded, profile=made)

@@ -1,0 +1,153 @@
+"""A Compose service that runs vLLM, as keys of a profile. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gemmaspec.core import strict_yaml
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.meant import COMPOSE_FILE, foreign_file
+from gemmaspec.core.profile.takeover import TakenOver, variable
+from gemmaspec.core.profile.takeover_docker import INSTEAD, address, gpus, mount, option, port, volume
+from gemmaspec.core.profile.takeover_shell import arguments
+
+_HELD: Final = re.compile(r"\$(?:\$|\{([A-Za-z_]\w*)(?::?-([^}]*)|:?\?[^}]*)?\}|([A-Za-z_]\w*))")
+"""$$ for a $ of the shell, ${NAME}, ${NAME:-default}, ${NAME:?message} and $NAME."""
+_SILENT: Final = (
+    "image", "command", "entrypoint", "environment", "ports", "volumes", "deploy", "container_name", "hostname",
+    "stdin_open", "tty", "pull_policy", "labels",
+)  # fmt: skip
+_OPTIONS: Final = {
+    "ipc": "--ipc", "shm_size": "--shm-size", "user": "--user", "read_only": "--read-only", "restart": "--restart",
+    "stop_grace_period": "--stop-timeout", "gpus": "--gpus",
+}  # fmt: skip
+_SERVES: Final = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
+_IMAGE: Final = re.compile(r"(?:^|[-_/])vllm(?:[-_].*)?")
+_NOT_A_SERVER: Final = re.compile(r"router|webui|bench|exporter|proxy|gateway|dashboard")
+
+
+def from_compose(content: bytes, *, file: str, service: str | None = None) -> TakenOver:
+    """Return what a Compose file serves. Raises UsageError for a file without one service that runs vLLM.
+
+    `service` names one of several.
+    """
+    if (foreign := foreign_file(content.decode("utf-8-sig", "replace"))) and foreign[0] != COMPOSE_FILE:
+        raise UsageError(f"{file} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(file)))
+    text = strict_yaml.read_text(content, file=file, error=UsageError)
+    document = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
+    services = document.get("services") if isinstance(document, dict) else None
+    if not isinstance(services, dict):
+        raise UsageError(f"{file} has no services, so it is not a Compose file")
+    name = _chosen(services, file, service)
+    made = TakenOver(contained=True)
+    _settings(made, name, services[name])
+    for other in services:
+        if other != name:
+            made.leave(f"services.{other}", "a profile is one server; keep others in a Compose file of their own")
+    words = [_filled(word) for key in ("entrypoint", "command") for word in _words(services[name].get(key))]
+    if not arguments(made, words):
+        raise UsageError(f"{file}: services.{name} runs no `vllm serve` with a model")
+    return made
+
+
+def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
+    """Return the service to take. Raises UsageError where that is not clear."""
+    maps = {name: service for name, service in services.items() if isinstance(service, dict)}
+    if asked is not None:
+        if asked not in maps:
+            raise UsageError(f"{file} has no service {asked}; it has {', '.join(maps)}")
+        return asked
+    names = [name for name, service in maps.items() if _runs_vllm(service)]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise UsageError(
+            f"{file}: {len(names)} services run vLLM: {', '.join(names)}; a profile serves one of them",
+            hint=f"gemmaspec profile new NAME --from-compose {shlex.quote(file)} --service {names[0]}",
+        )
+    runs = ", ".join(f"{name} ({service.get('image', 'built from a folder')})" for name, service in maps.items())
+    raise UsageError(f"{file}: no service runs vLLM, only {runs or 'nothing'}", hint="gemmaspec profile list")
+
+
+def _runs_vllm(service: Mapping[str, Any]) -> bool:
+    """Return whether a service runs vLLM: by its command, else by its image's name."""
+    if _SERVES.search(" ".join(word for key in ("entrypoint", "command") for word in _words(service.get(key)))):
+        return True
+    image = str(service.get("image", "")).partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return _IMAGE.search(image) is not None and not _NOT_A_SERVER.search(image)
+
+
+def _settings(made: TakenOver, name: str, service: Mapping[str, Any]) -> None:
+    if image := service.get("image"):
+        made.content["image"] = _filled(str(image))
+    for key, value in service.items():
+        if key in _OPTIONS and isinstance(value, str | int):
+            option(made, _OPTIONS[key], _filled(str(value)))
+        elif key not in _SILENT:
+            made.leave(f"services.{name}.{key}", INSTEAD.get(key, "has no key in a profile"))
+    _environment(made, service.get("environment"))
+    for entry in _list(service.get("ports")):
+        _port(made, entry)
+    for entry in _list(service.get("volumes")):
+        if isinstance(entry, dict):
+            mount(made, _filled(str(entry.get("source", ""))), str(entry.get("target", "")))
+        else:
+            volume(made, _filled(re.sub(r"\$\{?PWD\}?", ".", str(entry))))
+    _gpus(made, service)
+
+
+def _port(made: TakenOver, given: Any) -> None:
+    if not isinstance(given, dict):
+        port(made, _filled(str(given)))
+        return
+    port(made, _filled(f"{given.get('published', '')}:{given.get('target', '')}"))
+    if given.get("host_ip"):
+        address(made, str(given["host_ip"]))
+
+
+def _environment(made: TakenOver, given: Any) -> None:
+    pairs = given.items() if isinstance(given, dict) else (str(pair).partition("=")[::2] for pair in _list(given))
+    for name, value in pairs:
+        held_value = _HELD.fullmatch(str(value))
+        held = value in (None, "") or (held_value is not None and held_value[0] != "$$" and held_value[2] is None)
+        variable(made, str(name), None if held else _filled(_text(value)))
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _gpus(made: TakenOver, service: Mapping[str, Any]) -> None:
+    """Take over `deploy.resources.reservations.devices`, and name the rest of `deploy`."""
+    section: Any = service
+    for key in ("deploy", "resources", "reservations", "devices"):
+        for other in section if isinstance(section, dict) and section is not service else ():
+            if other not in ("resources", "reservations", "devices"):
+                made.leave(f"deploy: {other}", "has no key in a profile")
+        section = section.get(key) if isinstance(section, dict) else None
+    for device in _list(section):
+        if isinstance(device, dict) and isinstance(device.get("device_ids"), list):
+            gpus(made, f"device={','.join(map(str, device['device_ids']))}")
+        elif isinstance(device, dict) and "count" in device:
+            gpus(made, str(device["count"]))
+
+
+def _words(command: Any) -> list[str]:
+    if isinstance(command, str):
+        try:
+            return shlex.split(command)
+        except ValueError as error:
+            raise UsageError(f"the command of the service: {error}: check its quotes") from None
+    return [_text(word) for word in _list(command)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _filled(text: str) -> str:
+    """Return text with the defaults of its variables; one without a default stays, and is named later."""
+    return _HELD.sub(lambda match: "$" if match[0] == "$$" else match[2] if match[2] is not None else match[0], text)

@@ -1,0 +1,61 @@
+"""Which attention backend runs, and which CUDA graphs it keeps: as released vLLMs answered, by release and GPU.
+
+data/backends.json and data/graphs.json were made by building the layers of a 31B and its assistant on torch's meta
+device against each release's own selector, with FlashAttention and FlashInfer installed, and by asking their builders
+and `resolve_cudagraph_mode_and_sizes` in vllm/config/compilation.py (tools/oracle_backends.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.core.releases import drafting as spans
+from gemmaspec.core.releases.facts import releases
+
+_DATA: Final = Path(__file__).parent / "data"
+LEVELS: Final = ("NEVER", "UNIFORM_SINGLE_TOKEN_DECODE", "UNIFORM_BATCH", "ALWAYS")
+"""AttentionCGSupport of vllm/v1/attention/backend.py, weakest first."""
+
+
+def backend_for(vllm: str, capability: str | None, *, masks: bool, fp8: bool, role: str = "target") -> str | None:
+    """Return the backend that vLLM chooses where the profile sets none; None for a release or GPU that was not asked.
+
+    `masks`: images are on, and their tokens see later ones, as in 31B, 26B-A4B and 12B. `fp8`: the KV cache's format.
+    `role` draft: the head of MTP; eagle3: that of EAGLE. A composite such as TRITON_FLASH_ATTN runs the second for
+    causal batches and Triton where an image needs a mask.
+    """
+    return _at("backends", vllm, capability or "", "masks" if masks else "causal", "fp8" if fp8 else "auto", role)
+
+
+def support_of(
+    vllm: str, capability: str, backend: str, *, fp8: bool, head: str | None, role: str = "target"
+) -> str | None:
+    """Return what a backend's builder supports with a head; None where nobody asked.
+
+    `head`: the kind of draft that reads the target's layers or is the role itself: draft (MTP), eagle3, None for none.
+    """
+    return _at("graphs", vllm, "supports", capability, "fp8" if fp8 else "auto", role, backend, head or role)
+
+
+def mode_of(vllm: str, *, support: str, drafting: bool, compiles: str, graphs: str) -> str | None:
+    """Return the resolved mode, or REFUSED; None where nobody asked.
+
+    `compiles` is default, `mode 0` to `mode 3` or `-O0` to `-O3`; `graphs` the cudagraph_mode asked for, or default.
+    """
+    return _at("graphs", vllm, "modes", "drafting" if drafting else "alone", compiles, graphs, support)
+
+
+def _at(table: str, vllm: str, *path: str) -> str | None:
+    rows = _table(table)
+    for part in path:
+        rows = rows.get(part, {})
+    return spans.at(rows, vllm, releases())
+
+
+@functools.cache
+def _table(name: str) -> dict[str, Any]:
+    rows: dict[str, Any] = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return rows

@@ -1,1 +1,0 @@
-"""What looks at servers and this machine: status, top, watch, smoke, doctor."""

@@ -1,0 +1,1 @@
+"""What looks at servers: status, top, watch, smoke, connect."""

@@ -1,0 +1,125 @@
+"""`connect`: the settings by which other programs use a started server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import yaml
+from jinja2 import Environment, StrictUndefined
+from pydantic import BaseModel, ConfigDict
+
+from gemmaspec.core.data import TEMPLATES
+from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.kept import stacks
+
+_ANSWER: Final = 4096
+"""Tokens that are kept free for an answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAddress:
+    """Where a server answers, and what it can do."""
+
+    name: str
+    """The profile."""
+    url: str
+    """Without /v1."""
+    model: str
+    needs_key: bool
+    context: int | None
+    """Tokens of a conversation; None for the model's own limit."""
+    tools: bool
+    """Whether it calls tools."""
+
+
+class Client(BaseModel):
+    """One program, and its settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    where: str
+    """Where the text belongs."""
+    text: str
+    """A Jinja template."""
+    agent: bool = False
+    """Whether it is of no use without tool calls and a long context."""
+
+
+def endpoint(name: str | None) -> ServerAddress:
+    """Return where a started profile answers; without a name, the only one.
+
+    Raises UsageError if none or several were started, or if the name was not.
+    """
+    if name is None:
+        names = stacks.names_of_stacks()
+        if len(names) != 1:
+            problem = f"several profiles were started: {', '.join(names)}" if names else "no profile was started here"
+            raise UsageError(problem, hint="gemmaspec connect openai NAME" if names else "gemmaspec up")
+        name = names[0]
+    started = stacks.find(name)
+    server, profile = started.server, None
+    with contextlib.suppress(GemmaspecError):  # the profile may have changed since
+        profile = load_profile(started.profile, overrides=started.overrides).profile
+    return ServerAddress(
+        name=name,
+        url=server.base_url,
+        model=server.model,
+        needs_key=server.needs_api_key,
+        context=profile.serve.max_model_len if profile else None,
+        tools=bool(profile and profile.chat.tool_call_parser),
+    )
+
+
+def settings(client: str, to: ServerAddress) -> str:
+    """Return the settings of a client. Raises UsageError for an unknown one."""
+    if client not in CLIENTS:
+        raise UsageError(
+            f"unknown client {client!r}; the known ones are {', '.join(CLIENTS)}", hint="gemmaspec connect"
+        )
+    return _filled(CLIENTS[client].text, to)
+
+
+def where(client: str, to: ServerAddress) -> str:
+    """Return where a client's settings belong."""
+    return _filled(CLIENTS[client].where, to)
+
+
+def _filled(template: str, to: ServerAddress) -> str:
+    output = min(_ANSWER, (to.context or 2 * _ANSWER) // 2)
+    return _JINJA.from_string(template).render(
+        url=to.url, openai=f"{to.url}/v1", model=to.model, name=to.name, keyed=to.needs_key, tools=to.tools,
+        context=to.context, output=output,
+    ).rstrip()  # fmt: skip
+
+
+def warnings(client: str, to: ServerAddress) -> list[str]:
+    """Return what the client needs and the profile does not give."""
+    warnings = []
+    if CLIENTS[client].agent and not to.tools:
+        warnings.append(
+            f"{CLIENTS[client].title} calls tools, and {to.name} has no tool parser: "
+            "set chat: {tool_call_parser: gemma4, template: gemma4} in its profile"
+        )
+    if CLIENTS[client].agent and to.context and to.context < 32768:
+        warnings.append(f"{CLIENTS[client].title} sends long prompts, and {to.name} takes {to.context} tokens")
+    return warnings
+
+
+def _jinja() -> Environment:
+    made = Environment(undefined=StrictUndefined, autoescape=False)  # noqa: S701 - no HTML; values are quoted by filters
+    made.filters.update(js=lambda value: json.dumps(value, ensure_ascii=False), sh=shlex.quote)
+    return made
+
+
+_JINJA: Final = _jinja()
+CLIENTS: Final[Mapping[str, Client]] = {
+    name: Client(**fields)
+    for name, fields in yaml.safe_load((TEMPLATES / "clients.yaml").read_text(encoding="utf-8")).items()
+}

@@ -1,0 +1,169 @@
+"""`connect`: files by which programs watch or swap the servers of this machine: Prometheus, Grafana, llama-swap.
+
+The memory gate: what a stopped server held is given back before the next one starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import psutil
+import yaml
+
+from gemmaspec.core.data import TEMPLATES
+from gemmaspec.core.errors import EnvironmentMissing, UsageError
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.groups import each_of
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.machine import nvidia
+
+LONGEST_S: Final = 60.0
+_POLL_S: Final = 1.0
+_STILL: Final = 3
+"""Readings in a row without growth after which nothing more comes back."""
+_GROWTH: Final = 0.01
+"""Share of this machine's memory; less than that is other programs' doing."""
+
+
+def available() -> int:
+    """Return the bytes that can be had: MemAvailable, and what the GPUs have free besides.
+
+    On unified memory nvidia-smi reports none of the GPU's, and MemAvailable is all of it.
+    """
+    free = 0
+    with contextlib.suppress(EnvironmentMissing):
+        free = sum(gpu.free or 0 for gpu in nvidia.gpus())
+    return int(psutil.virtual_memory().available) + free
+
+
+def wait_released(
+    note: Callable[[str], None],
+    *,
+    read: Callable[[], int] = available,
+    longest_s: float = LONGEST_S,
+    poll_s: float = _POLL_S,
+) -> None:
+    """Wait until no more memory comes back, at most `longest_s`, and say how much did.
+
+    A dying server's memory returns over seconds on unified memory; a server that starts meanwhile finds too little.
+    """
+    began = time.monotonic()
+    first = last = read()
+    least = _GROWTH * int(psutil.virtual_memory().total)
+    still = 0
+    while still < _STILL:
+        if time.monotonic() - began >= longest_s:
+            note(f"memory is still being freed after {longest_s:.0f} s; starting anyway")
+            return
+        time.sleep(poll_s)
+        now = read()
+        still = still + 1 if now - last < least else 0
+        last = now
+    if last - first >= least:
+        note(f"{(last - first) / 1e9:.1f} GB were freed in {time.monotonic() - began:.0f} s")
+
+
+RULES: Final = "gemmaspec-rules.yml"
+_START_S: Final = 1800
+"""How long llama-swap waits for a server; its own default, 120 seconds, is too short for vLLM."""
+_IDLE_S: Final = 1800
+"""After how many seconds without a request llama-swap stops a server."""
+
+
+def grafana(names: Sequence[str]) -> str:
+    """Return the dashboard with the speculation panels that vLLM's own lack; it is of all servers."""
+    if names:
+        raise UsageError("the dashboard is for all servers: it has a list of models", hint="gemmaspec connect grafana")
+    return _template("grafana.json")
+
+
+def prometheus(names: Sequence[str]) -> str:
+    """Return a configuration that scrapes these stacks, or all that run, or that nobody stopped, and loads the rules.
+
+    The name of a profile with replicas means all of them. It contains no key: for a server with one, add
+    `authorization: {credentials_file: …}` to its job. Raises UsageError if a name was not started on this machine.
+    """
+    started = [stacks.find(name) for name in each_of(names)] if names else _not_stopped()
+    targets = [
+        {"targets": [urlsplit(run.server.base_url).netloc], "labels": {"stack": run.server.name}} for run in started
+    ]
+    return _yaml(
+        {
+            "global": {"scrape_interval": "5s", "evaluation_interval": "15s"},
+            "rule_files": [RULES],
+            "scrape_configs": [{"job_name": "gemmaspec", "static_configs": targets}],
+        }
+    )
+
+
+def prometheus_rules(names: Sequence[str]) -> str:
+    """Return the alert rules; they are for all servers."""
+    if names:
+        raise UsageError("the rules are for all servers", hint="gemmaspec connect prometheus-rules")
+    return _template(RULES)
+
+
+def _template(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8").rstrip()
+
+
+def _not_stopped() -> list[Started]:
+    """Return all stacks but those that gemmaspec itself stopped: an alert for one of them would tell nothing."""
+    return [stack for stack in stacks.started_stacks() if not stack.was_undone and stack.outcome != "stopped"]
+
+
+def _yaml(value: Mapping[str, object]) -> str:
+    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=120).rstrip()
+
+
+def llama_swap(names: Sequence[str]) -> str:
+    """Return llama-swap's configuration for profiles, or for all that were started here.
+
+    llama-swap expects a command that runs as long as the server does, so the log is followed after `up`.
+    Raises UsageError for an unknown profile, or for none.
+    """
+    profiles = [load_profile(name) for name in names or [stack.profile for stack in stacks.started_stacks()]]
+    if not profiles:
+        raise UsageError("no profile was named, and none was started here", hint="gemmaspec connect llama-swap NAME")
+    return _yaml({"healthCheckTimeout": _START_S, "models": {each.profile.name: _swapped(each) for each in profiles}})
+
+
+def _swapped(loaded: Loaded) -> dict[str, object]:
+    profile, typed = loaded.profile, loaded.typed
+    host = "127.0.0.1" if profile.serve.bind in ("0.0.0.0", "::") else profile.serve.bind  # noqa: S104 - compared
+    return {
+        "cmd": shlex.join(["sh", "-c", f"gemmaspec up {typed} && exec gemmaspec logs -f {profile.name}"]),
+        "cmdStop": f"gemmaspec down {profile.name}",
+        "proxy": f"http://{host}:{profile.serve.port}",
+        "checkEndpoint": "/health",
+        "useModelName": profile.serve.served_model_name or profile.target.model,
+        "ttl": _IDLE_S,
+        "unloadTimeout": profile.container.stop_grace_seconds + 60,
+        "concurrencyLimit": max(64, profile.serve.max_num_seqs or 0),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitor:
+    """A program that works with several servers, and the file that it reads."""
+
+    title: str
+    where: str
+    """Where the text belongs."""
+    text: Callable[[Sequence[str]], str]
+    """From names of servers, or of profiles for llama-swap; none for all that were started here."""
+
+
+MONITORS: Final[Mapping[str, Monitor]] = {
+    "llama-swap": Monitor(title="llama-swap", where="its config.yaml", text=llama_swap),
+    "prometheus": Monitor(title="Prometheus", where="prometheus.yml", text=prometheus),
+    "prometheus-rules": Monitor(title="Prometheus' alerts", where=f"{RULES} next to it", text=prometheus_rules),
+    "grafana": Monitor(title="Grafana", where="Dashboards, New, Import", text=grafana),
+}

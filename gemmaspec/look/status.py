@@ -1,0 +1,352 @@
+"""`status`: what runs, the phase of its start, its patches, and how well it drafts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.files import UnreadableFile, other_owner
+from gemmaspec.core.fleet.hosts import same_as
+from gemmaspec.core.live.sample import Counters
+from gemmaspec.core.profile.find import uses_image
+from gemmaspec.measure.stream import AT_ONCE, together
+from gemmaspec.run.engine.choose import engine_of_nodes, seats
+from gemmaspec.run.engine.lines import split_host
+from gemmaspec.run.engine.server import Engine, Server, State
+from gemmaspec.run.kept import owner, stacks
+from gemmaspec.run.kept.attention import Graphs, Logged, graphs_lost, of_running
+from gemmaspec.run.kept.logs import next_after, why_ended
+from gemmaspec.run.kept.stacks import Last, Started, hang_of, last_verdicts
+from gemmaspec.run.ready.death import Death
+from gemmaspec.run.ready.first_request import api_key_for, healthy, read_metrics
+from gemmaspec.run.ready.phases import PhaseTracker
+from gemmaspec.run.trees.versions import ChangedFile, compare
+from gemmaspec.serve import observe as speedless
+
+if TYPE_CHECKING:
+    from gemmaspec.run.engine.fleet import FleetEngine
+
+Word = Literal["starting", "ready", "degraded", "exited", "stopped", "unknown"]
+"""degraded: it answers, and drafts without CUDA graphs, more slowly than with no draft. exited: it ended by itself, or
+its start failed. stopped: `down` ended it."""
+
+_LOOK: Final = "health.json"
+"""In the run folder: what the last `status` saw of the engine's counters."""
+_LOG_LINES: Final = 5000
+"""Number of log lines to read for the phase of a start that no command waits for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStatus:
+    """One rank of a server on several machines."""
+
+    rank: int
+    host: str
+    state: State
+    plan: str | None
+    """The sha256 of the plan in its launcher's report; None without a report."""
+    same: bool | None
+    """Whether its report equals that of rank 0; None if one of the two is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The status of one stack."""
+
+    started: Started
+    state: State
+    word: Word
+    why: str = ""
+    """Details of the state: the phase of a start, how it ended, why it is unknown."""
+    cause: Death | None = None
+    """Why it ended or its start failed, as its log says; None for any other state."""
+    since: float | None = None
+    """Unix time at which the start began, or at which the server ended."""
+    next: str | None = None
+    """The next command; None for a server that is ready."""
+    report: dict[str, Any] | None = None
+    counters: Counters | None = None
+    """What the server has drafted since its start; None when it does not answer."""
+    changed: tuple[ChangedFile, ...] = ()
+    """Files that have changed since it started."""
+
+    damaged: bool = False
+    """Whether its record is damaged; `started` then has only its name and folder."""
+    speedless: bool = False
+    """Whether it was started without the patches for speed of its profile."""
+    problem: str = ""
+    """Why the launcher's report cannot be read."""
+    last: Last | None = None
+    """What `smoke` and `watch` found last."""
+    nodes: tuple[NodeStatus, ...] = ()
+    """The ranks of a server on several machines."""
+    logged: Logged = field(default_factory=Logged)
+    """What its log says of attention backends and CUDA graphs, once it is ready."""
+    graphs: Graphs | None = None
+    """CUDA graphs that it lacks."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process or container exists."""
+        return self.state.status == "running"
+
+
+def status(name: str | None) -> list[Status]:
+    """Return the status of one stack or of all; a stack with a damaged record is `unknown`.
+
+    Raises UsageError if no stack of that name was started here.
+    """
+    names = [name] if name else sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
+    return each(names, whole=bool(name))
+
+
+def each(names: Sequence[str], *, whole: bool) -> list[Status]:
+    """Return the status of each of these stacks; `whole` with what its log says."""
+    return together([partial(_seen, name, whole=whole) for name in names], at_once=AT_ONCE)
+
+
+def _seen(name: str, *, whole: bool) -> Status:
+    return _with_log(_with_verdicts(_status(name)), alone=whole)
+
+
+def _with_log(status: Status, *, alone: bool) -> Status:
+    """Return the status with what the log says; without `alone` it is read only for the graphs of a GPU."""
+    if not status.running:
+        return status
+    log = of_running(status.started) if alone else None
+    lost = graphs_lost(status.started, log) if status.word == "ready" else None
+    status = dataclasses.replace(status, logged=log or status.logged, graphs=lost)
+    if lost is None or not lost.hurts:
+        return status
+    why = f"it drafts without CUDA graphs ({lost.modes.words()})"
+    return dataclasses.replace(status, word="degraded", why=why, next=lost.next)
+
+
+def _with_verdicts(status: Status) -> Status:
+    down = status.state.status in ("absent", "unknown")
+    engine = None if down else stacks.engine_of(status.started)
+    last = last_verdicts(status.started, engine)
+    if status.running and (hang := hang_of(status.started, last)):
+        follow = f"gemmaspec restart {status.started.server.name}"
+        status = dataclasses.replace(status, word="unknown", why=hang, next=follow)
+    return dataclasses.replace(status, last=last, nodes=_nodes(status.started))
+
+
+def _nodes(started: Started) -> tuple[NodeStatus, ...]:
+    """Return the ranks of a server, each as its own daemon sees it; none for a server on one machine."""
+    if not started.server.nodes:
+        return ()
+    with contextlib.closing(engine_of_nodes(started.server.nodes)) as engine:
+        return _nodes_of(started, engine)
+
+
+def _nodes_of(started: Started, engine: FleetEngine) -> tuple[NodeStatus, ...]:
+    seen = engine.states(started.server)
+    known = {
+        host: state if isinstance(state, State) else State(status="unknown", detail=state.message, hint=state.hint)
+        for host, state in seen.items()
+    }
+    reports = {
+        host: _report_of(rank, server) if known[host].status == "running" else None
+        for host, rank, server in seats(engine, started.server)
+    }
+    return tuple(
+        NodeStatus(
+            rank=rank,
+            host=host,
+            state=state,
+            plan=str(report.get("plan_sha256")) if (report := reports[host]) else None,
+            same=same_as(reports, host),
+        )
+        for rank, (host, state) in enumerate(known.items())
+    )
+
+
+def _report_of(engine: Engine, server: Server) -> dict[str, Any] | None:
+    with contextlib.suppress(GemmaspecError):
+        return engine.report(server)
+    return None
+
+
+def _status(name: str) -> Status:
+    holder = owner.holder(name)
+    try:
+        started = stacks.find(name)
+    except UnreadableFile as error:
+        return _damaged(name, error)
+    except stacks.Orphaned as error:
+        return _without_record(name, error.message, error.hint)
+    except UsageError:
+        if holder is None:
+            raise
+        started = stacks.rescue(name)
+    engine = stacks.engine_of(started)
+    state = stacks.look(started, engine)
+    if holder and holder.command in owner.STARTS:
+        why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
+        watch = f"gemmaspec status {name} --wait"
+        return Status(started=started, state=state, word="starting", why=why, since=holder.since, next=watch)
+    if state.status in ("running", "restarting"):
+        return _alive(started, state, engine)
+    return _gone(started, state)
+
+
+def _damaged(name: str, error: UnreadableFile) -> Status:
+    """Return the status of a stack with a damaged record: unknown; `down` stops the server that its folder names."""
+    seen = stacks.look(stacks.rescue(name))
+    why = f"{error.message}; {seen.status}{f': {seen.detail}' if seen.detail else ''}"
+    return _without_record(name, why, error.hint if other_owner(error.path) else f"gemmaspec down {name}")
+
+
+def _without_record(name: str, why: str, follow: str | None) -> Status:
+    """Return the status of a server of which nothing is known but its name."""
+    state = State(status="unknown", detail=why, hint=follow)
+    return Status(started=stacks.rescue(name), state=state, word="unknown", why=why, next=follow, damaged=True)
+
+
+def _gone(started: Started, state: State) -> Status:
+    """Return the status of a server that does not run, or may not run."""
+    name = started.server.name
+    if state.status == "unknown":
+        return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
+    if started.outcome == "stopped" and state.status == "absent":
+        return Status(started=started, state=state, word="stopped", next=started.again)
+    if started.outcome == "interrupted" and state.status == "absent":
+        why, follow = "its start was interrupted", started.again
+        return Status(started=started, state=state, word="stopped", why=why, since=started.since, next=follow)
+    logs = f"gemmaspec logs --previous {name}"
+    if started.server.nodes and state.status == "absent":  # `watch` stops all ranks after one has ended
+        why = "its start failed" if started.outcome == "failed" else "a rank has ended, and all were stopped"
+        return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
+    if started.outcome == "failed" and state.status == "absent":
+        return Status(
+            started=started, state=state, word="exited", why="its start failed", cause=why_ended(started, state),
+            since=started.since, next=logs,
+        )  # fmt: skip
+    return _died(started, state)
+
+
+def _died(started: Started, state: State) -> Status:
+    """Return the status of a server that ended by itself, with the cause from its log, and how to start it again."""
+    code = f"exit code {state.exit_code}" if state.exit_code is not None else ""
+    return Status(
+        started=started,
+        state=state,
+        word="exited",
+        why=", ".join(part for part in (code, state.detail) if part),
+        cause=why_ended(started, state),
+        since=state.ended,
+        next=next_after(started, state),
+    )
+
+
+def _alive(started: Started, state: State, engine: Engine) -> Status:
+    """Return the status of a server that runs: starting or answering."""
+    name = started.server.name
+    answers = healthy(started.server)
+    report, changed, problem = _report(engine, started)
+    word: Word = "ready"
+    why, follow = "", None
+    if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
+        word, why, follow = "unknown", "it runs, but /health does not answer", f"gemmaspec logs -f {name}"
+    elif not answers:
+        word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec status {name} --wait"
+    elif started.outcome == "ready" and _hangs(started, state):
+        word, why, follow = "unknown", _no_token(started, state), f"gemmaspec restart {name}"
+    elif started.outcome != "ready":
+        word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec status {name} --wait"
+    elif started.by:
+        why = f"measured by {started.by}" if started.by.alive else f"left behind by {started.by}, which has ended"
+        follow = None if started.by.alive else f"gemmaspec down {name}    # or continue that {started.by.command}"
+    return Status(
+        started=started,
+        state=state,
+        word=word,
+        why=why,
+        since=started.since,
+        next=follow,
+        report=report,
+        speedless=speedless.OFF in started.overrides,
+        counters=_counters(started) if answers else None,
+        changed=changed,
+        problem=problem,
+    )
+
+
+def _hangs(started: Started, state: State) -> bool:
+    """Return whether a server that is green on /health gives no token; a container's own health check knows."""
+    if uses_image(started.engine):
+        return state.unhealthy
+    from gemmaspec.run.ready.first_request import hangs  # slow to import, and only a server that answers is asked
+
+    return hangs(started.server, started.server.run_dir / _LOOK)
+
+
+def _no_token(started: Started, state: State) -> str:
+    nodes = started.server.nodes
+    if nodes and state.host != nodes[0].host:
+        return f"it runs and /health answers, but the health check of {state.host} does not reach rank 0"
+    if uses_image(started.engine):
+        return "it runs and /health answers, but its health check gets no token"
+    return "it runs and /health answers, but it gives no token"
+
+
+def _phase(started: Started, state: State, engine: Engine) -> str:
+    """Return the phase of a start that no command waits for, from its log."""
+    if state.status == "restarting":
+        return f"restarting, attempt {state.restarts}"
+    tracker = PhaseTracker(time.monotonic, speculates=started.server.speculates)
+    with contextlib.suppress(GemmaspecError):
+        nodes = started.server.nodes
+        for line in engine.logs(started.server, tail=_LOG_LINES):
+            host, text = split_host(line) if nodes else ("", line)
+            if not nodes or host == nodes[0].host:
+                tracker.feed(text)
+    return f"{tracker.phase}{f', restarted {state.restarts} times' if state.restarts else ''}"
+
+
+def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tuple[ChangedFile, ...], str]:
+    """Return the launcher's report, the differences from it, and why it cannot be read."""
+    try:
+        report = engine.report(started.server)
+        return report, _changes(engine, started) if report else (), ""
+    except GemmaspecError as error:
+        return None, (), error.message
+
+
+def _changes(engine: Engine, started: Started) -> tuple[ChangedFile, ...]:
+    """Return the differences from each rank's report, with its host where there are several."""
+    changes: list[ChangedFile] = []
+    for host, rank, server in seats(engine, started.server):
+        report = rank.report(server)
+        for change in compare(server, rank, report) if report else ():
+            changes.append(dataclasses.replace(change, detail=f"on {host}: {change.detail}") if host else change)
+    return tuple(changes)
+
+
+def _counters(started: Started) -> Counters | None:
+    try:
+        return Counters.of(read_metrics(started.server, timeout_s=3, api_key=api_key_for(started.server)))
+    except GemmaspecError:
+        return None
+
+
+def after_interrupt(name: str, note: Callable[[str], None]) -> str:
+    """Return a sentence on whether a server keeps running after Ctrl-C."""
+    try:
+        state = stacks.look(stacks.find(name))
+    except GemmaspecError:
+        return "interrupted; no server was started"
+    if state.status in ("running", "restarting"):
+        note(f"gemmaspec logs -f {name}    # or: gemmaspec down {name}")
+        return f"interrupted; {name} keeps running"
+    if state.status == "unknown":
+        return f"interrupted; cannot tell whether {name} runs: {state.detail}"
+    note(f"gemmaspec restart {name}    # starts it as it ran before")
+    return f"interrupted; {name} is not running"

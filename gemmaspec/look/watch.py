@@ -1,0 +1,406 @@
+"""`watch`: read a server's counters, name its faults, and do what its profile allows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, Protocol
+
+from gemmaspec.check.predict.envelope import Prompts
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.core.live.faults import (
+    HOUR_S,
+    Event,
+    FaultKind,
+    Faults,
+    Policy,
+    Reaction,
+    Reference,
+    drains,
+    limits_of,
+    reaction,
+)
+from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.rows import NONE, Row
+from gemmaspec.look import hooks
+from gemmaspec.look.sidecar.asking import ask
+from gemmaspec.look.sidecar.known import KnownOfServer, Question
+from gemmaspec.run.engine.choose import seats
+from gemmaspec.run.engine.server import Engine, State
+from gemmaspec.run.kept import measurements, stacks
+from gemmaspec.run.kept.attention import graphs_lost
+from gemmaspec.run.kept.groups import each_of
+from gemmaspec.run.kept.logs import keep_log
+from gemmaspec.run.kept.stacks import Started, Watching, keep_watch, last_watch, stack_folder
+from gemmaspec.run.machine import nvidia
+from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
+
+LOG: Final = "watch.log"
+MOST_LOG: Final = 1024 * 1024
+"""Bytes after which the log is rotated; one old log is kept."""
+_DRAIN_POLL_S: Final = 0.5
+_AGAIN_S: Final = 10.0
+"""Seconds before a restart that failed is tried again."""
+_AGAIN_AT_MOST_S: Final = 600.0
+NO_REFERENCE: Final = "slower than off (no step times: gemmaspec bench PROFILE --running --save-measured)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchLine:
+    """One line of the log of `watch`. Times are in UTC."""
+
+    at: str
+    stack: str
+    what: str
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook."""
+    fault: str | None = None
+    reason: str = ""
+
+
+class Restart(Protocol):
+    """Restarts a stack, with or without speculation and patches for speed. Raises GemmaspecError."""
+
+    def __call__(self, name: str, *, no_spec: bool, no_speed: bool) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Watched(KnownOfServer):
+    """One stack under watch."""
+
+    started: Started
+    policy: Policy
+    tellers: hooks.Tellers
+    restarts: list[float] = field(default_factory=list)
+    """When `watch` restarted it, in seconds since 1970."""
+    attested: str = ""
+    """What the processes attested last."""
+    attested_of: int | None = None
+    graphs_of: int = 0
+    """The start whose CUDA graphs were looked at last, as the faults count them."""
+    again: tuple[Event, float] | None = None
+    """The event whose restart failed, and when it is tried again, in seconds since 1970."""
+    failed: int = 0
+    """Restarts that failed in a row."""
+    engine: Engine | None = None
+    """The engine of a server on several machines, which is asked at every look."""
+
+
+_ZERO: Final = time.time() - time.monotonic()
+
+
+def steady_now() -> float:
+    """Return the seconds since 1970 on a clock that nobody sets while this process runs."""
+    return round(_ZERO + time.monotonic(), 3)
+
+
+def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
+    """Return the stacks of these names, or all that were started here, with what their profiles allow.
+
+    The name of a profile with replicas means all of them.
+
+    `window_s` and `hang_s`, in seconds, go before those of the profiles.
+    Raises UsageError if a name was not started on this machine or its profile is no longer valid.
+    """
+    started_all = [stacks.find(name) for name in each_of(names)] if names else list(stacks.started_stacks())
+    return [_watched(started, window_s, hang_s) for started in started_all]
+
+
+def _watched(started: Started, window_s: float | None, hang_s: float | None) -> Watched:
+    loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
+    wish = loaded.profile.watch
+    limits = limits_of(window_s=window_s or wish.window_seconds, hang_s=hang_s or wish.hang_seconds)
+    before = last_watch(started.server.name)
+    return Watched(
+        started=started,
+        policy=Policy(
+            on_dead_draft=wish.on_dead_draft,
+            on_slower=wish.on_slower,
+            on_hang=wish.on_hang,
+            on_exit=wish.on_exit,
+            most_restarts_per_hour=wish.most_restarts_per_hour,
+        ),
+        tellers=hooks.Tellers(wish.hook, hooks.address(wish.webhook)),
+        faults=Faults(limits=limits, reference=_reference(loaded)),
+        restarts=list(before.restarts) if before else [],
+        last=before.last if before else "",
+    )
+
+
+def _reference(loaded: Loaded) -> Reference | None:
+    """Return the step times that bench has kept for this profile; None without any for k = 0 and for its own method."""
+    spec = loaded.profile.speculative
+    times: dict[tuple[int, int], list[float]] = defaultdict(list)
+    rows: Sequence[Row] = ()
+    with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
+        rows = measurements.own_rows(loaded)
+        strange = rows and measurements.foreign(rows, loaded.profile)
+        rows = measurements.of_plan(rows, measurements.taken_by(loaded.profile)) if rows and not strange else ()
+    prompts = Prompts(rows, min((row.step for row in rows), default=1.0))  # a draft shortens none of their time
+    for row in rows:
+        if row.method == NONE or (spec and row.method == spec.method):
+            times[row.k, row.concurrency].append(prompts.decoding(row)[0])
+    drafts = {k for k, _ in times}
+    if len(drafts) < 2 or 0 not in drafts:
+        return None
+    return Reference(seconds={at: statistics.median(each) for at, each in times.items()})
+
+
+def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
+    """Read one stack once, act if its profile says so, and yield the events to log."""
+    happened = False
+    for wrong in stack.tellers.problems():
+        yield _line(stack, "hook", reason=wrong)
+    for line in _look(stack, power_w=power_w, restart=restart):
+        happened = True
+        yield line
+    if stack.is_due(happened=happened):
+        with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
+            keep_watch(stack.started.server.name, _verdict(stack, interval))
+
+
+def _verdict(stack: Watched, interval: float) -> Watching:
+    blind = stack.started.server.speculates and stack.faults.reference is None
+    return Watching(
+        at=stacks.now(),
+        active={str(kind): since for kind, since in stack.since.items()},
+        restarts=tuple(at for at in stack.restarts if abs(steady_now() - at) < HOUR_S),
+        last=stack.last,
+        unknown=(NO_REFERENCE,) if blind else (),
+        interval=interval,
+        attested=stack.attested,
+    )
+
+
+def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
+    if stack.again and steady_now() >= stack.again[1]:
+        yield from _try_again(stack, stack.again[0], restart)
+        return
+    if stack.started.server.nodes and (lost := _lost_rank(stack)):
+        yield from _end_ranks(stack, lost, restart)
+        return
+    try:
+        sample = _read(stack)
+    except GemmaspecError as error:
+        if stack.missed():
+            yield _line(stack, "unreachable", reason=error.message)
+        if stack.unreachable:
+            yield from _look_at_process(stack, restart)
+        return
+    if stack.unreachable:
+        yield _line(stack, "answers")
+    if stack.started.server.reached_at is not None:  # on another machine, and so are its GPUs
+        power_w = None
+    yield from _told(stack, stack.taken(sample, power_w=power_w), restart)
+    yield from _told(stack, _attested(stack), restart)
+    yield from _told(stack, _graphs(stack), restart)
+    server = stack.started.server
+    stack.ask_if_silent(partial(ask, server.base_url, server.model, key=api_key_for(server)), power_w=power_w)
+
+
+def _attested(stack: Watched) -> Sequence[Event]:
+    """Return whether the processes of a start that was not looked at yet run the patched functions."""
+    if stack.attested_of == stack.faults.starts:
+        return ()
+    try:
+        rows = [
+            (f"{host}: " if host else "", report["attested"])
+            for host, engine, server in seats(stacks.engine_of(stack.started), stack.started.server)
+            if (report := engine.report(server)) and "attested" in report
+        ]
+    except GemmaspecError:  # whether it runs is judged elsewhere
+        return ()
+    stack.attested_of = stack.faults.starts
+    stack.attested = "; ".join(f"{host}{row['text']}" for host, row in rows)
+    wrong = "; ".join(f"{host}{row['text']}" for host, row in rows if row["state"] != "attested")
+    return stack.faults.judged(FaultKind.REPLACED, wrong, over="every process runs the patched functions again")
+
+
+def _graphs(stack: Watched) -> Sequence[Event]:
+    """Return whether a start that was not looked at yet drafts without CUDA graphs; the engine's log is read once."""
+    if stack.graphs_of == stack.faults.starts:
+        return ()
+    stack.graphs_of = stack.faults.starts
+    lost = graphs_lost(stack.started) if stack.started.server.speculates else None
+    sentence = f"{lost}; next: {lost.next}" if lost and lost.hurts else ""
+    return stack.faults.judged(FaultKind.GRAPHS, sentence, over="it has CUDA graphs")
+
+
+def _read(stack: Watched) -> Sample:
+    server = stack.started.server
+    return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
+
+
+def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:
+    """Look whether a server that does not answer has exited by itself; one that `down` ended has not."""
+    name = stack.started.server.name
+    try:
+        now = stacks.find(name)
+    except GemmaspecError:
+        return
+    state = stacks.look(now)
+    if now.outcome == "ready" and state.status == "exited":
+        code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+        yield from _told(stack, stack.faults.gone(f"the server has exited{code}"), restart)
+
+
+def _lost_rank(stack: Watched) -> State | None:
+    """Return how a rank of a server on several machines has ended; None while all run, or none was to run.
+
+    A headless rank does not end with rank 0, and rank 0 answers /health without the others until it is used.
+    """
+    with contextlib.suppress(GemmaspecError):
+        now = stacks.find(stack.started.server.name)
+        stack.engine = stack.engine or stacks.engine_of(stack.started)
+        state = stacks.look(now, stack.engine) if now.outcome == "ready" else None
+        return state if state and state.status == "exited" else None
+    return None
+
+
+def _end_ranks(stack: Watched, lost: State, restart: Restart) -> Iterator[WatchLine]:
+    """Stop what is left of a server that has lost a rank, which cannot join again; then do as for any that exited."""
+    reason = f"{lost.detail}; the other ranks were stopped, because a rank cannot join again"
+    engine = stack.engine or stacks.engine_of(stack.started)
+    if FaultKind.GONE not in stack.faults.active:  # what is stopped has no log any more
+        keep_log(engine, stack.started.server)
+    try:
+        engine.stop(stack.started.server)
+    except GemmaspecError as error:
+        reason = f"{lost.detail}; {error.message}"
+    yield from _told(stack, stack.faults.gone(reason), restart)
+
+
+def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
+    for event in events:
+        if event.begins:
+            stack.since[event.kind] = steady_now()
+        else:
+            stack.since.pop(event.kind, None)
+        done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
+        speed = hooks.of(stack.started, event, stack.engine) if event.begins else ()
+        parts = [event.reason, done.note, hooks.sentence(stack.started.server.name, speed)]
+        reason = "; ".join(part for part in parts if part)
+        stack.last = f"{event.kind}: {done.note}" if done.note else stack.last
+        yield _line(stack, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
+        _hand_on(stack, event, reason)
+        yield from _act(stack, event, done, restart, speed)
+
+
+def _act(
+    stack: Watched, event: Event, done: Reaction, restart: Restart, speed: Sequence[str] = ()
+) -> Iterator[WatchLine]:
+    """Do what was decided. A server with suspected patches for speed is first restarted without those."""
+    if done.action == "report":
+        return
+    speedless_first = bool(speed) and not stack.started.locked
+    name = stack.started.server.name
+    try:  # what cannot be written down may have been stopped by `down --force`, which then leaves no trace
+        keep_watch(name, _verdict(stack, 0))
+    except GemmaspecError as error:
+        stack.last = f"{event.kind}: not restarted: {error.message}"
+        _hand_on(stack, event, f"not restarted: {error.message}")
+        yield _line(stack, "failed", fault=event.kind, reason=f"not restarted: {error.message}")
+        return
+    if drains(event.kind):
+        yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
+    stack.restarts.append(steady_now())
+    off = done.action == "off" and not speedless_first
+    what = "restarted without speculation" if off else "restarted"
+    what += f" and without {', '.join(speed)}" if speedless_first else ""
+    try:
+        if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
+            stacks.engine_of(stack.started).stop(stack.started.server)
+        restart(name, no_spec=off, no_speed=speedless_first)
+    except GemmaspecError as error:
+        yield _failed(stack, event, error.message)
+        return
+    stack.again, stack.failed = None, 0
+    stack.last = f"{event.kind}: {what}"
+    stack.started, stack.since, stack.failures, stack.engine = stacks.find(name), {}, 0, None
+    stack.graphs_of, stack.attested_of = 0, None
+    stack.faults, stack.question = Faults(limits=stack.faults.limits, reference=stack.faults.reference), Question()
+    yield _line(stack, "off" if off else "restarted", reason=what if speedless_first else "")
+
+
+def _hand_on(stack: Watched, event: Event, reason: str) -> None:
+    stack.tellers.tell({"stack": stack.started.server.name, **dataclasses.asdict(event), "reason": reason})
+
+
+def _failed(stack: Watched, event: Event, why: str) -> WatchLine:
+    """Note that a restart failed, tell of it, and set when it is tried again; each wait is twice the one before."""
+    stack.failed += 1
+    wait = min(_AGAIN_S * 2 ** (stack.failed - 1), _AGAIN_AT_MOST_S)
+    stack.again = (event, steady_now() + wait)
+    stack.last = f"{event.kind}: a restart failed; tried again in {wait:.0f} s"
+    _hand_on(stack, event, f"a restart failed: {why}; tried again in {wait:.0f} s")
+    return _line(stack, "failed", reason=f"{why}; tried again in {wait:.0f} s")
+
+
+def _try_again(stack: Watched, event: Event, restart: Restart) -> Iterator[WatchLine]:
+    """Try a restart again that failed, unless the server was stopped or started since, or the limit is reached."""
+    stack.again = None
+    with contextlib.suppress(GemmaspecError):
+        now = stacks.find(stack.started.server.name)
+        if now.outcome == "stopped" or stacks.look(now).status == "running":
+            stack.failed = 0
+            return
+    done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
+    if done.note:
+        stack.last = f"{event.kind}: {done.note}"
+        _hand_on(stack, event, done.note)
+        yield _line(stack, "failed", fault=event.kind, reason=done.note)
+    yield from _act(stack, event, done, restart)
+
+
+def _drain(stack: Watched) -> str:
+    """Wait until no request runs, for as long as the server may take to stop, and say how that went."""
+    began = time.monotonic()
+    longest = stack.started.server.stop_grace_s
+    most = 0.0
+    while True:
+        try:
+            sample = _read(stack)
+        except GemmaspecError:
+            return "the server does not say any more how many requests run"
+        left = sample.running + sample.waiting
+        most = max(most, left)
+        took = time.monotonic() - began
+        if not left:
+            return f"{most:.0f} requests ended within {took:.0f} s"
+        if took >= longest:
+            return f"{left:.0f} requests still ran after {longest:.0f} s, and are aborted"
+        time.sleep(_DRAIN_POLL_S)
+
+
+def _line(stack: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return WatchLine(at=now, stack=stack.started.server.name, what=what, fault=fault, reason=reason)
+
+
+def power() -> float | None:
+    """Return the power that all GPUs draw together, in watts; None if it is unknown."""
+    with contextlib.suppress(EnvironmentMissing):
+        drawn = [gpu.power_w for gpu in nvidia.loads()]
+        if drawn and all(watts is not None for watts in drawn):
+            return sum(watts for watts in drawn if watts is not None)
+    return None
+
+
+def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
+    """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
+    file = stack_folder(line.stack) / LOG
+    with contextlib.suppress(OSError):
+        if file.exists() and file.stat().st_size > MOST_LOG:
+            file.replace(file.with_suffix(".log.1"))
+        opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        with os.fdopen(opened, "w", encoding="utf-8") as handle:
+            handle.write(redact(json.dumps(dataclasses.asdict(line))) + "\n")

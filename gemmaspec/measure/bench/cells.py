@@ -1,0 +1,293 @@
+"""Arms and cells: what is measured, and in which order.
+
+What a run of `bench` measures: stored in its result, so that it can be resumed with the same settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.fields import Speculative
+from gemmaspec.core.profile.find import EngineName, is_path
+from gemmaspec.core.profile.model import Profile
+
+NONE: Final = "none"
+"""The method of an arm without speculation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One configuration of the server to measure, which takes a start of its own."""
+
+    method: str
+    k: int
+    """Drafted tokens, of a table the largest; 0 without speculation."""
+    overrides: tuple[str, ...] = ()
+    """Overrides of the profile for it."""
+    knob: str = ""
+    """Another setting of this arm, in words: empty if only method and k differ."""
+    patches: str = ""
+    """The patches for speed that were asked for: `speed` …; empty for what the profile takes."""
+    table: tuple[tuple[int, int], ...] = ()
+    """Where k follows the load: pairs of a number of requests at once and the k from that number on."""
+    profile: str = ""
+    """The profile that is started, where a run compares several."""
+    required: int = 0
+    """Patches of vLLM that the profile requires."""
+    memory: int = 0
+    """Bytes of the draft's weights; 0 without a draft, or where nobody knows."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in a result: METHOD/K, and what else is set."""
+        patches = f"patches {self.patches}" if self.patches else ""
+        return "/".join([self.method, str(self.k), *(part for part in (self.knob, patches) if part)])
+
+    @property
+    def key(self) -> str:
+        """Return the name by which a resumed run of several profiles finds it."""
+        return f"{self.profile}/{self.name}"
+
+    @property
+    def alone(self) -> bool:
+        """Whether the target runs without speculation."""
+        return self.method == NONE
+
+    @property
+    def family(self) -> tuple[str, str, str]:
+        """What arms share that differ in k alone."""
+        return self.profile, self.method, self.knob
+
+    def following(self, table: Mapping[int, int]) -> Arm:
+        """Return the same arm with a k that follows the number of requests."""
+        shown = ", ".join(f"{start}: {k}" for start, k in sorted(table.items()))
+        return replace(self, knob=f"k_by_requests {{{shown}}}", table=tuple(sorted(table.items())))
+
+    def at(self, requests: int) -> int:
+        """Return the k with so many requests at once."""
+        return next((k for start, k in reversed(self.table) if start <= requests), self.k)
+
+    @property
+    def said(self) -> str:
+        """Return it in words, without its profile."""
+        patches = f"patches {self.patches}" if self.patches else ""
+        drafts = "no speculation" if self.alone else f"{self.method} k={self.k}"
+        return ", ".join(part for part in (drafts, self.knob, patches) if part)
+
+    def __str__(self) -> str:
+        return f"{self.profile}: {self.said}" if self.profile and not self.alone else self.said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One combination that is measured on a running server."""
+
+    concurrency: int
+    context: int | None = None
+    """Prompt tokens; None for the prompts' own lengths."""
+
+    def __str__(self) -> str:
+        context = "" if self.context is None else f", {self.context:,} prompt tokens"
+        return f"{self.concurrency} concurrent{context}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One cell of one arm in one round."""
+
+    arm: Arm
+    cell: Cell
+    round: int
+
+    @property
+    def k(self) -> int:
+        """Drafted tokens of the cell's load."""
+        return self.arm.at(self.cell.concurrency)
+
+    @property
+    def key(self) -> str:
+        """Return the name by which a resumed run finds it."""
+        return f"{self.arm.name}/{self.cell.concurrency}/{self.cell.context or 0}/{self.round}"
+
+
+def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
+    """Return every cell of one arm."""
+    return tuple(
+        Cell(concurrency=concurrency, context=context)
+        for context in (contexts or (None,))
+        for concurrency in concurrencies
+    )
+
+
+def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[Task, ...]:
+    """Return every task. Each round reverses the order of the one before, so that drift of the machine favours no arm.
+
+    The last arm of a round is the first of the next, which saves a start.
+    """
+    tasks: list[Task] = []
+    for number in range(1, rounds + 1):
+        tasks_of_round = [Task(arm=arm, cell=cell, round=number) for arm in arms for cell in cells]
+        tasks += tasks_of_round if number % 2 else reversed(tasks_of_round)
+    return tuple(tasks)
+
+
+NO_TABLE: Final = "speculative.k_by_requests="
+"""The override that leaves one k for every load."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """Everything that two parts of one run must have in common."""
+
+    profile: str
+    overrides: tuple[str, ...]
+    engine: EngineName | None
+    running: bool
+    """Whether to measure a server that already runs, and start none."""
+    url: str | None
+    ks: tuple[int, ...]
+    patches: tuple[str, ...]
+    """Sets of patches for speed, each an arm; none for what the profile takes."""
+    concurrencies: tuple[int, ...]
+    contexts: tuple[int, ...]
+    categories: tuple[str, ...]
+    each: Annotated[int, Field(ge=0)]
+    """Prompts per category; 0 for all."""
+    max_tokens: Annotated[int, Field(ge=8, le=1_000_000)]
+    ignore_eos: bool
+    temperature: float | None
+    """None for the server's default."""
+    rounds: Annotated[int, Field(ge=1, le=20)]
+    repeats: Annotated[int, Field(ge=0, le=10)]
+    """How often to repeat a cell whose reference step changed."""
+    any_text: bool
+    prompts: str
+    prompts_sha256: str
+    dummy_weights: bool = False
+
+    def differs(self, stored: Mapping[str, Any]) -> str | None:
+        """Return the first setting that differs from a stored result; None if there is none."""
+        settings = as_json(self)
+        later = {"dummy_weights": False}  # what a result of an earlier gemmaspec lacks
+        return next((name for name in settings if settings[name] != stored.get(name, later.get(name, []))), None)
+
+
+def as_json(settings: BenchSettings) -> dict[str, Any]:
+    """Return the settings in the form of a result."""
+    whole = dataclasses.asdict(settings)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
+
+
+_OPTIONS: Final = {
+    "overrides": "--set", "ks": "--k", "concurrencies": "--concurrency", "contexts": "--context",
+    "categories": "--category", "any_text": "--accept-any-text",
+}  # fmt: skip
+"""The options whose names are not those of their settings."""
+
+
+def in_words(name: str, value: Any) -> str:
+    """Return a setting as one would type it: `with --k 0,4`, `without --ignore-eos`."""
+    if name == "profile":
+        return f"for {value}"
+    if name == "prompts_sha256":
+        return "with other prompts: their files have changed"
+    option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    if name == "temperature" and value is None:
+        return "with --sample"
+    if name == "overrides" and value:
+        return f"with {' '.join(f'--set {override}' for override in value)}"
+    if value in (None, False, []):
+        return f"without {option}"
+    if value is True:
+        return f"with {option}"
+    return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
+
+
+def stored(settings: Mapping[str, Any], *, file: str) -> BenchSettings:
+    """Return the settings of a result. Raises UsageError where they are not what bench writes."""
+    try:
+        return TypeAdapter(BenchSettings).validate_python(dict(settings))
+    except ValidationError as error:
+        key = ".".join(map(str, error.errors()[0]["loc"][:1]))
+        raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
+
+
+_MEASURING: Final = frozenset(
+    {
+        "patches.speed",
+        *(f"speculative.{name}" for name in Speculative.model_fields),
+        *(
+            f"serve.{name}"
+            for name in (
+                *("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
+                *("kv_cache_dtype", "block_size", "tensor_parallel_size", "pipeline_parallel_size", "seed"),
+                *("attention_backend", "linear_backend", "moe_backend", "limit_mm_per_prompt", "enforce_eager"),
+                *("enable_prefix_caching", "enable_chunked_prefill", "disable_hybrid_kv_cache_manager"),
+                *("async_scheduling", "skip_mm_profiling", "language_model_only", "kv_sharing_fast_prefill"),
+            )
+        ),
+    }
+)
+"""Keys that only decide how fast a server is and what it drafts: none names code, a file, an address or a model."""
+
+
+def beyond_measuring(settings: BenchSettings, *, own_prompts: str) -> dict[str, str]:
+    """Return the settings of somebody else's result that could do more than measure, each as its option is typed.
+
+    By the setting's name: a profile's path, other prompts than those that ship, an address, and overrides of keys
+    that are not among _MEASURING.
+    """
+    words: dict[str, str] = {}
+    if is_path(settings.profile):
+        words["profile"] = shlex.quote(settings.profile)
+    if any(override.partition("=")[0] not in _MEASURING for override in settings.overrides):
+        words["overrides"] = shlex.join(word for override in settings.overrides for word in ("--set", override))
+    if settings.prompts != own_prompts and not settings.dummy_weights:
+        words["prompts"] = shlex.join(("--prompts", settings.prompts))
+    if settings.url is not None:
+        words["url"] = shlex.join(("--url", settings.url))
+    return words
+
+
+def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:
+    """Return the arms of a profile: without speculation for k 0, with its method for each other k.
+
+    `ks` defaults to 0 and the profile's own, which follows the load where the profile has a table. Raises UsageError
+    for a k that the profile cannot use.
+    """
+    spec = profile.speculative
+    if not spec:
+        if any(ks):
+            raise UsageError(f"{profile.name} does not speculate, so its only k is 0")
+        return (Arm(method=NONE, k=0),)
+    own = spec.num_speculative_tokens or 0
+    table = spec.k_by_requests
+    mine = Arm(method=spec.method, k=own).following(table) if table else arm_of(profile, own)
+    return tuple(Arm(method=NONE, k=0) if k == 0 else mine if k == own else arm_of(profile, k) for k in ks or (0, own))
+
+
+def arm_of(profile: Profile, k: int) -> Arm:
+    """Return the arm of a profile's method with one number of drafted tokens for every load.
+
+    Raises UsageError where its acceptance is drawn by lot for fewer positions.
+    """
+    spec = profile.speculative
+    assert spec
+    overrides = [NO_TABLE] if spec.k_by_requests else []
+    if k == spec.num_speculative_tokens:
+        return Arm(method=spec.method, k=k, overrides=tuple(overrides))
+    overrides.append(f"speculative.num_speculative_tokens={k}")
+    if rates := spec.synthetic_acceptance_rates:
+        if len(rates) < k:
+            raise UsageError(
+                f"--k {k}: speculative.synthetic_acceptance_rates has {len(rates)} rates, but {k} are needed"
+            )
+        overrides.append(f"speculative.synthetic_acceptance_rates=[{', '.join(f'{rate:g}' for rate in rates[:k])}]")
+    return Arm(method=spec.method, k=k, overrides=tuple(overrides))

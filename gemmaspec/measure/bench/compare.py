@@ -1,0 +1,285 @@
+"""Compare two results: what differs between the runs, and the effect on speed.
+
+What in a result names this machine, so that nobody attaches it unseen. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.core.errors import UsageError
+from gemmaspec.measure.bench.result import nearest, patch_set, said, spread_of
+
+TOLERANCE: Final = 0.02
+"""Relative change that counts as noise, unless the rounds themselves differ by more."""
+_NOT_COMPARED: Final = frozenset(
+    {"profile", "rounds", "repeats", "url", "running", "concurrencies", "contexts", "ks", "patches"}
+)
+"""Settings that change which cells are measured, but not the result of a cell."""
+_FIGURES: Final = (
+    "tokens_per_second",
+    "spread",
+    "step_ms",
+    "acceptance_length",
+    "ttft_ms",
+    "k",
+    "concurrency",
+    "context",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDifference:
+    """One difference between the runs."""
+
+    what: str
+    """Its key: lock.image.digest, serve.max_num_seqs, settings.max_tokens …"""
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChange:
+    """One cell in both."""
+
+    method: str
+    """The method, or A → B if the methods differ."""
+    patches: str
+    """The patches for speed, or A → B if they differ."""
+    k: str
+    concurrency: int
+    context: int
+    a: Mapping[str, Any]
+    b: Mapping[str, Any]
+    noise: float
+    """Relative change that is noise here."""
+    assumed: bool = False
+    """Whether `noise` is TOLERANCE because neither result has two rounds of this cell that count."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether the machine was equally fast before and after the cell, in both results."""
+        return bool(self.a.get("steady", True) and self.b.get("steady", True))
+
+    @property
+    def change(self) -> float:
+        """Tokens per second of B over A, minus 1."""
+        return float(self.b["tokens_per_second"]) / float(self.a["tokens_per_second"]) - 1
+
+    @property
+    def slower(self) -> bool:
+        """Whether B is slower by more than noise."""
+        return self.change < -self.noise
+
+    @property
+    def faster(self) -> bool:
+        """Whether B is faster by more than noise."""
+        return self.change > self.noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The comparison of two results."""
+
+    differences: tuple[RunDifference, ...]
+    changes: tuple[CellChange, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    b_complete: bool = True
+    """Whether B measured all that it was asked for."""
+
+    @property
+    def slower(self) -> bool:
+        """Whether any cell is slower by more than noise."""
+        return any(change.slower for change in self.changes)
+
+    @property
+    def lost(self) -> bool:
+        """Whether cells of A are missing in B because B's run failed or was interrupted: they may be slower."""
+        return bool(self.only_a) and not self.b_complete
+
+
+def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | None = None) -> Comparison:
+    """Compare two results. `tolerance` is the noise to ignore; default: TOLERANCE or the spread of a cell's rounds.
+
+    Raises UsageError if no cell is in both.
+    """
+    pairs = list(_pairs(a["rows"], b["rows"]))
+    if not pairs:
+        raise UsageError(
+            f"the two results have no cells to compare: A measured {_measured(a['rows'])}; B measured "
+            f"{_measured(b['rows'])}",
+            hint="gemmaspec bench PROFILE --k 0,4 --concurrency 1 --context 256    # the same loads in both",
+        )
+    changes = tuple(_change(before, other, tolerance) for before, other in pairs)
+    matched_a, matched_b = [id(before) for before, _ in pairs], [id(other) for _, other in pairs]
+    return Comparison(
+        differences=tuple(_differences(a, b, pairs)),
+        changes=changes,
+        only_a=tuple(_name(row) for row in a["rows"] if id(row) not in matched_a),
+        only_b=tuple(_name(row) for row in b["rows"] if id(row) not in matched_b),
+        b_complete=bool(b.get("complete", True)),
+    )
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as JSON."""
+    return {
+        "slower": comparison.slower,
+        "lost": comparison.lost,
+        "differences": [{"what": gap.what, "a": gap.a, "b": gap.b} for gap in comparison.differences],
+        "cells": [
+            {
+                "method": change.method,
+                "patches": change.patches,
+                "k": change.k,
+                "concurrency": change.concurrency,
+                "context": change.context,
+                "a": {name: change.a.get(name) for name in _FIGURES},
+                "b": {name: change.b.get(name) for name in _FIGURES},
+                "change": change.change,
+                "noise": change.noise,
+                "noise_assumed": change.assumed,
+                "steady": change.steady,
+                "verdict": "slower" if change.slower else "faster" if change.faster else "same",
+            }
+            for change in comparison.changes
+        ],
+        "only_a": list(comparison.only_a),
+        "only_b": list(comparison.only_b),
+    }
+
+
+def _pairs(
+    a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Yield the common cells: first those of equal method and k, then of what is left those of different ones, where
+    that leaves no choice: each result has one k (0 with 4), or one besides no speculation (2 with 4, one head with
+    another).
+
+    Of several with different patches for speed, those with the most similar patches are paired.
+    """
+    left, alone = list(b), []
+    for mine in a:
+        if other := nearest(mine, [row for row in left if _alike(mine, row) and _kind(mine) == _kind(row)]):
+            left.remove(other)
+            yield mine, other
+        else:
+            alone.append(mine)
+    single = len({_kind(row) for row in a}) == len({_kind(row) for row in b}) == 1
+    drafts = len({_kind(row) for row in a if row["k"]}) == len({_kind(row) for row in b if row["k"]}) == 1
+    if single or drafts:
+        for mine in alone:
+            if other := nearest(
+                mine, [row for row in left if _alike(mine, row) and (single or (mine["k"] and row["k"]))]
+            ):
+                left.remove(other)
+                yield mine, other
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["method"], row["k"]
+
+
+def _measured(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in short what a result has: its methods and k, requests at once and lengths of prompts."""
+    kinds = dict.fromkeys(f"{row['method']} k={row['k']}" if row["k"] else "no speculation" for row in rows)
+    loads = ", ".join(str(load) for load in sorted({row["concurrency"] for row in rows}))
+    contexts = ", ".join(f"{tokens:,}" for tokens in sorted({row["context"] for row in rows}))
+    return f"{', '.join(kinds)} with {loads} at once and {contexts} tokens of prompt" if kinds else "nothing"
+
+
+def _arm(row: Mapping[str, Any]) -> str:
+    return str(row.get("arm") or f"{row['method']}/{row['k']}")
+
+
+def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two rows have the same concurrency, and contexts that differ by at most a tenth."""
+    near = abs(row["context"] - other["context"]) <= 0.1 * max(row["context"], other["context"], 1)
+    return bool(row["concurrency"] == other["concurrency"] and near)
+
+
+def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:
+    spreads = [percent for row in (a, b) if (percent := spread_of(row)) is not None]
+    return CellChange(
+        method=_from_to(a["method"], b["method"]),
+        patches=_from_to(said(a), said(b)),
+        k=_from_to(a["k"], b["k"]),
+        concurrency=a["concurrency"],
+        context=a["context"],
+        a=a,
+        b=b,
+        noise=max([TOLERANCE, *spreads]) if tolerance is None else tolerance,
+        assumed=tolerance is None and not spreads,
+    )
+
+
+def _from_to(a: object, b: object) -> str:
+    return str(a) if a == b else f"{a} → {b}"
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    patches = f", patches {said(row)}" if patch_set(row) else ""
+    return f"{row['method']} k={row['k']}, {row['concurrency']} concurrent, {row['context']} prompt tokens{patches}"
+
+
+def _differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+) -> Iterator[RunDifference]:
+    yield from _of_maps("profile", a["profile"], b["profile"])
+    yield from _of_maps("gemmaspec", a.get("gemmaspec"), b.get("gemmaspec"))
+    for name in ("machine", "gpu", "driver"):
+        yield from _of_maps(name, a["provenance"].get(name), b["provenance"].get(name))
+    settings = ({k: v for k, v in side["settings"].items() if k not in _NOT_COMPARED} for side in (a, b))
+    yield from _of_maps("settings", *settings)
+    arms_a, arms_b = (side["provenance"].get("arms") or {} for side in (a, b))
+    seen = set()
+    for before, other in pairs:
+        facts = (arms_a.get(_arm(before)), arms_b.get(_arm(other)))
+        for difference in _of_maps("", *facts):
+            key = json.dumps([difference.what, difference.a, difference.b], default=str)
+            if key not in seen and not difference.what.startswith("overrides"):
+                seen.add(key)
+                yield difference
+
+
+def _of_maps(name: str, a: Any, b: Any) -> Iterator[RunDifference]:
+    """Yield the leaves that differ, by dotted name."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in dict.fromkeys((*a, *b)):
+            yield from _of_maps(f"{name}.{key}" if name else str(key), a.get(key), b.get(key))
+    elif a != b:
+        yield RunDifference(what=name or "what it ran", a=a, b=b)
+
+
+_PLACE: Final = re.compile(r"(?:^|[=:\s,\"'])(?:~?/|\./|\.\./|state:|file:)[^\s/]|://", re.ASCII)
+"""A path, wherever it begins in a value, or an address."""
+
+
+def places(document: object, *, host: str, key: str = "") -> Iterator[str]:
+    """Yield the dotted key of every text with a path, an address or the name of this machine, `host`.
+
+    The name of a model or an image on a public hub is not one of them.
+    """
+    if isinstance(document, Mapping):
+        for name, value in document.items():
+            inner = f"{key}.{name}".strip(".")
+            if _names(str(name), host):
+                yield inner
+            yield from places(value, host=host, key=inner)
+    elif isinstance(document, str):
+        if _names(document, host):
+            yield key
+    elif isinstance(document, Sequence):
+        for index, value in enumerate(document):
+            yield from places(value, host=host, key=f"{key}.{index}")
+
+
+def _names(text: str, host: str) -> bool:
+    return bool(_PLACE.search(text)) or (
+        len(host) > 1 and re.search(rf"(?<!\w){re.escape(host)}(?!\w)", text) is not None
+    )

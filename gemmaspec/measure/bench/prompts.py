@@ -1,0 +1,290 @@
+"""Prompts: conversations by category, from a folder of JSON lines.
+
+report.html: one self-contained page from a result, drawn by templates/result.html.
+
+Text that fills a prompt up to a context length: entries of an invented logbook, no two alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.core import data
+from gemmaspec.core.errors import UsageError
+from gemmaspec.measure.bench.result import mark_of, nearest
+
+MAX_FILE: Final = 16 * 1024 * 1024
+MAX_PROMPTS: Final = 10_000
+WARM_UP: Final = (
+    "Name the planets of the solar system, one on each line.",
+    "What happens to water when it freezes, and why does ice float?",
+    "Describe an ordinary morning in a small harbour town.",
+    "Which tools does a carpenter need to build a plain wooden chair?",
+)
+"""Warm-up prompts, which are never measured."""
+REFERENCE: Final = "Write down the letters of the alphabet, each followed by three words that begin with it."
+"""Sent before and after each cell. It is the same work each time, so that a slower machine shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One conversation up to the measured answer."""
+
+    id: str
+    category: str
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+    def body(self) -> dict[str, Any]:
+        """Return the fields of a chat completion request that belong to the prompt."""
+        body: dict[str, Any] = {"messages": [dict(message) for message in self.messages]}
+        return body | ({"tools": [dict(tool) for tool in self.tools]} if self.tools else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet:
+    """All prompts of one folder."""
+
+    name: str
+    sha256: str
+    """Over all files, by name."""
+    prompts: tuple[Prompt, ...]
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """In the order of their files."""
+        return tuple(dict.fromkeys(prompt.category for prompt in self.prompts))
+
+
+def read_prompts(folder: Path, *, name: str) -> PromptSet:
+    """Return the prompts of a folder: one CATEGORY.jsonl per category, one prompt per line.
+
+    A line is {"prompt": "…"}, {"messages": […], "tools": […]} or {"turns": ["…", …]}, of which the first is asked,
+    with an optional "id". In a folder with a single file, a line's own "category" comes before the file's name. Raises
+    UsageError with file and line for anything else.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"--prompts: {folder} is not a folder")
+    files = sorted(folder.glob("*.jsonl"))
+    digest = hashlib.sha256()
+    prompts: list[Prompt] = []
+    for file in files:
+        text = _text(file)
+        digest.update(f"{file.name}\0{len(text)}\0{text}".encode())
+        prompts += _of_file(file, text, single=len(files) == 1)
+    if not prompts:
+        raise UsageError(f"--prompts: {folder} contains no prompts; it needs one CATEGORY.jsonl per category")
+    if len(prompts) > MAX_PROMPTS:
+        raise UsageError(f"--prompts: {folder} holds {len(prompts)} prompts; the limit is {MAX_PROMPTS}")
+    return PromptSet(name=name, sha256=digest.hexdigest(), prompts=tuple(prompts))
+
+
+def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple[Prompt, ...]:
+    """Return the first `each` prompts of all or the given categories. Raises UsageError for an unknown category."""
+    unknown = [category for category in categories if category not in prompts.categories]
+    if unknown:
+        raise UsageError(f"--category: {unknown[0]!r} is not one of {', '.join(prompts.categories)}")
+    wanted = categories or prompts.categories
+    return tuple(
+        prompt
+        for category in wanted
+        for prompt in [prompt for prompt in prompts.prompts if prompt.category == category][: each or None]
+    )
+
+
+def mixed(prompts: Sequence[Prompt], at_least: int) -> tuple[Prompt, ...]:
+    """Return the prompts with alternating categories, repeated until there are `at_least` of them."""
+    by_category = [
+        [prompt for prompt in prompts if prompt.category == name] for name in dict.fromkeys(p.category for p in prompts)
+    ]
+    turns = [prompt for turn in itertools.zip_longest(*by_category) for prompt in turn if prompt is not None]
+    return tuple(itertools.islice(itertools.cycle(turns), max(at_least, len(turns))))
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > MAX_FILE:
+            raise UsageError(f"{file}: larger than {MAX_FILE // 2**20} MiB")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"{file}: cannot read it: {why}") from None
+
+
+def _of_file(file: Path, text: str, *, single: bool) -> Iterator[Prompt]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield _prompt(line, f"{file}:{number}", file.stem, number, single=single)
+
+
+def _prompt(line: str, place: str, category: str, number: int, *, single: bool) -> Prompt:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{place}: not JSON") from None
+    if not isinstance(entry, dict):
+        raise UsageError(f"{place}: not a prompt; it needs the key prompt, messages or turns")
+    if single and "category" in entry:
+        category = _category(entry["category"], place)
+    return Prompt(
+        id=str(entry.get("id") or f"{category}-{number}")[:80],
+        category=category,
+        messages=_messages(entry, place),
+        tools=_maps(entry.get("tools") or [], f"{place}: tools"),
+    )
+
+
+def _messages(entry: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], ...]:
+    if "messages" not in entry:
+        text = entry.get("prompt", entry.get("turns"))
+        if isinstance(text, list) and text:
+            text = text[0]
+        if not isinstance(text, str) or not text.strip():
+            raise UsageError(f"{place}: the prompt is empty")
+        return ({"role": "user", "content": text},)
+    messages = _maps(entry["messages"], f"{place}: messages")
+    if not messages or not any(str(message.get("content") or "").strip() for message in messages):
+        raise UsageError(f"{place}: the prompt is empty")
+    if any(not isinstance(message.get("role"), str) for message in messages):
+        raise UsageError(f"{place}: messages: each needs a role and a content")
+    return messages
+
+
+def _category(value: Any, place: str) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > 60 or not value.isprintable():
+        raise UsageError(f"{place}: category must be a word")
+    return value
+
+
+def _maps(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(member, dict) for member in value):
+        raise UsageError(f"{place}: must be a list of maps")
+    return tuple(value)
+
+
+Row = Mapping[str, Any]
+_PLACE: Final = '<script type="application/json" id="result">{}</script>'
+_SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Return the page of a result: the template with the result's rows in it, as JSON that can hold no markup."""
+    rows: Sequence[Row] = document["rows"]
+    timed = [{**row, "times": round(times, 3) if (times := _times(row, rows)) else None} for row in rows]
+    shown = {name: document.get(name) for name in _SHOWN} | {"rows": timed, "remarks": list(remarks(document))}
+    inside = json.dumps(shown).replace("<", "\\u003c")
+    template = (data.TEMPLATES / "result.html").read_text(encoding="utf-8")
+    return template.replace(_PLACE, _PLACE.replace("{}", inside))
+
+
+def alone(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row without speculation to compare a row with. Contexts may differ slightly.
+
+    Of several with different patches for speed, that with the most similar set.
+    """
+    return nearest(
+        row,
+        [
+            base
+            for base in rows
+            if base["k"] == 0
+            and base["concurrency"] == row["concurrency"]
+            and abs(base["context"] - row["context"]) <= 0.1 * max(base["context"], row["context"])
+        ],
+    )
+
+
+def remarks(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the caveats that a reader must know first."""
+    rows = document["rows"]
+    for arm, why in (document.get("failed") or {}).items():
+        yield f"{arm} did not start: {why}"
+    if not document["complete"]:
+        yield "Incomplete: not every cell was measured."
+    if any(not row["steady"] for row in rows):
+        yield "Cells marked ! may be unreliable: the reference step changed by more than 3 % while they were measured."
+    if any(mark_of(row) not in ("", "!") for row in rows):
+        yield "Cells marked with rounds count only those in which the reference step changed by at most 3 %."
+    if any(row.get("weights") == "dummy" for row in rows):
+        yield "Weights are random (--dummy-weights): times are real, answers mean nothing."
+    if any(row.get("acceptance_by") == "synthetic" for row in rows):
+        yield "Acceptance is synthetic (rejection_sample_method: synthetic): costs are real, E(k) is not."
+    if document["settings"].get("ignore_eos"):
+        yield "Answers continue past their natural end (ignore_eos), which overstates acceptance: use costs, not E(k)."
+    if any(cell["foreign_tokens"] for cell in document["cells"]):
+        yield "Another client used the server: it generated tokens that this run did not request."
+
+
+def _times(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return how many times as fast a row is as the one without speculation."""
+    base = alone(row, rows) if row["k"] else None
+    return row["tokens_per_second"] / base["tokens_per_second"] if base else None
+
+
+_WHO: Final = ("Mara", "the night crew", "Ilias", "the harbour pilot", "Ndeye", "both apprentices", "old Tomas", "Ruth")
+_DID: Final = (
+    "checked the pumps of basin {n} and wrote down {m} litres a minute",
+    "moved {n} crates of bearings to shelf {m}",
+    "found the valve at post {n} stiff and gave it {m} turns with the long key",
+    "read the gauge at the weir: {n} centimetres, {m} more than the week before",
+    "repaired the lamp above door {n} after {m} minutes on the ladder",
+    "measured {n} degrees in the boiler room and opened {m} windows",
+    "received {n} letters, of which {m} were for the office upstairs",
+    "counted {n} swans on the canal, {m} of them grey",
+    "paid {n} crowns for rope and {m} for paint",
+    "sent {n} samples to the laboratory and kept {m}",
+)
+_THEN: Final = (
+    "Nothing else to report.",
+    "The next shift was told.",
+    "It will have to be done again in the spring.",
+    "The owner wants to see the figures on Monday.",
+    "This took longer than planned, because of the rain.",
+    "See also the entry of the previous month.",
+)
+
+
+def filler(characters: int, *, seed: str) -> str:
+    """Return about `characters` characters of it, the same for the same seed."""
+    dice = random.Random(seed)  # noqa: S311 - a text that repeats itself
+    entries: list[str] = []
+    length = 0
+    for entry in _entries(dice):
+        if length >= characters:
+            break
+        entries.append(entry)
+        length += len(entry) + 1
+    return "\n".join(entries)[: max(characters, 0)]
+
+
+def lengthened(prompt: Prompt, characters: int) -> Prompt:
+    """Return the prompt with that much of the logbook before its first user message."""
+    messages: list[Any] = [dict(message) for message in prompt.messages]
+    place = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
+    book = filler(characters, seed=prompt.id)
+    text = messages[place].get("content") or ""
+    messages[place]["content"] = f"From the logbook of the works:\n{book}\n\nLeave the logbook aside now.\n{text}"
+    return Prompt(id=prompt.id, category=prompt.category, messages=tuple(messages), tools=prompt.tools)
+
+
+def padded(prompt: Prompt, words: int) -> Prompt:
+    """Return the prompt with so many more words in its last message, each of them one token."""
+    *before, last = prompt.messages
+    text = f"{last['content']}{' a' * words}"
+    return replace(prompt, messages=(*before, {**last, "content": text}))
+
+
+def _entries(dice: random.Random) -> Iterator[str]:
+    number = dice.randrange(100, 900)
+    while True:
+        number += 1
+        did = dice.choice(_DID).format(n=dice.randrange(2, 99), m=dice.randrange(2, 99))
+        hour = f"{dice.randrange(24):02}:{dice.randrange(60):02}"
+        yield f"Entry {number}, {hour}. {dice.choice(_WHO).capitalize()} {did}. {dice.choice(_THEN)}"

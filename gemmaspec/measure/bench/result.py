@@ -1,0 +1,227 @@
+"""The result of `bench`: one JSON document, complete after every cell, which predict, compare and --resume read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.rows import read_text, result_file
+from gemmaspec.measure.bench.cells import NONE, Task
+from gemmaspec.measure.bench.samples import MeasuredCell, figures
+
+Row = Mapping[str, Any]
+KIND: Final = "gemmaspec bench"
+SCHEMA: Final = 1
+MAX_BYTES: Final = 256 * 1024 * 1024
+_OF_ARM: Final = (
+    *("arm", "patches", "attention_backend", "draft_backend", "graphs", "head_graphs", "images", "kv_cache_dtype"),
+    *("linear_kernel", "sampling"),
+)
+"""What a cell says of its server and of how it was asked."""
+_AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", "acceptance_length")
+
+
+def patch_set(row: Row) -> tuple[str, ...] | None:
+    """Return the set of a row; None if it is not known. A row of an older gemmaspec, without the key, has none."""
+    patches = row.get("patches", ())
+    return None if patches is None else tuple(sorted(map(str, patches)))
+
+
+def said(row: Row) -> str:
+    """Return the set for a table."""
+    patches = patch_set(row)
+    return "unknown" if patches is None else " + ".join(patches) or "none"
+
+
+def several(rows: Iterable[Row]) -> bool:
+    """Return whether rows that draft were measured with different sets, or those that do not."""
+    rows = list(rows)
+    return any(len({patch_set(row) for row in rows if bool(row["k"]) is drafts}) > 1 for drafts in (True, False))
+
+
+def nearest(row: Row, among: Sequence[Row]) -> Row | None:
+    """Return the row whose set is most like that of another row: the same, else the one with the fewest others."""
+    patches = set(patch_set(row) or ())
+    return min(among, key=lambda other: len(patches ^ set(patch_set(other) or ())), default=None)
+
+
+def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any]:
+    """Return one measured cell with every sample."""
+    return {
+        "key": task.key,
+        "arm": task.arm.name,
+        "method": task.arm.method if task.k else NONE,
+        "k": task.k,
+        "concurrency": task.cell.concurrency,
+        "context": task.cell.context,
+        "round": task.round,
+        **figures(cell, concurrency=task.cell.concurrency, k=task.k),
+        "reference": {
+            "before_ms": cell.reference_before * 1000,
+            "after_ms": cell.reference_after * 1000,
+            "moved": cell.reference_moved,
+            "steady": cell.steady,
+            "repeated": repeated,
+        },
+        "gpu": cell.gpu,
+        "counters": [dataclasses.asdict(group) for group in cell.groups],
+        "samples": [_compact(dataclasses.asdict(sample)) for sample in cell.samples],
+    }
+
+
+def rows_of(cells: Iterable[Mapping[str, Any]], *, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one row per arm, concurrency and context: the medians over the rounds, as predict reads them.
+
+    `common` describes the machine and its settings in every row. Cells with a steady machine take precedence.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for cell in cells:
+        arm = cell.get("arm", (cell["method"], cell["k"]))
+        groups.setdefault((arm, patch_set(cell), cell["concurrency"], cell["context"]), []).append(cell)
+    return [_row(group, common) for group in groups.values()]
+
+
+def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, Any]:
+    steady = [cell for cell in cells if cell["reference"]["steady"]]
+    used = steady or list(cells)
+    rates = [statistics.median(position) for position in zip(*(cell["acceptance"] for cell in used), strict=True)]
+    first = used[0]
+    context = first["context"] or round(statistics.median(cell["prompt_tokens"] for cell in used))
+    return {
+        "method": first["method"],
+        "k": first["k"],
+        "concurrency": first["concurrency"],
+        "context": context,
+        "acceptance": [round(rate, 6) for rate in rates],
+        **{name: statistics.median(cell[name] for cell in used) for name in _AVERAGED},
+        "ttft_ms": statistics.median(cell["ttft_ms"]["median"] for cell in used),
+        "tpot_ms": statistics.median([cell["tpot_ms"]["median"] for cell in used if cell["tpot_ms"]] or [0.0]),
+        **_answer(used),
+        "spread": _spread([cell["tokens_per_second"] for cell in used]),
+        "rounds": len(used),
+        "rounds_measured": len(cells),
+        "steady": bool(steady),
+        **{name: first[name] for name in _OF_ARM if name in first},
+        **common,
+    }
+
+
+def _answer(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the tokens of an answer, unless its rate is of decoding alone."""
+    if any(cell.get("prompts") == "apart" for cell in cells):
+        return {}
+    return {"answer_tokens": statistics.mean(cell["completion_tokens"] / cell["requests"] for cell in cells)}
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    """Return the relative distance of the largest from the smallest; None for one round, which has none."""
+    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else None
+
+
+def spread_of(row: Mapping[str, Any]) -> float | None:
+    """Return the spread of a row's rounds; None where only one counts."""
+    return None if row.get("rounds") == 1 else row["spread"]
+
+
+def mark_of(row: Mapping[str, Any]) -> str:
+    """Return a row's mark: "!" if no round was steady, "1 of 2 rounds" if only some were, else ""."""
+    if not row["steady"]:
+        return "!"
+    measured, rounds = row.get("rounds_measured"), row.get("rounds")
+    return f"{rounds} of {measured} rounds" if measured and rounds != measured else ""
+
+
+def _compact(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return a sample with moments to the microsecond, and nothing that is empty."""
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in sample.items()
+        if value not in ((), "")
+    }
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Return the document as text, with one line per row, cell and sample."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+_NUMBER: Final = (int, float)
+_ROW: Final[Mapping[str, tuple[type, ...]]] = {
+    "method": (str,),
+    "k": (int,),
+    "concurrency": (int,),
+    "context": (int,),
+    "acceptance": (list,),
+    "tokens_per_second": _NUMBER,
+    "step_ms": _NUMBER,
+    "acceptance_length": _NUMBER,
+}
+"""What a row of either list holds."""
+_SUMMARY: Final[Mapping[str, tuple[type, ...]]] = {
+    **_ROW,
+    "spread": (*_NUMBER, type(None)),
+    "ttft_ms": _NUMBER,
+    "steady": (bool,),
+}
+_CELL: Final[Mapping[str, tuple[type, ...]]] = {
+    **_ROW,
+    "key": (str,),
+    "round": (int,),
+    "context": (int, type(None)),
+    "output_tokens_per_second": _NUMBER,
+    "prompt_tokens": _NUMBER,
+    "foreign_tokens": (int,),
+    "acceptance_by_category": (dict,),
+    "reference": (dict,),
+    "ttft_ms": (dict,),
+    "tpot_ms": (dict, type(None)),
+}
+
+
+def parse(text: str, *, file: str) -> dict[str, Any]:
+    """Return a stored result. Raises UsageError for an invalid one or another schema."""
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for a result")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{file}: not JSON") from None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise UsageError(f"{file}: not a result of gemmaspec bench")
+    if document.get("schema") != SCHEMA:
+        raise UsageError(f"{file}: has the schema {document.get('schema')!r}, and {SCHEMA} is read")
+    for name, kind in (("rows", list), ("cells", list), ("settings", dict), ("provenance", dict), ("profile", str)):
+        if not isinstance(document.get(name), kind):
+            raise UsageError(f"{file}: {name} is missing")
+    for name, keys in (("rows", _SUMMARY), ("cells", _CELL)):
+        for number, entry in enumerate(document[name], 1):
+            _check(entry, keys, f"{file}: {name}, number {number}")
+    if any("steady" not in cell["reference"] or "median" not in cell["ttft_ms"] for cell in document["cells"]):
+        raise UsageError(f"{file}: a cell is incomplete")
+    return document
+
+
+def _check(entry: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None:
+    """Raise UsageError for a row with missing or invalid values."""
+    if not isinstance(entry, dict):
+        raise UsageError(f"{place} must be a map of keys")
+    for name, kinds in keys.items():
+        value = entry.get(name)
+        whole = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        if not whole or (isinstance(value, float) and not math.isfinite(value)):
+            raise UsageError(f"{place}: {name} is missing or not what bench writes")
+    if entry["tokens_per_second"] <= 0 or entry["concurrency"] < 1 or not 0 <= entry["k"] <= 1024:
+        raise UsageError(f"{place}: contains an impossible number")
+    if not all(isinstance(rate, int | float) for rate in entry["acceptance"]):
+        raise UsageError(f"{place}: acceptance is missing or not what bench writes")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return a result: a file, or a folder that bench wrote. Raises UsageError for anything else."""
+    return parse(read_text(path, limit=MAX_BYTES), file=str(result_file(path)))

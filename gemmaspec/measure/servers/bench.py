@@ -1,0 +1,362 @@
+"""`bench`: measure a profile with and without speculation, on one machine in one run.
+
+How long the rest of a run takes: its cells, and the starts of its servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import shlex
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec import __version__
+from gemmaspec.core.errors import GemmaspecError, Interrupted, PatchConflict, StartFailed, TimedOut, UsageError
+from gemmaspec.core.files import write_whole
+from gemmaspec.core.profile import limits
+from gemmaspec.core.profile.command import compile_of
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.rows import RESULT
+from gemmaspec.measure.bench import cells as settings
+from gemmaspec.measure.bench import result
+from gemmaspec.measure.bench.cells import Arm, BenchSettings, Task, arms_of, as_json, cells_of, in_words, order
+from gemmaspec.measure.bench.prompts import Prompt, PromptSet, chosen, page
+from gemmaspec.measure.cell import Asking
+from gemmaspec.measure.servers import bench_server
+from gemmaspec.measure.servers.bench_cells import OWN, Measuring, prompt_set
+from gemmaspec.measure.servers.bench_patches import patch_arms
+from gemmaspec.measure.servers.bench_server import Servers, Starts
+from gemmaspec.measure.stream import Broken
+from gemmaspec.run.engine.server import EngineName
+from gemmaspec.run.kept import groups, measurements
+from gemmaspec.run.kept.measurements import is_own, signature
+from gemmaspec.run.kept.stacks import warn_of_neighbours
+from gemmaspec.serve.starting import StartProgress
+
+
+class TimeLeft:
+    """Learns from the cells and starts of this run."""
+
+    def __init__(self, *, starts: bool) -> None:
+        """`starts` says whether the run starts a server for each arm."""
+        self._starts = starts
+        self._running: Arm | None = None
+        self._cells: list[float] = []
+        self._started: list[float] = []
+
+    @contextlib.contextmanager
+    def starting(self, arm: Arm) -> Iterator[None]:
+        """Time the start of an arm, unless its server already runs."""
+        fresh, began = arm != self._running, time.monotonic()
+        yield
+        self._running = arm
+        if fresh:
+            self._started.append(time.monotonic() - began)
+
+    def measured(self, seconds: float) -> None:
+        """Note how long a cell took."""
+        self._cells.append(seconds)
+
+    def said(self, arms: Sequence[Arm]) -> str:
+        """Return what is left after the first of `arms`, the arms of the cells in their order; "" for nothing."""
+        cells = len(arms) - 1
+        if not cells:
+            return ""
+        starts = sum(before != other for before, other in itertools.pairwise(arms)) if self._starts else 0
+        minutes = cells * statistics.fmean(self._cells) / 60
+        if starts and self._started:
+            minutes += starts * statistics.fmean(self._started) / 60
+        took = f"about {minutes:.0f} min" if minutes >= 1 else "under a minute"
+        more = f" and {starts} server start{'s' if starts > 1 else ''}" if starts else ""
+        return f"; {cells} left{more}, {took}"
+
+
+REPORT: Final = "report.html"
+CONCURRENCIES: Final = (1, 4, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest:
+    """What to measure. An empty tuple leaves the choice to the profile."""
+
+    profile: str
+    """"" with `resume`: the profile that was measured."""
+    out: Path
+    overrides: tuple[str, ...] = ()
+    engine: EngineName | None = None
+    running: bool = False
+    url: str | None = None
+    ks: tuple[int, ...] = ()
+    patches: tuple[str, ...] = ()
+    """Sets of patches for speed, each an arm: see bench_patches."""
+    concurrencies: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    categories: tuple[str, ...] = ()
+    prompts: str | None = None
+    """A folder, or OWNER/NAME@REVISION of the Hub; None for those that ship."""
+    each: int = 2
+    max_tokens: int = 128
+    ignore_eos: bool = False
+    temperature: float | None = 0.0
+    rounds: int = 2
+    repeats: int = 1
+    any_text: bool = False
+    replace: bool = False
+    dummy_weights: bool = False
+    """Whether weights and acceptance of the profile are replaced, and nothing else of it."""
+    save_measured: bool = False
+    """Whether the rows are kept for predict, in the user's own file."""
+    resume: bool = False
+    """Whether `out` contains a part of this run that is already measured."""
+    given: frozenset[str] = frozenset()
+    """With `resume`: the settings that the caller states; the others are those of the run in `out`."""
+    timeout_s: float = 1800.0
+    request_timeout_s: float = 600.0
+
+
+def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
+    """Measure and return the result. After every cell, `out` holds all of it.
+
+    Raises Interrupted on Ctrl-C, GemmaspecError when a server dies; what was measured is kept and can be resumed.
+    """
+    if request.resume:
+        request = resumed(request)
+    groups.need_profile(request.profile, "bench")
+    loaded = load_profile(request.profile, overrides=request.overrides)
+    if not request.url:
+        groups.need_one_server(request.profile, loaded, "bench", url=True)
+    if request.dummy_weights and (request.running or request.url):
+        raise UsageError("--dummy-weights starts servers, and --running and --url start none")
+    prompts = bench_server.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
+    asked = _settings(request, loaded, prompts)
+    run = _BenchRun(request, asked, loaded, chosen(prompts, categories=asked.categories, each=asked.each), progress)
+    return run.run()
+
+
+def resumed(request: BenchRequest) -> BenchRequest:
+    """Return the request with the settings of the run in its folder, except for those that the caller states.
+
+    A result that this user's gemmaspec did not write may set only what measures. Raises UsageError for a folder
+    without a result of bench, and for one from elsewhere that would do more, with the command that states it.
+    """
+    document = result.read_result(request.out)
+    earlier = settings.stored(document["settings"], file=str(request.out / RESULT))
+    if not is_own(settings.as_json(earlier), document.get("signature")):
+        _refuse_foreign(request, earlier)
+    same = {
+        field.name: getattr(earlier, field.name)
+        for field in dataclasses.fields(request)
+        if hasattr(earlier, field.name) and field.name not in {*request.given, "profile"}
+    }
+    return dataclasses.replace(request, profile=request.profile or earlier.profile, **same)
+
+
+def _refuse_foreign(request: BenchRequest, earlier: BenchSettings) -> None:
+    """Raise UsageError if a result from elsewhere would do more than measure, and the caller has not stated that."""
+    beyond = settings.beyond_measuring(earlier, own_prompts=OWN)
+    given = {*request.given, *(["profile"] if request.profile else [])}
+    if unstated := [text for name, text in beyond.items() if name not in given]:
+        profile = request.profile or beyond.get("profile") or earlier.profile
+        options = " ".join(text for name, text in beyond.items() if name != "profile")
+        raise UsageError(
+            f"{request.out / RESULT} was not written by your gemmaspec, and it asks for more than a measurement: "
+            f"{', '.join(unstated)}; only what you type yourself is done",
+            hint=f"gemmaspec bench {profile} --resume {shlex.quote(str(request.out))} {options}".rstrip()
+            + "    # if you trust all of it",
+        )
+
+
+def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchSettings:
+    asked = () if request.url else request.concurrencies
+    loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
+    same: dict[str, Any] = {f.name: getattr(request, f.name, None) for f in dataclasses.fields(BenchSettings)}
+    decided: dict[str, Any] = {
+        "profile": loaded.profile.name,
+        "ks": tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
+        "concurrencies": request.concurrencies or loads,
+        "ignore_eos": request.ignore_eos or request.dummy_weights,
+        "prompts": prompts.name,
+        "prompts_sha256": prompts.sha256,
+    }
+    return BenchSettings(**{**same, **decided})
+
+
+class _BenchRun:
+    """One run, with what it has measured so far."""
+
+    def __init__(
+        self,
+        request: BenchRequest,
+        settings: BenchSettings,
+        loaded: Loaded,
+        prompts: Sequence[Prompt],
+        progress: StartProgress,
+    ) -> None:
+        self._request, self._settings, self._loaded = request, settings, loaded
+        self._progress = progress
+        self._servers = Servers(
+            request.profile,
+            loaded=loaded,
+            starts=Starts(
+                overrides=request.overrides,
+                engine=request.engine,
+                any_text=request.any_text,
+                replace=request.replace,
+                timeout_s=request.timeout_s,
+                dummy=request.dummy_weights,
+            ),
+            running=request.running,
+            url=request.url,
+            progress=progress,
+        )
+        self._measuring = Measuring(
+            prompts=prompts,
+            max_tokens=settings.max_tokens,
+            ignore_eos=settings.ignore_eos,
+            temperature=settings.temperature,
+            timeout_s=request.request_timeout_s,
+            repeats=settings.repeats,
+            progress=progress,
+            exactly=settings.dummy_weights,
+        )
+        self._cells: list[dict[str, Any]] = []
+        self._began = time.time()
+        self._left = TimeLeft(starts=not (request.running or request.url))
+        self._failed: dict[str, str] = {}
+        """Arms whose server does not start, and why."""
+
+    def run(self) -> dict[str, Any]:
+        """Measure the remaining cells."""
+        if self._request.resume:
+            self._take_up()
+        elif (self._request.out / RESULT).exists():
+            raise UsageError(
+                f"{self._request.out} already contains a result",
+                hint=f"gemmaspec bench {self._request.profile} --resume …",
+            )
+        tasks = self._tasks()
+        if not self._request.url:
+            warn_of_neighbours(self._loaded.profile.name, self._progress.note)
+        done = {cell["key"] for cell in self._cells}
+        todo = [task for task in tasks if task.key not in done]
+        try:
+            for place, task in enumerate(todo, 1):
+                if str(task.arm) not in self._failed:
+                    number = len(tasks) - len(todo) + place
+                    self._measure(task, f"[{number}/{len(tasks)}]", todo[place:])
+        except KeyboardInterrupt:
+            raise self._left_off(Interrupted("interrupted")) from None
+        except GemmaspecError as error:
+            raise self._left_off(error) from None
+        finally:
+            self._servers.close()
+        document = self._write(complete=not self._failed)
+        if self._request.save_measured:
+            self._progress.note(f"saved for predict in {measurements.save(self._loaded, document['rows'])}")
+        return document
+
+    def _tasks(self) -> tuple[Task, ...]:
+        wanted = arms_of(self._loaded.profile, self._settings.ks)
+        wanted = patch_arms(wanted, self._settings.patches, self._request.profile, self._request.overrides)
+        arms = self._servers.arms(wanted)
+        cells = cells_of(self._settings.concurrencies, self._settings.contexts)
+        return order(arms, cells, rounds=self._settings.rounds)
+
+    def _measure(self, task: Task, number: str, rest: Sequence[Task]) -> None:
+        asking = self._started(task.arm)
+        if asking is None:
+            return
+        began = time.monotonic()
+        try:
+            cell = self._measuring.cell(asking, task, limit=self._servers.limit)
+            ran = self._servers.ran(task.arm)
+            self._cells.append({**cell, **ran, "sampling": self._measuring.sampling(ran)})
+        except UsageError as error:
+            if not self._settings.dummy_weights:
+                raise
+            self._progress.note(f"{number} {task.arm}, {task.cell} is skipped: {error.message}")
+            return
+        except Broken as error:
+            raise self._servers.died(f"{task.arm}, {task.cell}", error) from None
+        self._left.measured(time.monotonic() - began)
+        self._write(complete=False)
+        todo = [task.arm, *(task.arm for task in rest if str(task.arm) not in self._failed)]
+        self._progress.note(f"{number} {_line(task, self._cells[-1])}{self._left.said(todo)}")
+
+    def _started(self, arm: Arm) -> Asking | None:
+        """Return the arm's server; None if it does not start, which is a result as long as another arm starts."""
+        try:
+            return self._asking(arm)
+        except (StartFailed, TimedOut, PatchConflict) as error:
+            others = [other for other in self._servers.all_arms if other != arm and str(other) not in self._failed]
+            if not others:
+                raise
+            self._failed[str(arm)] = error.message
+            self._progress.note(f"{arm} does not start and is skipped: {error.message}")
+            return None
+
+    def _asking(self, arm: Arm) -> Asking:
+        with self._left.starting(arm):
+            server, key = self._servers.serving(arm)
+        return self._measuring.asking(server, key, self._loaded.profile)
+
+    def _take_up(self) -> None:
+        """Continue from the result in `out`."""
+        document = result.read_result(self._request.out)
+        if other := self._settings.differs(document["settings"]):
+            raise UsageError(
+                f"{self._request.out} was started {in_words(other, document['settings'].get(other))}",
+                hint=f"gemmaspec bench --resume {self._request.out}    # with its own options; or another --out",
+            )
+        self._cells = list(document["cells"])
+        self._servers.expect(document["provenance"].get("arms") or {})
+        self._progress.note(f"{len(self._cells)} cells are already measured")
+
+    def _left_off(self, error: GemmaspecError) -> GemmaspecError:
+        """Return the same error, with what was kept and how to continue."""
+        if self._cells:
+            self._write(complete=False)
+            number = len(self._cells)
+            kept = f"{number} measured cell{'s are' if number != 1 else ' is'} kept in {self._request.out / RESULT}"
+            hint = error.hint or f"gemmaspec bench --resume {self._request.out}"
+            return error.amended(f"{error.message}; {kept}", hint=hint)
+        return error
+
+    def _write(self, *, complete: bool) -> dict[str, Any]:
+        document = self._document(complete=complete)
+        write_whole(self._request.out / RESULT, result.text_of(document), mode=0o600)
+        write_whole(self._request.out / REPORT, page(document), mode=0o600)
+        return document
+
+    def _document(self, *, complete: bool) -> dict[str, Any]:
+        facts = self._servers.common
+        common = {"compile": compile_of(self._loaded.profile), **facts}
+        return {
+            "schema": result.SCHEMA,
+            "kind": result.KIND,
+            "complete": complete,
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
+            "gemmaspec": __version__,
+            "profile": self._loaded.profile.name,
+            "settings": as_json(self._settings),
+            "signature": signature(as_json(self._settings)),
+            "provenance": {**self._servers.machine, "arms": self._servers.facts},
+            "failed": self._failed,
+            "rows": result.rows_of(self._cells, common=common),
+            "cells": self._cells,
+        }
+
+
+def _line(task: Task, cell: Mapping[str, Any]) -> str:
+    accepted = f", E {cell['acceptance_length']:.2f}" if task.arm.k else ""
+    moved = "" if cell["reference"]["steady"] else f", the reference step changed by {cell['reference']['moved']:+.0%}"
+    return (
+        f"{task.arm}, {task.cell}: {cell['tokens_per_second']:,.1f} tok/s, "
+        f"{cell['step_ms']:.1f} ms/step{accepted}{moved}"
+    )

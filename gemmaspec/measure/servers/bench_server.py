@@ -1,0 +1,379 @@
+"""The servers of one run of bench: one per arm, started as `up` does it, or the one that already runs.
+
+What `--dummy-weights` replaces in a profile: its weights, and how drafts are accepted. Nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.files import state_dir
+from gemmaspec.core.launcher import LEFT_OUT
+from gemmaspec.core.profile.command import command_of, images_off, vllm_of
+from gemmaspec.core.profile.graphs import as_logged
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.profile.machines import MACHINES, machine_of
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.facts import newest
+from gemmaspec.core.rows import GRAPH_MODES
+from gemmaspec.measure.bench.cells import NONE, Arm
+from gemmaspec.measure.bench.prompts import Prompt, PromptSet
+from gemmaspec.measure.lengths import ServedModel, served
+from gemmaspec.measure.stream import Broken, speculates
+from gemmaspec.run.engine.http import exchange
+from gemmaspec.run.engine.server import EngineName, Server, server_at
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.attention import logged
+from gemmaspec.run.kept.models import models_of
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.machine import nvidia
+from gemmaspec.run.models.datasets import dummy_model
+from gemmaspec.run.ready.failures import find_cause
+from gemmaspec.run.ready.first_request import api_key_for
+from gemmaspec.run.ready.logline import printable, root_exception
+from gemmaspec.serve import observe
+from gemmaspec.serve.decide import UpRequest
+from gemmaspec.serve.down import down
+from gemmaspec.serve.prepare import cached, resolve
+from gemmaspec.serve.starting import StartProgress
+from gemmaspec.serve.up import up
+
+RATE: Final = 0.7
+"""Probability that a drafted token is accepted if those before it are."""
+NAME: Final = "dummy"
+PROMPTS: Final = PromptSet(
+    name=NAME,
+    sha256="",
+    prompts=tuple(
+        Prompt(id=f"{NAME}-{number}", category=NAME, messages=({"role": "user", "content": "Go on."},))
+        for number in range(1, 33)
+    ),
+)
+"""Dummy weights answer nothing, so that a prompt is its length: of them --each takes some, and fills them up."""
+
+
+def dummy_overrides(profile: str, overrides: Sequence[str], arm: Arm, note: Callable[[str], None]) -> tuple[str, ...]:
+    """Return the overrides that give an arm's server dummy weights, once its models' folders are made.
+
+    Raises what dummy_model raises.
+    """
+    run = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.alone).profile
+    return tuple(_overrides(run, arm, note))
+
+
+def draws_lots(run: Profile) -> bool:
+    """Return whether vLLM can accept drafts by lot on a machine: not on a CPU (utils/cpu_triton_utils.py, 0.32.0)."""
+    return bool(MACHINES[run.machine].gpus)
+
+
+def _overrides(run: Profile, arm: Arm, note: Callable[[str], None]) -> Iterator[str]:
+    into = state_dir() / NAME / run.name
+    for model in models_of(run):
+        made = dummy_model(model.model, model.folder if model.local else None, into=into / model.role, note=note)
+        yield f"{model.role}.model={json.dumps(str(made))}"
+        if model.revision:
+            yield f"{model.role}.revision="
+    if not run.serve.served_model_name:
+        yield f"serve.served_model_name={json.dumps(run.target.model)}"
+    yield "serve.load_format=dummy"
+    yield 'env.HF_HUB_OFFLINE="1"'
+    spec = run.speculative
+    if spec and draws_lots(run) and spec.rejection_sample_method != "synthetic":
+        rates = [round(RATE**place, 4) for place in range(1, arm.k + 1)]
+        yield "speculative.rejection_sample_method=synthetic"
+        yield f"speculative.synthetic_acceptance_rates={json.dumps(rates)}"
+
+
+_LOOK_S: Final = 30.0
+OF_SERVER: Final = (
+    *("attention_backend", "draft_backend", "graphs", "head_graphs", "images", "kv_cache_dtype", "linear_kernel"),
+    "sampling",
+)
+"""What a row says of the server that it was measured on, where that is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starts:
+    """How the servers of a run are started."""
+
+    overrides: tuple[str, ...]
+    engine: EngineName | None
+    any_text: bool
+    replace: bool
+    """Whether a server that runs is stopped first."""
+    timeout_s: float
+    dummy: bool = False
+    """Whether they have dummy weights, and accept drafts by lot."""
+
+
+class Servers:
+    """At most one server at a time."""
+
+    def __init__(
+        self,
+        profile: str,
+        *,
+        loaded: Loaded,
+        starts: Starts,
+        running: bool,
+        url: str | None,
+        progress: StartProgress,
+        command: str = "bench",
+    ) -> None:
+        self._command = command
+        self._profile, self._loaded, self._starts = profile, loaded, starts
+        self._running, self._url, self._progress = running, url, progress
+        self._arm: Arm | None = None
+        self._server: Server | None = None
+        self._model: ServedModel | None = None
+        self._expected: Mapping[str, Any] = {}
+        self._started = False
+        self._before: Started | None = None
+        """The options of the last start outside bench, which `restart` uses."""
+        self.all_arms: tuple[Arm, ...] = ()
+        self.facts: dict[str, Any] = {}
+        """What each arm ran (plan, image, versions and models), by the arm's name."""
+
+    @functools.cached_property
+    def machine(self) -> dict[str, Any]:
+        """The machine that is measured, as read: null for what could not be, as behind --url."""
+        gpus = () if self._url or self._loaded.profile.nodes > 1 else nvidia.gpus()
+        named = self._loaded.profile.machine
+        without = named if not self._url and not MACHINES[named].gpus else None
+        return {
+            "machine": machine_of(gpus[0].name) if gpus else without,
+            "gpu": [gpu.name for gpu in gpus] or None,
+            "driver": gpus[0].driver if gpus else None,
+        }
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What every row says of where it was measured."""
+        machine = self.machine
+        versions = [fact["vllm"] for fact in self.facts.values() if fact.get("vllm")]
+        spec = self._loaded.profile.speculative
+        by_lot = self._starts.dummy and draws_lots(self._loaded.profile)
+        synthetic = bool(spec and (by_lot or spec.rejection_sample_method == "synthetic"))
+        return {
+            "machine": machine["machine"],
+            **({"target": self._loaded.profile.target.model} if not self._url else {}),
+            **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
+            **({"vllm": versions[0]} if versions else {}),
+            **({"acceptance_by": "synthetic"} if synthetic else {}),
+            **({"weights": "dummy"} if self._starts.dummy else {}),
+        }
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens of prompt and answer that the server takes; None where it does not say."""
+        return self._model.max_model_len if self._model else None
+
+    def arms(self, wanted: Sequence[Arm]) -> tuple[Arm, ...]:
+        """Return the arms that can be measured; a server that already runs has only one."""
+        if not (self._running or self._url):
+            self._refuse_running()
+            self.all_arms = tuple(wanted)
+            return self.all_arms
+        speculates = self._find().speculates
+        mine = [arm for arm in wanted if arm.alone != speculates][:1]
+        if not mine:
+            raise UsageError(
+                f"the server {'speculates' if speculates else 'does not speculate'}, which does not match --k"
+            )
+        self.all_arms = tuple(mine)
+        return self.all_arms
+
+    def expect(self, facts: Mapping[str, Any]) -> None:
+        """Remember what the arms ran when this run was started, because a resumed run must run the same."""
+        self._expected = facts
+
+    def serving(self, arm: Arm) -> tuple[Server, str | None]:
+        """Return the arm's server, started if necessary, and the key for its requests."""
+        if self._arm != arm:
+            self._server = self._find() if self._running or self._url else self._start(arm)
+            self._arm = arm
+            key = _key(self._server, self._url)
+            self._model = served(self._server, key)
+            if self._url:
+                self._server = dataclasses.replace(self._server, model=self._model.name)
+            self._remember(arm, key)
+        assert self._server
+        return self._server, _key(self._server, self._url)
+
+    def died(self, where: str, error: Broken) -> GemmaspecError:
+        """Return the error for a server that failed while a cell was measured, with the cause from its log."""
+        if self._url or not self._server:
+            return GemmaspecError(f"{where}: {error.message}")
+        what, lines = error.message, []
+        with contextlib.suppress(GemmaspecError):
+            started = stacks.find(self._server.name)
+            engine = stacks.engine_of(started)
+            state = engine.state(self._server)
+            lines = list(engine.logs(self._server, tail=2000))
+            if state.status != "running":
+                code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+                what = f"the server died while the cell was measured{code}"
+        cause = find_cause(lines)
+        root = root_exception(lines)
+        problem = cause.message if cause else root.text if root else None
+        return GemmaspecError(f"{where}: {what}{f' ({printable(problem)[:300]})' if problem else ''}")
+
+    def ran(self, arm: Arm) -> dict[str, Any]:
+        """Return what a row says of its arm's server: the patches for speed, and what else is known of `OF_SERVER`."""
+        facts = self.facts.get(arm.name, {})
+        return {"patches": facts.get("patches"), **{name: facts[name] for name in OF_SERVER if name in facts}}
+
+    def within(self, timeout_s: float) -> None:
+        """Give the next start no more time than this."""
+        self._starts = dataclasses.replace(self._starts, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Stop what this run has started."""
+        self._arm = self._server = None
+        if self._started:
+            name = self._loaded.profile.name
+            with contextlib.suppress(GemmaspecError):
+                if stacks.look(stacks.find(name)).status == "running":
+                    self._progress.note(f"stopping {name}")
+                down(name)
+            if self._before:
+                stacks.save(dataclasses.replace(self._before, outcome="stopped"))
+            self._started = False
+
+    def _refuse_running(self) -> None:
+        """Raise UsageError if a server already runs under this name, because it belongs to somebody."""
+        name = self._loaded.profile.name
+        with contextlib.suppress(UsageError):
+            self._before = stacks.find(name)
+        before = self._before
+        if before is None or (before.by is None and self._starts.replace):
+            return
+        with contextlib.suppress(EnvironmentMissing):
+            if stacks.engine_of(before).state(before.server).status == "running":
+                if before.by and not before.by.alive:
+                    self._progress.note(f"stopping {name}, which {before.by} has left behind")
+                    down(name)
+                    return
+                if before.by:
+                    hint = f"gemmaspec down {name}    # ends that; or wait for it"
+                    raise UsageError(f"{name} is being measured by {before.by}", hint=hint)
+                raise UsageError(
+                    f"{name} is already running, and {self._command} needs to start its own server",
+                    hint=self._instead(),
+                )
+
+    def _instead(self) -> str:
+        if self._command == "bench":
+            return f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it"
+        return f"gemmaspec down {self._profile}    # or --replace, which stops it"
+
+    def _find(self) -> Server:
+        if self._url:
+            there = server_at(self._url, option="--url", name=self._loaded.profile.name)
+            drafts = speculates(there, timeout_s=_LOOK_S, api_key=_key(there, self._url))
+            return dataclasses.replace(there, speculates=drafts)
+        started = stacks.find(self._loaded.profile.name)
+        if stacks.engine_of(started).state(started.server).status != "running":
+            raise UsageError(f"{started.server.name} is not running", hint=f"gemmaspec up {self._profile}")
+        return started.server
+
+    def _start(self, arm: Arm) -> Server:
+        self._progress.note(f"starting {self._loaded.profile.name}: {arm.said}")
+        if self._starts.any_text:
+            self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
+        overrides, note = self._starts.overrides, self._progress.note
+        stand_in = dummy_overrides(self._profile, overrides, arm, note) if self._starts.dummy else ()
+        request = UpRequest(
+            profile=self._profile,
+            overrides=(*overrides, *arm.overrides, *stand_in),
+            no_spec=arm.alone,
+            engine=self._starts.engine,
+            hosts=self._before.options.hosts if self._before else (),
+            timeout_s=self._starts.timeout_s,
+            measured_by=self._command,
+            any_text=self._starts.any_text or self._starts.dummy,
+        )
+        self._started = True
+        return up(request, self._progress).started.server
+
+    def _remember(self, arm: Arm, key: str | None) -> None:
+        """Record what the arm runs. Raises DifferencesFound if it differs from the start of a resumed run."""
+        name = arm.name
+        facts = self._facts(arm, key)
+        before = self._expected.get(name)
+        if before is not None and before != facts:
+            moved = next(key for key in {**before, **facts} if before.get(key) != facts.get(key))
+            raise DifferencesFound(
+                f"{moved} of {arm} was {before.get(moved)!r} at the start of this run, and is {facts.get(moved)!r} now",
+                hint="start a new run with another --out",
+            )
+        self.facts[name] = facts
+
+    def _facts(self, arm: Arm, key: str | None) -> dict[str, Any]:
+        assert self._server
+        version = _version(self._server, key)
+        if self._url:
+            return {"vllm": version, "url": self._url, "patches": None}
+        started = stacks.find(self._server.name)
+        loaded = load_profile(self._profile, overrides=started.overrides, no_spec=started.no_spec)
+        facts: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
+        facts |= {"images": not images_off(loaded.profile, command_of(loaded.profile))}
+        facts |= _kernels(started, loaded.profile)
+        with contextlib.suppress(GemmaspecError, OSError):
+            lock = resolve(loaded, started.engine, cached(loaded.profile, started.engine))
+            facts |= {"lock": dict(lock.facts())}
+        spec = loaded.profile.speculative
+        if spec and arm.method != NONE:
+            facts |= {"speculative": spec.model_dump(exclude_none=True)}
+        facts |= {"serve": loaded.profile.serve.model_dump(exclude_none=True, exclude={"port", "bind"})}
+        return facts
+
+
+def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
+    """Return the patches for speed that a server has, why others are left out, and what it logged of its speed."""
+    facts: dict[str, Any] = {"patches": None}
+    with contextlib.suppress(GemmaspecError):
+        engine = stacks.engine_of(started)
+        report = engine.report(started.server)
+        if report is not None:
+            facts["patches"] = list(observe.in_report(report))
+            left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
+            facts |= {"left_out": left_out} if left_out else {}
+        of_log = logged(engine.logs(started.server))
+        asked, spec = profile.serve.attention_backend, profile.speculative
+        named = [asked.upper()] if asked else list(of_log.backends[:1])
+        heads = [spec.attention_backend.upper()] if spec and spec.attention_backend else list(of_log.backends[1:2])
+        modes = as_logged(profile, vllm_of(profile) or newest(), of_log.mode or "", eager_draft=of_log.eager_draft)
+        known = {
+            "attention_backend": named[0] if named else None,
+            "draft_backend": next(iter(heads or named), None) if profile.draft else None,
+            "graphs": GRAPH_MODES.get(modes.target),
+            "head_graphs": GRAPH_MODES.get(modes.draft or "") if profile.draft and of_log.mode else None,
+            "kv_cache_dtype": of_log.kv_cache,
+            "linear_kernel": of_log.linear_kernel,
+            "sampling": of_log.sampling,
+        }
+        facts |= {name: value for name, value in known.items() if value is not None}
+    return facts
+
+
+def _version(server: Server, key: str | None) -> str | None:
+    """Return the server's vLLM version; None if it does not report one."""
+    with contextlib.suppress(GemmaspecError):
+        reply = exchange(server.base_url, "/version", timeout_s=30.0, api_key=key)
+        document = reply.json() if reply.status == 200 else None
+        version = document.get("version") if isinstance(document, dict) else None
+        return printable(version)[:80] if isinstance(version, str) else None
+    return None
+
+
+def _key(server: Server, url: str | None) -> str | None:
+    return os.environ.get("VLLM_API_KEY") or None if url else api_key_for(server)

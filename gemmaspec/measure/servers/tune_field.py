@@ -1,0 +1,200 @@
+"""The profiles that a tuning compares: its own, those that are named, and shipped ones of its target and machine.
+
+The stage of `tune` that measures launch parameters of Triton's attention on this machine's GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from packaging.version import Version
+
+from gemmaspec.check.fit.flags import cache_dtype_of
+from gemmaspec.check.lint.check import check
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing, ProfileError, UsageError
+from gemmaspec.core.patching.evidence import VARIABLE
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile import limits
+from gemmaspec.core.profile.command import vllm_of
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.rules import need_one_machine
+from gemmaspec.measure.tune.launches import Launches, layers, reading
+from gemmaspec.measure.tune.tried import Field, field_of
+from gemmaspec.run.engine.choose import choose_engine
+from gemmaspec.run.engine.server import EngineName
+from gemmaspec.run.kept.attention import expected
+from gemmaspec.run.kept.groups import need_one_server, need_profile
+from gemmaspec.run.kept.models import hub_cache, models_of
+from gemmaspec.run.models.hub import cached_snapshot
+from gemmaspec.run.models.open import open_checkpoint
+from gemmaspec.run.stack.speed import speed_choice
+from gemmaspec.serve.doctor_subject import DoctorSubject, said_on_gpu
+
+_FP8: Final = ("fp8", "fp8_e4m3")
+"""With these caches vLLM casts the queries to FP8 too, where the GPU computes with it."""
+_START_S: Final = 300
+"""For imports, and for a compilation that is under way when the time is over."""
+
+
+_SHARE: Final = 0.2
+_MOST_S: Final = 60.0
+_TOKENS, _CONTEXT = 2048, 8192
+"""Tokens of a prompt that are computed at once, and the prompt up to their end."""
+
+
+def worth_measuring(profile: Profile, target_backend: str | None) -> bool:
+    """Return whether a profile's server launches these kernels, and nobody set how."""
+    triton = target_backend is None or "TRITON" in target_backend
+    return bool(MACHINES[profile.machine].gpus) and triton and VARIABLE not in profile.env
+
+
+def launches_of(
+    loaded: Loaded, engine: EngineName | None, overrides: Sequence[str], note: Callable[[str], None], *, budget_s: float
+) -> Launches | None:
+    """Measure in the image or environment that would run the profile; its server must be stopped.
+
+    Takes a fifth of the budget at most. Returns None where the profile launches other kernels. Raises
+    EnvironmentMissing if there is no GPU, image or environment, or vLLM's kernel cannot be launched.
+    """
+    profile = loaded.profile
+    model, serve = profile.target, profile.serve
+    if not worth_measuring(profile, expected(profile)["target"]):
+        return None
+    target = open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile), shapes=True)
+    chosen, _ = choose_engine(engine, profile=profile)
+    subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
+    server = subject.server
+    assert server is not None
+    kinds = layers(target.text, tensor_parallel=serve.tensor_parallel_size or 1)
+    seconds = min(_MOST_S, _SHARE * budget_s / len(kinds))
+    fp8 = cache_dtype_of(serve.kv_cache_dtype, serve.dtype, target) in _FP8
+    job = {"layers": kinds, "fp8": fp8, "new": _TOKENS, "context": _CONTEXT, "seconds": seconds}
+    note(f"launch parameters of {len(kinds)} kinds of attention layers, at most {seconds:.0f} s each")
+    limit = int(len(kinds) * seconds) + _START_S
+    launches = reading(said_on_gpu(subject, server, data.TUNE_KERNELS, json.dumps(job), limit_s=limit))
+    if isinstance(launches, str):
+        raise EnvironmentMissing(f"nothing was measured: {launches}", hint=f"gemmaspec doctor {profile.name}")
+    return launches
+
+
+USUAL_LOADS: Final = (1, 4, 8)
+TABLES_FROM: Final = Version("0.32.0")
+"""The first vLLM whose table of k was measured against fixed ones."""
+
+
+class ArmsAsked(Protocol):
+    """What of a request decides the arms."""
+
+    @property
+    def loads(self) -> tuple[int, ...]: ...
+    @property
+    def ks(self) -> tuple[int, ...]: ...
+    @property
+    def arms(self) -> tuple[str, ...]: ...
+    @property
+    def others(self) -> bool: ...
+    @property
+    def tries(self) -> tuple[str, ...]: ...
+    @property
+    def overrides(self) -> tuple[str, ...]: ...
+    @property
+    def temperature(self) -> float | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Every profile with an arm."""
+
+    base: Loaded
+    loaded: Mapping[str, Loaded]
+    """By the profile's name, the tuned one first."""
+    typed: Mapping[str, str]
+    """How each is named to load it."""
+    loads: tuple[int, ...]
+    field: Field
+
+    @classmethod
+    def of(cls, profile: str, asked: ArmsAsked) -> Compared:
+        """Return what is compared.
+
+        Raises UsageError for a load that the profile does not run, for a named profile that cannot be compared, for a
+        server on several machines, for replicas, and where there is nothing to choose from.
+        """
+        need_profile(profile, "tune")
+        base = load_profile(profile, overrides=asked.overrides)
+        need_one_machine(base.profile, "tune")
+        need_one_server(profile, base, "tune")
+        loads = limits.concurrencies(base.profile, asked.loads, usual=USUAL_LOADS, why=limits.QUEUED)
+        profiles = {base.profile.name: (profile, base)}
+        for name in asked.arms:
+            loaded = load_profile(name, overrides=asked.overrides)
+            profiles.setdefault(loaded.profile.name, (name, loaded))
+        named = [loaded.profile for _, loaded in list(profiles.values())[1:]]
+        if asked.others:
+            for loaded in _shipped(base, asked.overrides):
+                profiles.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
+        others = [other.profile for _, other in list(profiles.values())[1:]]
+        shelf = Shelf(data.patch_folders())
+        field = field_of(
+            base.profile,
+            others,
+            ks=asked.ks,
+            loads=loads,
+            knobs=asked.tries,
+            sampled=asked.temperature != 0,
+            memory={name: _draft_bytes(p.profile) for name, (_, p) in profiles.items()},
+            patched={name for name, (_, p) in profiles.items() if speed_choice(p.profile, shelf).taken},
+            tables={name for name, (typed, p) in profiles.items() if _takes_table(typed, p.profile, asked.overrides)},
+        )
+        if refused := next((other.name for other in named if other.name in field.left_out), None):
+            raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")
+        kept = {name: other for name, other in profiles.items() if name not in field.left_out}
+        return cls(
+            base=base,
+            loaded={name: loaded for name, (_, loaded) in kept.items()},
+            typed={name: typed for name, (typed, _) in kept.items()},
+            loads=loads,
+            field=field,
+        )
+
+
+def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
+    """Yield the shipped profiles of the same target and machine that draft."""
+    for name, file in profile_names([data.PROFILES]).items():
+        if name == base.profile.name:
+            continue
+        try:
+            plain = load_profile(str(file)).profile
+            same = plain.target.model == base.profile.target.model and plain.machine == base.profile.machine
+            if same and plain.speculative and plain.nodes == 1:
+                yield load_profile(name, overrides=overrides)
+        except (ProfileError, UsageError):  # an own profile of that name, or a --set that does not go with it
+            continue
+
+
+def _takes_table(typed: str, profile: Profile, overrides: Sequence[str]) -> bool:
+    """Return whether the profile's release is known to follow a table of k, and lint refuses none of its own."""
+    spec, vllm = profile.speculative, vllm_of(profile)
+    if not spec or spec.k_by_requests or not spec.num_speculative_tokens or Version(vllm or "0") < TABLES_FROM:
+        return False
+    table = f"speculative.k_by_requests={{1: {spec.num_speculative_tokens}}}"
+    findings = check(load_profile(typed, overrides=(*overrides, table)), patches={}, notes=False)
+    return all(finding.code != "GS820" for finding in findings)
+
+
+def _draft_bytes(profile: Profile) -> int:
+    """Bytes of the draft's weights on this machine; 0 without a draft, and where they are not here."""
+    for model in models_of(profile):
+        if model.role == "draft":
+            cached = None if model.local else cached_snapshot(model.model, model.revision, hub_cache(profile))
+            folder = model.folder if model.local else cached
+            if folder and folder.is_dir():
+                return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return 0

@@ -1,0 +1,240 @@
+"""What a check is: requests, what they need of the server, and a judge over the answers.
+
+Rows and the verdict: what a run of the checks came to, for people, machines and the state folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from gemmaspec.core.live.verdict import WORDS, SmokeVerdict, Word
+from gemmaspec.measure.smoke.known_issues import KNOWN, KnownIssue
+from gemmaspec.run.engine.answer import ChatAnswer, Fault
+
+SHORTEST_LINE: Final = 160
+"""Characters of an answer that a row shows."""
+
+
+class Need(StrEnum):
+    """What a check needs; the text says what is missing where the server does not offer it."""
+
+    THINKING = "the profile sets no chat.reasoning_parser"
+    TOOLS = "the profile sets no chat.tool_call_parser"
+    IMAGES = "the profile allows no images"
+    DRAFT = "the server does not speculate"
+    CACHE = "the profile turns the prefix cache off"
+    REFERENCE = "no reference without speculation: name one with --against"
+    LONG = "long prompts may take minutes: run with --only S19"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOffer:
+    """What the server offers, and what is known of it."""
+
+    model: str
+    """The served model's name."""
+    lacks: frozenset[Need] = frozenset()
+    together: int = 8
+    """Requests that are sent at once: 8, or as many as the server runs."""
+    max_len: int = 131_072
+    """Longest context, in tokens."""
+    entry_tokens: float = 32.0
+    """Tokens of an entry of the logbook that fills long prompts, by the server's own count."""
+    stored_length: float | None = None
+    """The acceptance length that was measured with this profile on this machine, or is published for it."""
+    versions: tuple[str, ...] = ()
+    """The vLLM that the server and the launcher's report name; one of them where they agree."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One request."""
+
+    key: str
+    """Unique within its check."""
+    body: Mapping[str, Any]
+    """The request's JSON, without `model` unless it is to be another one."""
+    alone: bool = False
+    """Sent with nothing else in flight; otherwise together with those of all checks."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer comes as a stream."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest answer, in tokens."""
+        return int(self.body["max_tokens"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """What a check has to judge by."""
+
+    offer: ServerOffer
+    asks: Sequence[Ask]
+    answers: Mapping[str, ChatAnswer]
+    """By the key of the request; one for each."""
+    reference: Mapping[str, ChatAnswer] = field(default_factory=dict)
+    """What a server without speculation answered to the same requests."""
+
+    def pairs(self, *, alone: bool | None = None) -> list[tuple[Ask, ChatAnswer]]:
+        """Return requests with their answers, all or only those of one kind."""
+        return [(ask, self.answers[ask.key]) for ask in self.asks if alone is None or ask.alone == alone]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What a judge says."""
+
+    word: Word
+    seen: str
+    """What was seen, in one line."""
+    key: str | None = None
+    """The request that shows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check."""
+
+    id: str
+    name: str
+    asks: Callable[[ServerOffer], Sequence[Ask]]
+    judge: Callable[[Received], Judged]
+    fix: str
+    """What to do when it fails: a flag, a patch, a release."""
+    needs: frozenset[Need] = frozenset()
+    counts: bool = True
+    """Whether a failure fails the run; otherwise it is a warning."""
+    judges: frozenset[Fault] = frozenset()
+    """Faults that are for this check's own judge to judge."""
+
+
+_FAILURES: Final = {
+    Fault.FAILED: "the request failed inside the server",
+    Fault.BROKEN_OFF: "the server broke off in the middle of the answer",
+    Fault.MALFORMED: "the answer is malformed",
+    Fault.HUGE: "the answer is longer than the request allows",
+}
+_UNKNOWN: Final = {
+    Fault.REFUSED: "the server refuses the request",
+    Fault.UNREACHABLE: "the server cannot be reached",
+    Fault.ENDLESS: "the answer did not end within its time limit",
+    Fault.NOT_ASKED: "not asked, because --timeout was reached",
+}
+
+
+def judged(check: Check, received: Received) -> Judged:
+    """Return what a check says of its answers. Faults come first: an answer that did not come is never a pass."""
+    faults = [(ask, got, got.fault) for ask, got in received.pairs() if got.fault and got.fault not in check.judges]
+    for words, word in ((_FAILURES, "fail"), (_UNKNOWN, "unknown")):
+        for ask, answer, fault in faults:
+            if fault in words:
+                text = f"{words[fault]}{f': {shown(answer.said)}' if answer.said else ''}"
+                return Judged(word=word, seen=text, key=ask.key)  # type: ignore[arg-type]
+    return check.judge(received)
+
+
+def skipped(check: Check, offer: ServerOffer) -> str | None:
+    """Return why a check is left out; None if the server offers what it needs."""
+    return next((str(need) for need in Need if need in check.needs and need in offer.lacks), None)
+
+
+def passed(seen: str) -> Judged:
+    """Return a pass."""
+    return Judged(word="pass", seen=seen)
+
+
+def failed(seen: str, key: str) -> Judged:
+    """Return a failure that this request shows."""
+    return Judged(word="fail", seen=seen, key=key)
+
+
+def unknown(seen: str, key: str | None = None) -> Judged:
+    """Return that it cannot be told."""
+    return Judged(word="unknown", seen=seen, key=key)
+
+
+def shown(text: str, most: int = SHORTEST_LINE) -> str:
+    """Return a text as a row shows it: one line without control characters, shortened in its middle."""
+    line = "".join(letter if letter.isprintable() else {"\n": "⏎"}.get(letter, " ") for letter in text[:20_000])
+    if len(line) <= most and len(text) <= 20_000:
+        return line
+    half = most // 2 - 1
+    tail = "".join(letter if letter.isprintable() else " " for letter in text[-half:])
+    return f"{line[:half]} … {tail}"
+
+
+def where(ask: Ask) -> str:
+    """Return how a request was sent, in two words."""
+    return f"{'streamed' if ask.streams else 'not streamed'}, {'alone' if ask.alone else 'with others'}"
+
+
+LONGEST_BODY: Final = 1500
+"""Longest request, in bytes, that the curl command itself contains; a longer one is in a file next to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeRow:
+    """One check of a run."""
+
+    id: str
+    name: str
+    word: Word
+    counts: bool
+    """Whether a failure fails the run; otherwise it is a warning."""
+    seen: str
+    curl: str | None = None
+    """The command that shows a failure; the key is the variable VLLM_API_KEY."""
+    fix: str | None = None
+    seconds: float | None = None
+
+    @property
+    def known(self) -> tuple[KnownIssue, ...]:
+        """The issues that it may be, of a row that failed."""
+        return KNOWN.get(self.id, ()) if self.word == "fail" else ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the row for machines."""
+        return {**dataclasses.asdict(self), "known": [issue.document() for issue in self.known]}
+
+
+def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm: str | None) -> SmokeVerdict:
+    """Return what rows come to."""
+    warned = [row for row in rows if row.word == "fail" and not row.counts]
+    plain = [row for row in rows if row not in warned]
+    return SmokeVerdict(
+        at=at,
+        since=since,
+        vllm=vllm,
+        counts={word: sum(row.word == word for row in plain) for word in WORDS},
+        failed=tuple(row.id for row in plain if row.word == "fail"),
+        warned=tuple(row.id for row in warned),
+    )
+
+
+def body_text(body: Mapping[str, Any], *, model: str) -> str:
+    """Return a request as it is sent."""
+    return json.dumps({"model": model, **body}, ensure_ascii=False)
+
+
+def curl(base_url: str, body: str, *, file: str | None, key: bool, streams: bool) -> str:
+    """Return the command line that sends a request; `file` holds its body where that is long."""
+    words = ["curl", *(["-N"] if streams else []), f"{base_url}/v1/chat/completions", "-H"]
+    line = shlex.join([*words, "Content-Type: application/json"])
+    if key:
+        line += ' -H "Authorization: Bearer $VLLM_API_KEY"'
+    return f"{line} -d {shlex.quote(f'@{file}' if file else body)}"
+
+
+def fix_of(check: Check, word: Word) -> str | None:
+    """Return what to do about a row."""
+    return check.fix if word == "fail" else None

@@ -1,0 +1,390 @@
+"""Checks of texts: repetition, long prompts, the prefix cache, the text as without speculation, sampled tokens.
+
+What a text gives away: markers of the chat format, loops, blanks without end.
+
+Checks of thoughts: that they stay out of the answer, and that the answer comes out of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gemmaspec.measure.smoke.check import (
+    Ask,
+    Check,
+    Judged,
+    Need,
+    Received,
+    ServerOffer,
+    failed,
+    passed,
+    shown,
+    unknown,
+    where,
+)
+from gemmaspec.run.engine.answer import FEW, QUESTIONS, WEATHER, ChatAnswer, Fault, after_tool, book, chat, unlikely
+
+MARKERS: Final = (
+    "<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
+    "<tool_response|>", "<|think|>", '<|"|>',
+)  # fmt: skip
+"""Tokens of Gemma 4's chat format, which no answer may hold."""
+_THOUGHT: Final = "thought\n"
+"""How a thought begins once its markers were cut off."""
+MOST_BLANKS: Final = 64
+MOST_REPEATS: Final = 8
+_WORDS: Final = 8
+
+
+def leak(text: str) -> str | None:
+    """Return what of a thought or of the chat format is in a text; None if it is clean."""
+    if text.startswith(_THOUGHT):
+        return "the text begins with the thought"
+    return next((f"the text holds {marker}" for marker in MARKERS if marker in text), None)
+
+
+def loop(text: str) -> str | None:
+    """Return how a text goes round in circles; None if it does not."""
+    blanks = len(text) - len(text.rstrip())
+    if blanks >= MOST_BLANKS:
+        return f"{blanks} blanks at the end"
+    repeats = Counter(_grams(text.split(), _WORDS)).most_common(1)
+    if repeats and repeats[0][1] > MOST_REPEATS:
+        return f"the same {_WORDS} words {repeats[0][1]} times"
+    return None
+
+
+def variety(text: str) -> float | None:
+    """Return the share of runs of four words that are different ones; None for a text of under 24 words."""
+    words = text.split()
+    if len(words) < 24:
+        return None
+    grams = _grams(words, 4)
+    return len(set(grams)) / len(grams)
+
+
+def _grams(words: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
+
+
+_VARIETY: Final = 0.5
+_ESSAYS: Final = (
+    "Describe an ordinary morning in a small harbour town.",
+    "Explain how a bicycle stays upright.",
+    "What happens to water when it freezes, and why does ice float?",
+)
+_LONG: Final = 6000
+_LADDER: Final = (6_000, 32_000)
+"""Tokens of prompts, besides half of the longest context: a compressed cache may forget beyond some length."""
+_CACHED: Final = 2000
+_NEEDLE: Final = "The word of the day in the harbour office is TAMARISK."
+_AS_GOOD: Final = 0.8
+_GAP: Final = 0.5
+"""Nats: two tokens that are closer may change places by rounding alone."""
+
+_ENOUGH: Final = 20
+_CERTAIN: Final = ("Count from one to twenty, in words.", "Name the seven days of the week, in order.")
+
+
+def _s11(offer: ServerOffer) -> Sequence[Ask]:
+    essays = [Ask(key=f"text {n + 1}", body=chat(text, tokens=192)) for n, text in enumerate(_ESSAYS[: offer.together])]
+    return [*essays, Ask(key="needle", body=_word_in(offer, _LONG))]
+
+
+def _word_in(offer: ServerOffer, length: int) -> dict[str, Any]:
+    """Return the question for a word in the middle of a prompt of so many tokens."""
+    text = f"{book(_entries(offer, length), needle=_NEEDLE)}\nWhat is the word of the day? Answer with that word alone."
+    return chat(text, tokens=16)
+
+
+def _room(offer: ServerOffer, wanted: int) -> int:
+    """Return how many tokens a long prompt may have: half of the longest context at most."""
+    return min(wanted, offer.max_len // 2)
+
+
+def _entries(offer: ServerOffer, wanted: int) -> int:
+    return int(_room(offer, wanted) / offer.entry_tokens)
+
+
+def _sound(received: Received) -> Judged:
+    shares = []
+    for ask, answer in received.pairs():
+        if ask.key == "needle":
+            continue
+        share = variety(answer.content)
+        if repeated := loop(answer.content):
+            return failed(f"{repeated} ({where(ask)}): {shown(answer.content)}", ask.key)
+        if share is not None and share <= _VARIETY:
+            return failed(f"{share:.0%} of the runs of four words are different: {shown(answer.content)}", ask.key)
+        shares += [share] if share is not None else []
+    needle = received.answers["needle"]
+    length = _room(received.offer, _LONG)
+    if "TAMARISK" not in needle.content.upper():
+        return failed(f"a word in a prompt of about {length} tokens was not found: {shown(needle.content)}", "needle")
+    if not shares:
+        return unknown("no answer was long enough to judge", "text 1")
+    return passed(f"{min(shares):.0%} of the runs of four words are different; a word found in {length} tokens")
+
+
+def _lengths(offer: ServerOffer) -> Sequence[int]:
+    half = offer.max_len // 2
+    return sorted({min(length, half) for length in (*_LADDER, half)})
+
+
+def _s19(offer: ServerOffer) -> Sequence[Ask]:
+    return [Ask(key=f"{length:,} tokens", body=_word_in(offer, length), alone=True) for length in _lengths(offer)]
+
+
+def _remembered(received: Received) -> Judged:
+    read: list[str] = []
+    for ask, answer in received.pairs():
+        if answer.fault:
+            late = f"{ask.key} took longer than one request may, or than all"
+            return unknown(f"{late}; a word was found in {', '.join(read)}" if read else late, ask.key)
+        if "TAMARISK" not in answer.content.upper():
+            return failed(f"a word in {ask.key} was not found: {shown(answer.content)}", ask.key)
+        read.append(ask.key)
+    return passed(f"a word was found in {', '.join(read)}")
+
+
+def _s12(offer: ServerOffer) -> Sequence[Ask]:
+    text = (
+        f"{book(_entries(offer, _CACHED))}\nLeave the logbook aside. What is 19 times 23? Answer with the number alone."
+    )
+    return [Ask(key=key, body=chat(text, tokens=32), alone=True) for key in ("first", "second")]
+
+
+def _cached(received: Received) -> Judged:
+    first, second = received.answers["first"], received.answers["second"]
+    if first.content.strip() != second.content.strip():
+        texts = f"{shown(first.content, 70)!r}, then {shown(second.content, 70)!r}"
+        return failed(f"the same prompt is answered differently from the cache: {texts}", "second")
+    if not first.content.strip():
+        return unknown("the answers are empty", "second")
+    if second.cached == 0:
+        return unknown("the second prompt was not read from the cache", "second")
+    if first.length and second.length and second.length < _AS_GOOD * first.length:
+        drop = f"acceptance length {first.length:.2f}, then {second.length:.2f}"
+        return failed(f"the draft is worse on a cached prompt: {drop}", "second")
+    return passed(f"the same answer twice: {shown(second.content, 60)}")
+
+
+def _s17(offer: ServerOffer) -> Sequence[Ask]:
+    del offer
+    more: dict[str, Any] = {"logprobs": True, "top_logprobs": 2}
+    return [Ask(key=f"question {n}", body=chat(text, tokens=16, **more)) for n, text in enumerate(QUESTIONS, 1)]
+
+
+def _parity(received: Received) -> Judged:
+    moved: list[str] = []
+    for ask, answer in received.pairs():
+        other = received.reference.get(ask.key)
+        if other is None or other.fault or not other.tokens or not answer.tokens:
+            return unknown("one of the two servers gave no log-probabilities", ask.key)
+        place = _difference(answer, other)
+        if place is None:
+            continue
+        gap = _gap(answer, other, place)
+        text = f"{ask.key}, token {place + 1}, {'gap unknown' if gap is None else f'{gap:.2f} nats'}"
+        if gap is None or gap >= _GAP:
+            return failed(f"another token than without speculation where two are not close: {text}", ask.key)
+        moved.append(text)
+    same = f"{len(received.asks) - len(moved)} of {len(received.asks)} greedy texts are those without speculation"
+    return passed(f"{same}{f'; the others part where two tokens are close: {moved[0]}' if moved else ''}")
+
+
+def _difference(answer: ChatAnswer, other: ChatAnswer) -> int | None:
+    for place, (mine, theirs) in enumerate(zip(answer.tokens, other.tokens, strict=False)):
+        if mine.text != theirs.text:
+            return place
+    short = min(len(answer.tokens), len(other.tokens))
+    return short - 1 if len(answer.tokens) != len(other.tokens) else None
+
+
+def _gap(answer: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
+    """Return the smaller of the two sides' gaps between the likeliest tokens, in nats."""
+    gaps = [gap for side in (answer, other) if (gap := side.tokens[place].gap) is not None]
+    return min(gaps, default=None)
+
+
+def _s20(offer: ServerOffer) -> Sequence[Ask]:
+    del offer
+    body = {"temperature": 1, "logprobs": True}
+    return [Ask(key=f"text {n}", body={**chat(text, tokens=36), **body}) for n, text in enumerate(_CERTAIN, 1)]
+
+
+def _likely(received: Received) -> Judged:
+    total = rare = 0
+    for ask, answer in received.pairs():
+        known, strange = sum(token.logprob is not None for token in answer.tokens), unlikely(answer.tokens)
+        if len(strange) > FEW:
+            seen = f"{len(strange)} of {known} sampled tokens have a probability under 0.001"
+            return failed(f"{seen}, the first {shown(strange[0], 30)!r}: {shown(answer.content)}", ask.key)
+        total, rare = total + known, rare + len(strange)
+    if total < _ENOUGH:
+        return unknown("the answers have too few tokens with log-probabilities", "text 1")
+    return passed(f"{rare} of {total} sampled tokens have a probability under 0.001")
+
+
+TEXTURE: Final = (
+    Check(
+        id="S11", name="texts do not repeat, long prompts are read", asks=_s11, judge=_sound,
+        fix="another serve.kv_cache_dtype; another quantization of the target",
+    ),
+    Check(
+        id="S12", name="a cached prompt gives the same answer", asks=_s12, judge=_cached,
+        needs=frozenset({Need.CACHE}), fix="serve.enable_prefix_caching: false",
+    ),
+    Check(
+        id="S17", name="greedy texts as without speculation", asks=_s17, judge=_parity, counts=False,
+        needs=frozenset({Need.REFERENCE}), fix="env: {VLLM_BATCH_INVARIANT: \"1\"} for a strict comparison",
+    ),
+    Check(
+        id="S19", name="a word is found in long prompts", asks=_s19, judge=_remembered,
+        needs=frozenset({Need.LONG}), judges=frozenset({Fault.ENDLESS, Fault.NOT_ASKED}),
+        fix="another serve.kv_cache_dtype; a shorter serve.max_model_len",
+    ),
+    Check(
+        id="S20", name="sampled tokens are likely ones", asks=_s20, judge=_likely,
+        fix="patches.required: [cpu-expand-sampling] on a CPU; --no-spec",
+    ),
+)  # fmt: skip
+
+
+_PARSER: Final = "chat.reasoning_parser: gemma4"
+_LENGTH: Final = 0.8
+
+
+def twice(key: str, body: dict[str, object], offer: ServerOffer) -> list[Ask]:
+    """Return a request that is sent alone, and again with others where the server runs several at once."""
+    alone = [Ask(key=f"{key} alone", body=body, alone=True)]
+    return [*alone, Ask(key=f"{key} with others", body=body)] if offer.together > 1 else alone
+
+
+def no_leak(received: Received) -> Judged | None:
+    """Return a failure if an answer holds what belongs to the chat format."""
+    for ask, answer in received.pairs():
+        if leaked := leak(answer.content):
+            return failed(f"{leaked} ({where(ask)}): {shown(answer.content)}", ask.key)
+    return None
+
+
+def _s1(offer: ServerOffer) -> Sequence[Ask]:
+    return twice("17x23", chat("What is 17 times 23? Think briefly.", tokens=128, thinking=True), offer)
+
+
+def _thought_apart(received: Received) -> Judged:
+    if bad := no_leak(received):
+        return bad
+    thoughts = [answer.reasoning for _, answer in received.pairs() if answer.reasoning.strip()]
+    if not thoughts:
+        return unknown("no answer had a thought")
+    return passed(f"{len(thoughts)} of {len(received.asks)} answers with a thought, kept apart")
+
+
+def _s2(offer: ServerOffer) -> Sequence[Ask]:
+    whole = Ask(key="whole alone", body=after_tool(stream=False), alone=True)
+    return [*twice("stream", after_tool(stream=True), offer), whole]
+
+
+def _after_tool(received: Received) -> Judged:
+    if bad := no_leak(received):
+        return bad
+    if not any(answer.content or answer.reasoning for _, answer in received.pairs()):
+        return unknown("no answer had a text")
+    return passed("no marker and no thought in the answers after a tool's result")
+
+
+def _s3(offer: ServerOffer) -> Sequence[Ask]:
+    return twice("trivial", chat("Say hello, and nothing else.", tokens=80, thinking=True, stream=True), offer)
+
+
+def _has_content(received: Received) -> Judged:
+    ended = [(ask, answer) for ask, answer in received.pairs() if answer.finish == "stop"]
+    for ask, answer in ended:
+        if not answer.content.strip():
+            return failed(f"ended with an empty content ({where(ask)}); reasoning: {shown(answer.reasoning)}", ask.key)
+    return passed("each answer that ended has a content") if ended else unknown("no answer ended within 80 tokens")
+
+
+def _s4(offer: ServerOffer) -> Sequence[Ask]:
+    return [
+        *twice("hi", chat("Just say hi.", tokens=24, tools=[WEATHER]), offer),
+        *twice("hi stream", chat("Just say hi.", tokens=24, stream=True, tools=[WEATHER]), offer),
+    ]
+
+
+def _clean(received: Received) -> Judged:
+    if bad := no_leak(received):
+        return bad
+    if not any(answer.content for _, answer in received.pairs()):
+        return unknown("no answer had a text")
+    return passed("no marker in the answers")
+
+
+def _s6(offer: ServerOffer) -> Sequence[Ask]:
+    del offer
+    hard = "Prove that there are infinitely many primes, and think about each step at length."
+    return [Ask(key="cut", body=chat(hard, tokens=48, thinking=True), alone=True)]
+
+
+def _cut_thought(received: Received) -> Judged:
+    ((ask, answer),) = received.pairs()
+    if leaked := leak(answer.content):
+        return failed(f"{leaked}: {shown(answer.content)}", ask.key)
+    if answer.finish != "length":
+        return unknown(f"the answer was not cut off (finish_reason {answer.finish or 'missing'})", ask.key)
+    if not answer.content and not answer.reasoning:
+        return failed("a thought that max_tokens cuts off leaves content and reasoning empty", ask.key)
+    return passed("a thought that max_tokens cuts off comes as reasoning")
+
+
+def _s8(offer: ServerOffer) -> Sequence[Ask]:
+    del offer
+    joke = "Tell me a very short joke."
+    return [
+        Ask(key="stream", body=chat(joke, tokens=64, thinking=True, stream=True), alone=True),
+        Ask(key="whole", body=chat(joke, tokens=64, thinking=True), alone=True),
+    ]
+
+
+def _as_long(received: Received) -> Judged:
+    (ask, streamed), (_, whole) = received.pairs()
+    lengths = [len(answer.reasoning) + len(answer.content) for answer in (streamed, whole)]
+    if not lengths[1]:
+        return unknown("the answer that was not streamed is empty")
+    if lengths[0] < _LENGTH * lengths[1]:
+        end = shown(streamed.content or streamed.reasoning)
+        return failed(f"{lengths[0]} characters streamed, {lengths[1]} not streamed: {end}", ask.key)
+    return passed(f"{lengths[0]} characters streamed, {lengths[1]} not streamed")
+
+
+THINKING: Final = (
+    Check(
+        id="S1", name="thought kept out of an answer", asks=_s1, judge=_thought_apart,
+        needs=frozenset({Need.THINKING}), fix=f"{_PARSER}; vLLM 0.19.1, or the patch thought-channel-nonstreaming",
+    ),
+    Check(
+        id="S2", name="no thought streamed after a tool's result", asks=_s2, judge=_after_tool,
+        needs=frozenset({Need.THINKING, Need.TOOLS}),
+        fix="chat.template: gemma4; clients that ask without a stream do not see it",
+    ),
+    Check(
+        id="S3", name="an answer without a thought has a content", asks=_s3, judge=_has_content,
+        needs=frozenset({Need.THINKING}), fix="a newer vLLM; chat.template_kwargs: {enable_thinking: false}",
+    ),
+    Check(
+        id="S4", name="no markers where tools are offered", asks=_s4, judge=_clean,
+        needs=frozenset({Need.TOOLS}), fix=f"{_PARSER}, in addition to chat.tool_call_parser",
+    ),
+    Check(
+        id="S6", name="a thought that is cut off", asks=_s6, judge=_cut_thought, counts=False,
+        needs=frozenset({Need.THINKING}), fix="clients: a larger max_tokens, and no crash on a content of null",
+    ),
+    Check(
+        id="S8", name="a streamed thought is as long", asks=_s8, judge=_as_long, counts=False,
+        needs=frozenset({Need.THINKING}), fix="a newer vLLM, or --no-spec",
+    ),
+)  # fmt: skip

@@ -1,0 +1,273 @@
+"""Which arm is tried next: successive halving over arms, within a budget.
+
+The first rung asks every arm few prompts, but for those that a prediction from measured cells rules out. Each further
+rung asks twice the prompts of the better half. What is decided follows from the cells alone, so that an interrupted
+tuning goes on where it stopped.
+
+What cells that are measured say of arms that are not: which cannot win, and which is the most promising.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gemmaspec.check.predict.envelope import k_table
+from gemmaspec.check.predict.predict import Cells, Predicted, predict
+from gemmaspec.core.rows import NONE, Row
+from gemmaspec.measure.bench.cells import Arm
+from gemmaspec.measure.tune.tried import Field, Tried, Worth, ranked, with_knob, with_table
+
+
+def predicted(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> tuple[Predicted, ...] | None:
+    """Return what an arm will do at each load, by cells of its family and of the target alone in the first rung.
+
+    None where no arm of its family was measured: nothing is known of another draft.
+    """
+    alone = next(arm for arm in arms if arm.alone)
+    family = [relative for relative in arms if relative.family == arm.family]
+    rows = [*_rows(tried, alone), *(row for relative in family for row in _rows(tried, relative))]
+    if arm.alone or not any(row.k for row in rows):
+        return None
+    context = round(statistics.median(row.context for row in rows))
+    rows = [row.model_copy(update={"context": context}) for row in rows]  # every arm gets the same prompts
+    rows_of_arm = predict(rows, Cells(ks=(arm.k,), concurrencies=tried.loads, contexts=(context,), method=arm.method))
+    by_load = {row.concurrency: row for row in rows_of_arm if row.k == arm.k}
+    return tuple(by_load[load] for load in tried.loads)
+
+
+def cannot_win(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> str | None:
+    """Say which measured arm an unmeasured one cannot reach at any load; None where it may win.
+
+    Its prediction's interval has to end below that arm's measured speed at every load: what is merely predicted to be
+    slower is measured.
+    """
+    rows = predicted(tried, arm, arms)
+    if rows is None:
+        return None
+    highest = [row.interval[1] for row in rows]
+    for other in arms:
+        rates = tried.rates(other, 0) if other.key not in tried.failed else None
+        if rates and all(high < rate for high, rate in zip(highest, rates, strict=True)):
+            shown = ", ".join(
+                f"at most {high:,.0f} of {rate:,.0f} tok/s at {load}"
+                for high, rate, load in zip(highest, rates, tried.loads, strict=True)
+            )
+            return f"predicted to reach {shown} against {other}"
+    return None
+
+
+def hope(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> float:
+    """Return how fast an arm may be at best, over no speculation: what is tried next. 0 where nothing is known."""
+    rows = predicted(tried, arm, arms)
+    alone = next(arm for arm in arms if arm.alone)
+    base = tried.rates(alone, 0)
+    if rows is None or base is None:
+        return 0.0
+    return statistics.fmean(row.interval[1] / rate for row, rate in zip(rows, base, strict=True))
+
+
+def _rows(tried: Tried, arm: Arm) -> Iterator[Row]:
+    for cell in tried.cells:
+        if cell.arm == arm.key and cell.rung == 0 and arm.key not in tried.failed:
+            yield Row(
+                method=arm.method if arm.k else NONE,
+                k=arm.k,
+                concurrency=cell.load,
+                context=cell.context,
+                acceptance=cell.acceptance if len(cell.acceptance) == arm.k else (0.0,) * arm.k,
+                tokens_per_second=cell.tokens_per_second,
+            )
+
+
+DOUBT: Final = (0.08, 0.04)
+"""How far behind an arm may be after each rung and still be measured again: relative, at the load where it is best."""
+FEWEST: Final = 2
+"""Drafting arms that a rung after the first measures, where so many are in doubt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """One arm to measure next, at the loads that are missing."""
+
+    arm: Arm
+    rung: int
+    loads: tuple[int, ...]
+    estimate: float | None
+    """Seconds that it will take; None where nothing like it was tried."""
+    left: int
+    """Visits after it, as far as is known now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """Nothing is left to try, or no time."""
+
+    why: str
+    complete: bool
+    """Whether everything that was worth trying was tried."""
+
+
+def rungs_of(each: int, rounds: int) -> tuple[int, ...]:
+    """Return how many prompts of each category each rung asks: `each` in the last, half of them in the one before."""
+    return tuple(max(1, math.ceil(each / 2**step)) for step in range(rounds - 1, -1, -1))
+
+
+def next_visit(tried: Tried, field: Field, *, running: Arm | None, left_s: float) -> Visit | Done:
+    """Return what to measure next. `running` is the arm whose server is up, and `left_s` the rest of the budget."""
+    for rung in range(len(tried.prompts)):
+        todo = list(_todo(tried, field, rung))
+        if todo:
+            arm = _first(tried, field, todo, rung, running)
+            visit = Visit(
+                arm=arm,
+                rung=rung,
+                loads=tried.missing(arm, rung),
+                estimate=estimate(tried, arm, rung, running=running),
+                left=len(todo) - 1,
+            )
+            if visit.estimate is not None and visit.estimate > left_s:
+                return Done(why=_too_long(visit, left_s), complete=False)
+            return visit
+    return Done(why="every configuration that could win was tried", complete=True)
+
+
+def rule_out(tried: Tried, field: Field) -> Tried:
+    """Return the same with the arms ruled out that cannot win by what was measured until now."""
+    ruled_out = dict(tried.ruled_out)
+    for arm in _plain(tried, field):
+        if not arm.alone and tried.missing(arm, 0) == tried.loads and (why := cannot_win(tried, arm, field.arms)):
+            ruled_out[arm.key] = why
+    return replace(tried, ruled_out=ruled_out)
+
+
+def all_arms(tried: Tried, field: Field) -> tuple[Arm, ...]:
+    """Return every arm there is by now: those of the field, then a table of k and the knobs of the best of them."""
+    if list(_plain(tried, field)):
+        return field.arms
+    best = (worth.arm for worth in ranked(tried, field.arms, field.arms[0], rung=0) if not worth.arm.alone)
+    leader = next(best, None)
+    knobs = [with_knob(leader, knob) for knob in field.knobs if knob.profile == leader.profile] if leader else []
+    return (*field.arms, *(_table(tried, field, leader) if leader else ()), *knobs)
+
+
+def _table(tried: Tried, field: Field, leader: Arm) -> Iterator[Arm]:
+    """Yield the arm whose k follows the load, where the first rung says that this gains over the leader's k."""
+    by_k = {arm.k: arm for arm in field.arms if arm.family == leader.family and arm.key not in tried.failed}
+    rates = {k: rate for k, arm in by_k.items() if (rate := tried.rates(arm, 0))}
+    speeds = {load: {k: by_load[place] for k, by_load in rates.items()} for place, load in enumerate(tried.loads)}
+    if leader.profile in field.tables and (table := k_table(speeds, leader.k)):
+        yield with_table(by_k[max(table.values())], table)
+
+
+def members(tried: Tried, field: Field, rung: int) -> list[Arm]:
+    """Return the arms of a rung: of the first all, of another the target alone and the better half of the one before.
+
+    Nothing where another look would choose nothing else: one arm is far ahead of all others, or none is worth it.
+    """
+    arms = all_arms(tried, field)
+    alone = arms[0]
+    if rung == 0:
+        return [arm for arm in arms if arm.key not in tried.ruled_out]
+    before = {arm.key for arm in members(tried, field, rung - 1)}
+    contenders = [
+        worth for worth in ranked(tried, arms, alone, rung=rung - 1) if worth.arm.key in before and not worth.arm.alone
+    ]
+    fastest = [max([1.0, *(worth.times[place] for worth in contenders)]) for place in range(len(tried.loads))]
+    kept = contenders[: max(FEWEST, math.ceil(len(contenders) / 2))]
+    kept += [worth for worth in contenders if worth not in kept and _near(worth, fastest, 0)]
+    doubt = DOUBT[min(rung, len(DOUBT)) - 1]
+    rivals = [worth for worth in kept if _near(worth, fastest, doubt)]
+    if not rivals or (len(rivals) == 1 and min(rivals[0].times) * (1 - doubt) > 1):
+        return []
+    return [alone, *(rival.arm for rival in rivals)]
+
+
+def _near(worth: Worth, fastest: Sequence[float], doubt: float) -> bool:
+    """Return whether an arm is the fastest at some load, or behind by no more than `doubt`."""
+    return any(times >= best * (1 - doubt) for times, best in zip(worth.times, fastest, strict=True))
+
+
+def last_rung(tried: Tried, field: Field) -> int:
+    """Return the last rung whose arms were all measured, so that they can be compared; 0 where none is whole."""
+    for rung in range(len(tried.prompts) - 1, 0, -1):
+        running = [arm for arm in members(tried, field, rung) if arm.key not in tried.failed]
+        if running and not any(tried.missing(arm, rung) for arm in running):
+            return rung
+    return 0
+
+
+def estimate(tried: Tried, arm: Arm, rung: int, *, running: Arm | None) -> float | None:
+    """Return the seconds of a visit, by what starts and cells took so far; None where nothing was tried."""
+    start = 0.0 if arm == running else _start(tried, arm)
+    if start is None or not tried.cells:
+        return None
+    return start + sum(_cell(tried, rung, load) for load in tried.missing(arm, rung))
+
+
+def _todo(tried: Tried, field: Field, rung: int) -> Iterator[Arm]:
+    """Yield the arms of a rung that are not measured at every load, and have not failed."""
+    if rung == 0:
+        plain = list(_plain(tried, field))
+        yield from plain
+        if plain:
+            return
+    for arm in members(tried, field, rung):
+        if arm.key not in tried.failed and tried.missing(arm, rung):
+            yield arm
+
+
+def _plain(tried: Tried, field: Field) -> Iterator[Arm]:
+    """Yield what the first rung still has to measure of the field itself."""
+    for arm in field.arms:
+        if arm.key not in tried.failed and arm.key not in tried.ruled_out and tried.missing(arm, 0):
+            yield arm
+
+
+def _first(tried: Tried, field: Field, todo: Sequence[Arm], rung: int, running: Arm | None) -> Arm:
+    """Return which of a rung's arms comes next: a server that runs, then the target alone, then the most promising."""
+    for arm in todo:
+        if arm == running:
+            return arm
+    if rung or todo[0].alone:
+        return todo[0]
+    tried_already = {cell.arm for cell in tried.cells} | set(tried.failed)
+    families = {arm.family for arm in field.arms if arm.key in tried_already}
+    fresh = [arm for arm in todo if arm.family not in families]
+    return fresh[0] if fresh else max(todo, key=lambda arm: hope(tried, arm, field.arms))
+
+
+def _start(tried: Tried, arm: Arm) -> float | None:
+    """Seconds that a start will take: those of the arm, else of its method, else of any."""
+    method = f"/{arm.method}/"
+    for samples in (
+        [seconds for key, seconds in tried.starts.items() if key == arm.key],
+        [seconds for key, seconds in tried.starts.items() if method in key],
+        list(tried.starts.values()),
+    ):
+        values = [seconds for starts in samples for seconds in starts]
+        if values:
+            return statistics.median(values)
+    return None
+
+
+def _cell(tried: Tried, rung: int, load: int) -> float:
+    """Seconds of a cell: those of cells at that load, or of any, for each request."""
+    cells = [cell for cell in tried.cells if cell.load == load] or list(tried.cells)
+    each = statistics.median(cell.seconds / cell.requests for cell in cells)
+    return each * tried.requests(rung, load)
+
+
+def _too_long(visit: Visit, left_s: float) -> str:
+    return (
+        f"the budget ends: {visit.arm} would take about {minutes(visit.estimate or 0)}, "
+        f"and {minutes(max(left_s, 0))} are left"
+    )
+
+
+def minutes(seconds: float) -> str:
+    """Return a length of time as a sentence has it."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

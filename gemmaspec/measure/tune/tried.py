@@ -1,0 +1,398 @@
+"""What a tuning has tried so far, and what each arm is worth by it.
+
+Arms of a tuning: what a server is started for, built from profiles.
+
+What a tuning was asked for: kept with what it tried, so that it goes on as it was begun.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from gemmaspec.check.predict.steps import PARALLEL
+from gemmaspec.core import launcher
+from gemmaspec.core.errors import UsageError
+from gemmaspec.core.patching.evidence import PATCH, VARIABLE
+from gemmaspec.core.profile.command import compile_of, vllm_of
+from gemmaspec.core.profile.graphs import graph_modes, hurts
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.backends import backend_for
+from gemmaspec.core.releases.drafting import RunnerInput, runner_for, runs
+from gemmaspec.core.releases.facts import nearest, newest
+from gemmaspec.measure.bench.cells import NONE, Arm, arm_of, arms_of
+
+USUAL: Final = (1, 2, 4, 8)
+"""Drafted tokens to try in addition to a profile's own, if the draft generates them one by one."""
+OF_A_BLOCK: Final = (4,)
+"""The same where the draft makes a block in one pass, which costs the same however short it is."""
+RUNNER: Final = "VLLM_USE_V2_MODEL_RUNNER"
+_HOPPER: Final = "9.0"
+DECODE_GRAPHS: Final = '{"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """Every arm of a tuning, and what was left out before anything was started."""
+
+    arms: tuple[Arm, ...]
+    """Without speculation first; then each profile's own k; then the others."""
+    knobs: tuple[Arm, ...] = ()
+    """What is tried on the fastest arm, for each profile; method and k of these say nothing."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Profile → why it cannot be compared."""
+    tables: frozenset[str] = frozenset()
+    """The profiles whose vLLM drafts by a table of k."""
+
+
+def field_of(
+    base: Profile,
+    others: Sequence[Profile],
+    *,
+    ks: Sequence[int] = (),
+    loads: Sequence[int],
+    knobs: Sequence[str] = (),
+    memory: Mapping[str, int] | None = None,
+    patched: Collection[str] = (),
+    tables: Collection[str] = (),
+    sampled: bool = False,
+) -> Field:
+    """Return the arms of `base` and of the other profiles of its target.
+
+    `ks` replaces the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm in addition to its own, and
+    `memory` has the bytes of each profile's draft;
+    `patched` are profiles that take patches for speed, `tables` those that take k_by_requests, and
+    `sampled` says whether answers are sampled.
+    Raises UsageError if the target alone is the only arm left.
+    """
+    left_out = {other.name: why for other in others if (why := _unlike(other, base, loads))}
+    compared = [base, *(other for other in others if other.name not in left_out)]
+    bytes_of = memory or {}
+    first: list[Arm] = []
+    more: list[Arm] = []
+    for profile in compared:
+        arms = list(_of_profile(profile, ks, bytes_of.get(profile.name, 0)))
+        first += arms[:1]
+        more += arms[1:]
+    if not first:
+        raise UsageError(
+            f"nothing to choose from: {base.name} does not speculate, nor does any profile of its target and machine",
+            hint=f"gemmaspec tune {base.name} --arm PROFILE",
+        )
+    alone = Arm(profile=base.name, method=NONE, k=0)
+    return Field(
+        arms=(alone, *first, *more),
+        knobs=tuple(knob for p in compared for knob in _knobs(p, knobs, patched=p.name in patched, sampled=sampled)),
+        left_out=left_out,
+        tables=frozenset(tables),
+    )
+
+
+def with_knob(arm: Arm, knob: Arm) -> Arm:
+    """Return the same arm with one more thing set."""
+    return replace(
+        arm, overrides=(*arm.overrides, *knob.overrides), knob=", ".join(filter(None, (arm.knob, knob.knob)))
+    )
+
+
+def with_launches(field: Field, profile: str, taken: Sequence[str], variable: str) -> Field:
+    """Return a field that also tries launch parameters; `taken` are the patches for speed that the profile takes."""
+    overrides = (
+        f'env.{VARIABLE}="{variable}"',
+        *(() if PATCH in taken else (f"patches.speed=[{', '.join([*taken, PATCH])}]",)),
+    )
+    knob = Arm(profile=profile, method=NONE, k=0, overrides=overrides, knob="launch parameters of this GPU")
+    return replace(field, knobs=(*field.knobs, knob))
+
+
+def with_table(arm: Arm, table: Mapping[int, int]) -> Arm:
+    """Return the arm of a table's largest k with the table."""
+    tabled = arm.following(table)
+    return replace(tabled, overrides=(*arm.overrides, f"speculative.{tabled.knob.replace(' ', '=', 1)}"))
+
+
+def _unlike(profile: Profile, base: Profile, loads: Sequence[int]) -> str | None:
+    """Return why a profile cannot be compared with `base`; None where it can."""
+    target, base_target = profile.target, base.target
+    if (target.model, target.revision) != (base_target.model, base_target.revision):
+        return f"its target is {target.model}"
+    if profile.machine != base.machine:
+        return f"it is for the machine {profile.machine}"
+    if profile.speculative is None:
+        return "it does not speculate"
+    if profile.tuned is not None:
+        return "tune has written it"
+    shorter = (profile.serve.max_model_len or 0) < (base.serve.max_model_len or 0)
+    if profile.serve.max_model_len and shorter:
+        return f"its context ends at {profile.serve.max_model_len:,} tokens"
+    if profile.serve.max_num_seqs and profile.serve.max_num_seqs < max(loads):
+        return f"its serve.max_num_seqs is {profile.serve.max_num_seqs}, below --concurrency {max(loads)}"
+    modes = graph_modes(profile, nearest(vllm_of(profile) or newest()))
+    if modes and hurts(profile, modes, slow=True):
+        return f"it drafts without CUDA graphs: {modes.why}"
+    return None
+
+
+def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Arm]:
+    """Yield the arms of one profile, its own k first."""
+    spec = profile.speculative
+    if spec is None:
+        return
+    usual_k = spec.num_speculative_tokens or 1
+    usual = tuple(k for k in OF_A_BLOCK if k < usual_k) if spec.method in PARALLEL else USUAL
+    if spec.synthetic_acceptance_rates:
+        usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
+    asked = sorted((k for k in ks if k), key=lambda k: k != usual_k)
+    arms = [arm_of(profile, k) for k in asked or dict.fromkeys((usual_k, *sorted(usual, reverse=True)))]
+    if spec.k_by_requests and not asked:
+        arms.insert(0, *arms_of(profile, (usual_k,)))
+    for arm in arms:
+        yield replace(arm, profile=profile.name, required=len(profile.patches.required), memory=memory)
+
+
+def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool, sampled: bool) -> Iterator[Arm]:
+    """Yield what is tried on the fastest arm: what was asked for, then patches, runner, attention and graphs."""
+    for text in asked:
+        yield _knob(profile, text, text)
+    if patched:
+        yield _knob(profile, "without patches for speed", "patches.speed=off")
+    vllm = vllm_of(profile)
+    if profile.machine == "cpu":  # neither Triton, which model runner v2 needs, nor graphs
+        return
+    spec = profile.speculative
+    if vllm and RUNNER not in profile.env and spec:
+        given = (RunnerInput(mixture=mixture, triton=True, method=spec.method) for mixture in (False, True))
+        if spec.method != "dspark" and all(runs(runner_for(vllm), asked) == "v2" for asked in given):
+            yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
+    yield from _tries(profile, vllm, sampled=sampled)
+    yield from _attention(profile, vllm)
+    if profile.serve.enforce_eager:
+        yield _knob(profile, "with graphs", "serve.enforce_eager=false")
+    elif compile_of(profile) == "default":
+        extra = [*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS]
+        serve = profile.serve.model_copy(update={"extra_args": extra})
+        graphs = graph_modes(profile.model_copy(update={"serve": serve}), vllm) if vllm else None
+        if graphs and graphs.lost:
+            return  # the backend gives up these graphs, and nothing is compiled
+        words = json.dumps(extra)
+        yield _knob(profile, "full graphs for decoding, nothing compiled", f"serve.extra_args={words}")
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A setting that is tried on the fastest arm."""
+
+    name: str
+    overrides: tuple[str, ...]
+    since: str
+    sampled: bool = False
+    """Whether it changes answers that are sampled, and no others."""
+    heads: frozenset[str] | None = None
+    """Methods that it is for; None for the target alone, too."""
+    quantized: bool = False
+    """Whether it is for 4-bit weights."""
+
+
+_CHAINS: Final = frozenset({"mtp", "eagle3", "eagle", "draft_model", "dspark"})
+_TRIES: Final = (
+    _Try("matrices by Marlin", ("serve.linear_backend=marlin",), "0.22.0", quantized=True),
+    _Try("accepted by blocks", ("speculative.rejection_sample_method=block",), "0.25.0", True, _CHAINS | {"dflash"}),
+    _Try("draft sampled", ("speculative.draft_sample_method=probabilistic",), "0.22.0", True, _CHAINS),
+)
+"""What released vLLM has and no default takes. A DFlash head drafts greedily; on Blackwell Marlin is W4A16 for W4A4."""
+
+
+def _tries(profile: Profile, vllm: str | None, *, sampled: bool) -> Iterator[Arm]:
+    """Yield the rows of _TRIES that go with a profile, its release and its traffic, and that it does not set itself."""
+    release, spec = nearest(vllm or newest()), profile.speculative
+    four_bits = "fp4" in profile.target.model.lower()
+    for attempt in _TRIES:
+        section, _, key = attempt.overrides[0].partition("=")[0].partition(".")
+        value = getattr(getattr(profile, section), key, None) if getattr(profile, section) else None
+        fits = attempt.heads is None or bool(spec and spec.method in attempt.heads)
+        released = launcher.range_contains(f">={attempt.since}", release)
+        wanted = (sampled or not attempt.sampled) and (four_bits or not attempt.quantized)
+        if value is None and fits and released and wanted:
+            yield _knob(profile, attempt.name, *attempt.overrides)
+
+
+def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:
+    """Yield the other attention backend of the target, where vLLM has two for a Gemma 4 on the machine's GPU.
+
+    A machine without a known GPU is taken to have two: a backend that it lacks does not start, which is a result.
+    A head of MTP inherits the target's; DFlash and DSpark run on FLASH_ATTN alone.
+    """
+    capability = MACHINES[profile.machine].compute_capability if profile.machine in MACHINES else None
+    release = nearest(vllm or newest())
+    if backend_for(release, capability or _HOPPER, masks=False, fp8=False) != "FLASH_ATTN":
+        return
+    other = "FLASH_ATTN" if (profile.serve.attention_backend or "").upper() == "TRITON_ATTN" else "TRITON_ATTN"
+    yield _knob(profile, f"attention backend {other}", f"serve.attention_backend={other}")
+
+
+def _knob(profile: Profile, name: str, *overrides: str) -> Arm:
+    return Arm(profile=profile.name, method=NONE, k=0, overrides=overrides, knob=name)
+
+
+_PART: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([hms])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """Everything that two parts of one tuning must share."""
+
+    profile: str
+    overrides: tuple[str, ...]
+    engine: str | None
+    arms: tuple[str, ...]
+    """The other named profiles."""
+    others: bool
+    """Whether shipped profiles of its target and machine were compared too."""
+    ks: tuple[int, ...]
+    tries: tuple[str, ...]
+    """What was to be tried on the fastest arm, as KEY=VALUE."""
+    loads: tuple[int, ...]
+    categories: tuple[str, ...]
+    each: int
+    """Prompts of each category in the last rung; 0 for all."""
+    rounds: int
+    """Rungs at most."""
+    max_tokens: int
+    ignore_eos: bool
+    temperature: float | None
+    """None: as the server decides."""
+    repeats: int
+    any_text: bool
+    prompts: str
+    prompts_sha256: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings as a file holds them."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    def differs(self, stored: Mapping[str, Any]) -> str | None:
+        """Return the first setting that is not as it was stored; None when all are."""
+        settings = self.as_json()
+        return next((name for name in settings if settings[name] != stored.get(name)), None)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return the seconds of a length of time such as 45m, 1h30m or 90s. Raises UsageError for anything else."""
+    whole = "".join(text.split())
+    parts = _PART.findall(whole)
+    if not parts or "".join("".join(part) for part in parts) != whole:
+        raise UsageError(f"{option} must be a time such as 45m, 1h30m or 90s, not {text!r}")
+    seconds = sum(float(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
+    if seconds <= 0:
+        raise UsageError(f"{option} must be greater than 0")
+    return seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedCell:
+    """One measured cell of one arm."""
+
+    arm: str
+    """Its key."""
+    rung: int
+    """From 0; each rung asks more prompts than the one before."""
+    load: int
+    """Requests at once."""
+    tokens_per_second: float
+    """Of all requests together."""
+    acceptance: tuple[float, ...] = ()
+    """r_1 … r_k."""
+    context: int = 0
+    """Tokens of prompt, the median."""
+    step_ms: float = 0.0
+    """Time of a step, reading prompts left out."""
+    requests: int = 1
+    seconds: float = 0.0
+    """What measuring it took, warm-up and reference steps included."""
+    steady: bool = True
+    """Whether the machine was the same before and after."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """Everything that decisions rest on."""
+
+    loads: tuple[int, ...]
+    """Requests at once, each a cell of every arm."""
+    prompts: tuple[int, ...]
+    """Prompts of each rung; as many rungs as there are."""
+    cells: tuple[TriedCell, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Arms that did not start, or whose server died, and why."""
+    ruled_out: Mapping[str, str] = field(default_factory=dict)
+    """Arms that cannot win by what was measured of others, and why; they are not tried."""
+    starts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Seconds that each arm's starts took."""
+
+    @property
+    def kept(self) -> str:
+        """What is kept, as a sentence has it."""
+        return "1 measured cell is kept" if len(self.cells) == 1 else f"{len(self.cells)} measured cells are kept"
+
+    def requests(self, rung: int, load: int) -> int:
+        """Requests of a cell."""
+        return max(2 * load if load > 1 else 0, self.prompts[rung])
+
+    def rate(self, arm: Arm, rung: int, load: int) -> float | None:
+        """Tokens per second of an arm; None where it was not measured. Cells of a steady machine count first."""
+        cells = [cell for cell in self.cells if (cell.arm, cell.rung, cell.load) == (arm.key, rung, load)]
+        steady = [cell for cell in cells if cell.steady] or cells
+        return statistics.median(cell.tokens_per_second for cell in steady) if steady else None
+
+    def rates(self, arm: Arm, rung: int) -> tuple[float, ...] | None:
+        """Tokens per second at every load; None where one is missing."""
+        rates = [self.rate(arm, rung, load) for load in self.loads]
+        return tuple(rate for rate in rates if rate is not None) if None not in rates else None
+
+    def missing(self, arm: Arm, rung: int) -> tuple[int, ...]:
+        """Loads at which an arm was not measured yet."""
+        return tuple(load for load in self.loads if self.rate(arm, rung, load) is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """An arm against no speculation, with the same prompts in the same rung."""
+
+    arm: Arm
+    rung: int
+    rates: tuple[float, ...]
+    """Tokens per second at every load."""
+    times: tuple[float, ...]
+    """The same over no speculation."""
+
+    @property
+    def score(self) -> float:
+        """The geometric mean over the loads: each counts the same."""
+        return math.exp(statistics.fmean(math.log(time) for time in self.times))
+
+
+def worth(tried: Tried, arm: Arm, alone: Arm, *, rung: int | None = None) -> Worth | None:
+    """Return what an arm is worth by the highest rung in which it and the target alone were measured at every load.
+
+    None where there is no such rung, or the arm failed; `rung` names one.
+    """
+    if arm.key in tried.failed:
+        return None
+    for number in range(len(tried.prompts) - 1, -1, -1) if rung is None else [rung]:
+        rates, base = tried.rates(arm, number), tried.rates(alone, number)
+        if rates and base:
+            times = tuple(rate / other for rate, other in zip(rates, base, strict=True))
+            return Worth(arm=arm, rung=number, rates=rates, times=times)
+    return None
+
+
+def ranked(tried: Tried, arms: Sequence[Arm], alone: Arm, *, rung: int | None = None) -> list[Worth]:
+    """Return every arm that can be compared, the best first."""
+    worths = [candidate for arm in arms if (candidate := worth(tried, arm, alone, rung=rung))]
+    return sorted(worths, key=lambda candidate: -candidate.score)

@@ -1,0 +1,73 @@
+"""Choose the engine of a stack if the user does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.profile.command import can_be_process
+from gemmaspec.core.profile.find import ENGINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.run.engine.server import Engine, EngineName, Node, Server
+
+if TYPE_CHECKING:
+    from gemmaspec.run.engine.fleet import FleetEngine
+
+
+def choose_engine(
+    forced: EngineName | None, *, runs_on: EngineName | None = None, profile: Profile | None = None
+) -> tuple[Engine, str]:
+    """Return the engine and the reason in one sentence: docker if its daemon answers, else process.
+
+    A running stack stays on the engine that it `runs_on`, unless another is forced. Raise EnvironmentMissing if docker
+    is forced, or the only engine for `profile`, and does not answer.
+    """
+    if runs_on and not forced:
+        return engine_named(runs_on), f"{runs_on}: the server already runs there (override with --engine)"
+    if forced and not ENGINES[forced].needs_daemon:
+        return engine_named(forced), f"{forced}: chosen with --engine"
+    from gemmaspec.run.engine.docker import DockerEngine
+
+    docker = DockerEngine()
+    try:
+        version = docker.ping()
+    except EnvironmentMissing as missing:
+        if forced:
+            raise
+        if profile and not can_be_process(profile):
+            why = f"{profile.name} can only run in docker, because it sets no runtime.vllm for a process"
+            raise EnvironmentMissing(f"{missing.message}; {why}", hint=missing.hint) from None
+        return engine_named("process"), f"process: {missing.message}"
+    why = "chosen with --engine" if forced else "its daemon answers"
+    return docker, f"docker: {why}, version {version} at {docker.endpoint}"
+
+
+def engine_named(name: EngineName) -> Engine:
+    """Return the engine of that name, without checking whether it is usable."""
+    match name:
+        case "process":
+            from gemmaspec.run.engine.process import ProcessEngine
+
+            return ProcessEngine()
+        case "docker":
+            from gemmaspec.run.engine.docker import DockerEngine  # its SDK is slow to import
+
+            return DockerEngine()
+
+
+def engine_of_nodes(nodes: Sequence[Node]) -> FleetEngine:
+    """Return the engine of a server on these machines, without checking whether they answer."""
+    from gemmaspec.run.engine.fleet import FleetEngine  # docker's SDK is slow to import
+
+    return FleetEngine(nodes)
+
+
+def seats(engine: Engine, server: Server) -> list[tuple[str, Engine, Server]]:
+    """Return each rank's host with its own engine and server; one with the host "" for a server on one machine."""
+    if not server.nodes:
+        return [("", engine, server)]
+    from gemmaspec.run.engine.fleet import FleetEngine
+
+    assert isinstance(engine, FleetEngine)
+    return [(member.host, member.engine, member.server) for member in engine.members(server)]

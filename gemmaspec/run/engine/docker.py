@@ -1,0 +1,333 @@
+"""The docker engine: Compose starts and stops a stack, the docker SDK inspects it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import struct
+import tarfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, cast
+
+import docker
+import requests
+import urllib3
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.models.containers import Container
+
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
+from gemmaspec.core.files import read_regular
+from gemmaspec.core.fleet.hosts import HostFacts, ImageFacts
+from gemmaspec.run.engine import endpoint, record
+from gemmaspec.run.engine import lines as compose
+from gemmaspec.run.engine import lines as port
+from gemmaspec.run.engine.image import ensure_image, has_nvidia, log_start, moment, publishes, state_of
+from gemmaspec.run.engine.kubectl import MAX_REPORT, parse_report, with_attested
+from gemmaspec.run.engine.lines import clean, lines
+from gemmaspec.run.engine.server import EngineName, Node, Runs, Server, State
+from gemmaspec.run.stack.build import STACK_FILES
+from gemmaspec.run.stack.paths import IN_CONTAINER
+
+REPORT: Final = "/run/gemmaspec/report.json"
+ATTESTED: Final = "/run/gemmaspec/attested.json"
+"""The launcher's report in the container: on a tmpfs, which exec can read but `docker cp` cannot."""
+_READINGS: Final = 10
+"""On a busy machine a daemon loses what a command prints before the daemon listens: 44 of 649 times with Docker 28.2.2
+and a load of 7. What lacks its first line has lost its beginning, and is read again."""
+_TOOLKIT_HOOK: Final = "nvidia-container-runtime-hook"
+
+
+class DockerEngine:
+    """Runs a stack with Docker Compose, on this machine or on that of the docker context."""
+
+    name: EngineName = "docker"
+
+    def __init__(self, node: Node | None = None) -> None:
+        """Use the daemon of a host of fleet.yaml, or else the one that the environment chooses."""
+        self._node = node
+
+    @cached_property
+    def endpoint(self) -> endpoint.DockerEndpoint:
+        """The daemon to use. Raise EnvironmentMissing for an unknown docker context."""
+        return endpoint.of_host(self._node.host, self._node.docker) if self._node else endpoint.find()
+
+    @cached_property
+    def _client(self) -> docker.DockerClient:
+        return endpoint.connect(self.endpoint)
+
+    def close(self) -> None:
+        """Close the connections to the daemon; a later call opens them again."""
+        if client := self.__dict__.pop("_client", None):
+            client.close()
+
+    @property
+    def remote(self) -> bool:
+        """Whether the daemon is on another machine (ssh://, tcp://), which cannot mount folders of this one."""
+        return self.endpoint.remote
+
+    def ping(self) -> str:
+        """Return the daemon's version. Raise EnvironmentMissing with the reason if it does not answer."""
+        with _answering(self.endpoint):
+            return str(self._client.version()["Version"])
+
+    def facts(self, host: str) -> HostFacts:
+        """Return what must agree with the other hosts of a server. Raise EnvironmentMissing if it does not answer."""
+        with _answering(self.endpoint):
+            version = str(self._client.version()["Version"])
+            before = time.time()
+            info = self._client.info()
+            here = (before + time.time()) / 2
+        return HostFacts(
+            host=host,
+            docker=version,
+            # Machines that were copied from one disk may have one ID.
+            daemon=clean(f"{info.get('ID', '')} on {info.get('Name', '')}"),
+            architecture=str(info.get("Architecture", "")),
+            ahead_s=moment(str(info["SystemTime"])) - here,
+        )
+
+    def image_facts(self, host: str, image: str) -> ImageFacts | None:
+        """Return which image a name refers to there, if any. Raise EnvironmentMissing if docker does not answer."""
+        with _answering(self.endpoint):
+            try:
+                attributes = self._client.images.get(image).attrs
+            except ImageNotFound:
+                return None
+        digests = (str(entry).rpartition("@")[2] for entry in attributes.get("RepoDigests") or ())
+        return ImageFacts(host=host, id=str(attributes["Id"]), digests=frozenset(digests))
+
+    def data_root(self) -> Path | None:
+        """Return the daemon's folder of images; None if it is on another machine or not readable."""
+        with _answering(self.endpoint):
+            root = Path(str(self._client.info().get("DockerRootDir", "")))
+        return root if root.is_absolute() and not self.remote and root.exists() else None
+
+    def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
+        """Raise EnvironmentMissing if the server could not start. Pull a missing image."""
+        compose.ensure_docker_cli()
+        self.ping()
+        compose.ensure_compose_v2()
+        with _answering(self.endpoint):
+            if server.gpus:
+                self.ensure_nvidia()
+            self._ensure_ours(server)
+            if not port_is_free:
+                self.ensure_port(server)
+            if server.image:
+                ensure_image(self._client, server.image, self.endpoint.environment())
+
+    def start_command(self, server: Server) -> tuple[str, ...]:
+        """Return `docker compose … up` as `start` runs it; `create` if files are copied before the container starts."""
+        return compose.create_args(server) if server.copied else compose.up_args(server)
+
+    def start(self, server: Server) -> None:
+        """Start the container in the background. Raise EnvironmentMissing or StartFailed."""
+        try:
+            if server.copied:
+                self.create(server)
+                self.start_created(server)
+            else:
+                self._ensure_ours(server)
+                compose.start(server, self.endpoint.environment())
+        except BaseException:  # also Ctrl-C, because Compose may have created or started the container
+            with contextlib.suppress(GemmaspecError):
+                compose.stop(server, self.endpoint.environment())
+            raise
+
+    def create(self, server: Server) -> None:
+        """Create the container, and copy the stack's files into its volume. Raise as `start`; stop nothing."""
+        self._ensure_ours(server)
+        compose.create(server, self.endpoint.environment())
+        with _answering(self.endpoint):
+            container = self._container(server)
+            if container is None:
+                raise StartFailed(f"docker compose created no container for {server.name}")
+            container.put_archive(IN_CONTAINER, stack_archive(server.folder))
+
+    def start_created(self, server: Server) -> None:
+        """Start the container that `create` made. Raise as `start`; stop nothing."""
+        compose.start_created(server, self.endpoint.environment())
+
+    def ensure_answers(self, server: Server) -> None:
+        """Raise StartFailed unless the container runs and publishes the port, which docker gives to only one."""
+        with _answering(self.endpoint):
+            container = self._container(server)
+        if container is None or container.status != "running":
+            raise StartFailed(
+                f"the container of {server.name} no longer exists, and another server answers on {server.port}"
+            )
+        if not publishes(container.attrs, bind=server.bind, port=server.port):
+            raise StartFailed(f"the container of {server.name} does not publish port {server.port}")
+
+    def stop(self, server: Server) -> bool:
+        """Run `docker compose down`, which keeps volumes; return True if the server or its watch was running."""
+        self._ensure_ours(server)
+        with _answering(self.endpoint):
+            label: dict[str, str | list[str] | bool] = {"label": f"com.docker.compose.project={server.project}"}
+            was = bool(self._client.containers.list(filters=label, ignore_removed=True))  # those that `docker ps` lists
+        compose.stop(server, self.endpoint.environment())
+        return was
+
+    def state(self, server: Server) -> State:
+        """Return the container's state, read from the daemon. Raise EnvironmentMissing if it does not answer."""
+        with _answering(self.endpoint):
+            container = self._container(server)
+            return state_of(container.attrs) if container else State(status="absent")
+
+    def runs(self, server: Server) -> Runs | None:
+        """Return the container's command and image."""
+        with _answering(self.endpoint):
+            container = self._container(server)
+            if container is None or state_of(container.attrs).status not in ("running", "restarting"):
+                return None
+            command = (container.attrs["Path"], *container.attrs["Args"])
+            return Runs(command=record.without_key(command), image=str(container.attrs["Image"]))
+
+    def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Yield clean lines of the container since its last start; with `follow`, until it stops."""
+        with _answering(self.endpoint):
+            container = self._container(server)
+            if container is None:
+                return
+            lines = self._log_lines(container, follow=follow, tail=tail)
+            # One line of docker's may be several here (a progress bar), so count the last ones again.
+            yield from lines if follow or tail is None else deque(lines, maxlen=tail)
+
+    def report(self, server: Server) -> dict[str, Any] | None:
+        """Return the launcher's report, read inside the running container; None if it does not exist (yet).
+
+        Raise GemmaspecError if it is not a JSON object or too long.
+        """
+        text = self.read(server, REPORT)
+        if not text:
+            return None
+        report = parse_report(text)
+        return with_attested(report, self.read(server, ATTESTED)) if "attestation" in report else report
+
+    def read(self, server: Server, path: str, *, service: str = compose.SERVICE) -> bytes | None:
+        """Return a file as a running container sees it, at most MAX_REPORT + 1 bytes; None if it is missing.
+
+        Raise GemmaspecError if the daemon does not pass it on.
+        """
+        with _answering(self.endpoint):
+            container = self._container(server, service)
+            if container is None or container.status != "running":
+                return None
+            first = f"==> {path} <==\n".encode()
+            for _ in range(_READINGS):
+                try:
+                    # Unlike `cat`, `head -c` ends even if the file does not.
+                    done = container.exec_run(["head", "-v", "-c", str(MAX_REPORT + 1), path], demux=True)
+                except APIError:  # it stopped in the meantime
+                    return None
+                text = cast("tuple[bytes | None, bytes | None]", done.output)[0] or b""
+                if done.exit_code or text.startswith(first):
+                    return None if done.exit_code else text.removeprefix(first)
+        raise GemmaspecError(f"docker does not pass on what was read in {container.name}: {path}")
+
+    def _log_lines(self, container: Container, *, follow: bool, tail: int | None) -> Iterator[str]:
+        stream = container.logs(
+            stream=True,
+            follow=follow,
+            tail="all" if tail is None else tail,
+            since=log_start(container.attrs["State"]),
+        )
+        try:
+            yield from lines(stream)
+        finally:
+            with contextlib.suppress(OSError):  # the daemon closed it first
+                stream.close()
+        with contextlib.suppress(NotFound):  # removed means stopped, so this is the end of its lines
+            container.reload()  # a daemon that goes away looks like the end too; this call shows the difference
+
+    def _ensure_ours(self, server: Server) -> None:
+        """Raise EnvironmentMissing if the project's container was started from another folder.
+
+        Compose identifies projects only by name, so it would replace or stop another state folder's stack.
+        """
+        with _answering(self.endpoint):
+            container = self._container(server)
+        file = container.labels.get("com.docker.compose.project.config_files", "") if container else ""
+        if container and file and Path(file) != compose.file_of(server):
+            raise EnvironmentMissing(
+                f"the container {clean(str(container.name))} was started from {clean(file)}, not this state folder",
+                hint=f"docker compose -p {server.project} down    # or set GEMMASPEC_STATE to the folder it came from",
+            )
+
+    def _container(self, server: Server, service: str = compose.SERVICE) -> Container | None:
+        """Return a service's newest container."""
+        labels = [
+            f"com.docker.compose.project={server.project}",
+            f"com.docker.compose.service={service}",
+            "com.docker.compose.oneoff=False",
+        ]
+        containers = self._client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
+        return max(containers, key=lambda container: str(container.attrs["Created"]), default=None)
+
+    def ensure_nvidia(self) -> None:
+        """Raise EnvironmentMissing if the daemon does not support NVIDIA GPUs."""
+        with _answering(self.endpoint):
+            info = self._client.info()
+        if has_nvidia(info) or (not self.remote and shutil.which(_TOOLKIT_HOOK)):
+            return
+        raise EnvironmentMissing(
+            f"docker at {self.endpoint} has no NVIDIA runtime, so no container can use the GPU",
+            hint="sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+            "    # from the NVIDIA Container Toolkit",
+        )
+
+    def ensure_port(self, server: Server) -> None:
+        """Raise EnvironmentMissing if something else uses the server's port.
+
+        Containers are checked first, because docker knows their names. Other processes of a remote machine are not
+        visible.
+        """
+        with _answering(self.endpoint):
+            running = self._client.containers.list(ignore_removed=True)
+        for container in running:
+            if not publishes(container.attrs, bind=server.bind, port=server.port):
+                continue
+            if container.labels.get("com.docker.compose.project") == server.project:
+                return
+            raise port.port_taken(server.bind, server.port, f"the container {container.name}")
+        if not self.remote:
+            port.ensure_free(server.bind, server.port, as_root=True)
+
+
+@contextlib.contextmanager
+def _answering(where: endpoint.DockerEndpoint) -> Iterator[None]:
+    """Turn errors of the daemon into one sentence."""
+    try:
+        yield
+    except NotFound as error:
+        raise GemmaspecError(f"the container no longer exists: {clean(str(error.explanation))}") from None
+    except APIError as error:
+        why = clean(str(error.explanation))
+        raise GemmaspecError(f"docker rejected the request: {why}", hint="docker info") from None
+    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, struct.error) as error:
+        raise EnvironmentMissing(
+            f"docker at {where} stopped answering: {clean(endpoint.why(error))}", hint="docker info"
+        ) from None
+
+
+def stack_archive(folder: Path) -> bytes:
+    """Return a tar of the files that a server reads, owned by root and writable by nobody.
+
+    It is for the volume of a daemon that cannot mount this machine's folders.
+
+    Raise UnreadableFile for a file of the stack that is a link, a folder or unreadable.
+    """
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in STACK_FILES:
+            content = read_regular(folder / name) if name != "compose.yaml" else None
+            if content is not None:
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), 0o444
+                tar.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()

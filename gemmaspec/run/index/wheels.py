@@ -1,0 +1,281 @@
+"""Released files, found through the user's own pip settings and read partially.
+
+`pip config list` names the indexes and certificates; the only address known here is pip's own default. A wheel is
+never downloaded completely: range requests read its directory and the members.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import requests
+import urllib3
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+from pypi_simple import (
+    PYPI_SIMPLE_ENDPOINT,
+    DistributionPackage,
+    Link,
+    NoSuchProjectError,
+    ProjectPage,
+    PyPISimple,
+    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
+)
+from remotezip import RemoteZip, RemoteZipError
+
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.files import cache_dir, keep
+from gemmaspec.core.reasons import reason
+
+TIMEOUT: Final = 60.0  # seconds without an answer, per request
+LARGEST_MEMBER: Final = 16 * 1024 * 1024  # bytes
+_UNREADABLE: Final = (
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
+    RemoteZipError,
+    zipfile.BadZipFile,
+    OSError,
+)
+
+
+@functools.cache
+def pip_settings() -> dict[str, str]:
+    """Return pip's settings by name. The environment overrides a command's section, which overrides [global]."""
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in _pip_config_list():
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        if section in sections:
+            sections[section][name] = str(ast.literal_eval(value))
+    return sections["global"] | sections["install"] | sections[":env:"]
+
+
+def simple_index_urls() -> list[str]:
+    """Return the package indexes that pip would query, the main one first; default: pip's own default."""
+    settings = pip_settings()
+    if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
+        return []
+    main = settings.get("index-url", PYPI_SIMPLE_ENDPOINT)
+    return [main, *settings.get("extra-index-url", "").split()]
+
+
+def open_session() -> requests.Session:
+    """Return a session that trusts the same certificates as pip. The caller closes it."""
+    session = requests.Session()
+    session.mount("https://", requests.adapters.HTTPAdapter(max_retries=3))
+    if certificate := pip_settings().get("cert"):
+        session.verify = certificate
+    return session
+
+
+def release_files(project: str, version: str) -> list[DistributionPackage]:
+    """Return every file of one release, from all indexes and find-links locations.
+
+    Raise EnvironmentMissing if there is none, with the error of each unreadable location.
+    """
+    wanted = Version(version)
+    files, problems = _project_files(canonicalize_name(project))
+    wheels = [file for file in files if _version_of(file) == wanted]
+    if wheels:
+        return wheels
+    asked = ", ".join(_shown(place) for place in [*simple_index_urls(), *_find_links()])
+    raise EnvironmentMissing(
+        "\n".join([f"cannot find a released file of {project} {version} (searched: {asked or 'nothing'})", *problems]),
+        hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
+    )
+
+
+def read_from_wheel(project: str, version: str, member_paths: Iterable[str]) -> dict[str, bytes]:
+    """Return the content of the named members of a release's wheel; missing members are omitted.
+
+    If there are several wheels, the newest build for this machine's processor is read. The content is cached under the
+    wheel's sha256. Raise EnvironmentMissing if the wheel is missing or unreadable, ValueError for a path that leaves
+    the wheel.
+    """
+    paths = [_checked(path) for path in member_paths]
+    wheel = _wheel(project, version)
+    folder = cache_folder(wheel)
+    kept = {path: (folder / path).read_bytes() for path in paths if folder and (folder / path).is_file()}
+    fetched = read_members(wheel, [path for path in paths if path not in kept])
+    if folder:
+        for path, content in fetched.items():
+            keep(folder / path, content)
+    return kept | fetched
+
+
+def released_wheels(project: str) -> dict[str, DistributionPackage]:
+    """Return, for every release with a wheel, the one that pip would choose; by version, as in the index.
+
+    Raise EnvironmentMissing if there is none, with the error of each unreadable location.
+    """
+    files, problems = _project_files(canonicalize_name(project))
+    wheels: dict[str, list[DistributionPackage]] = {}
+    for file in files:
+        if file.package_type == "wheel" and _version_of(file):
+            wheels.setdefault(str(file.version), []).append(file)
+    if not wheels:
+        raise EnvironmentMissing(
+            "\n".join([f"cannot find a released wheel of {project}", *problems]),
+            hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
+        )
+    return {version: max(builds, key=_preference) for version, builds in wheels.items()}
+
+
+def read_members(
+    wheel: DistributionPackage, paths: Sequence[str], session: requests.Session | None = None
+) -> dict[str, bytes]:
+    """Return members of a wheel, read from its location, without the cache; missing members are omitted.
+
+    Raise EnvironmentMissing if it is unreadable, or a member is larger than LARGEST_MEMBER.
+    """
+    if not paths:
+        return {}
+    try:
+        with contextlib.ExitStack() as stack:
+            connection = session or stack.enter_context(open_session())
+            archive = stack.enter_context(opened(wheel.url, connection))
+            there = {info.filename: info for info in archive.infolist() if info.filename in paths}
+            if any(info.file_size > LARGEST_MEMBER for info in there.values()):
+                raise zipfile.BadZipFile(f"a member is larger than {LARGEST_MEMBER} bytes")
+            return {path: archive.read(info) for path, info in there.items()}
+    except _UNREADABLE as error:
+        raise EnvironmentMissing(f"cannot read {wheel.filename} from {_shown(wheel.url)}: {reason(error)}") from None
+
+
+def member_names(wheel: DistributionPackage) -> list[str]:
+    """Return the paths of all members of a wheel. Raise EnvironmentMissing if it is unreadable."""
+    try:
+        with open_session() as session, opened(wheel.url, session) as archive:
+            return archive.namelist()
+    except _UNREADABLE as error:
+        raise EnvironmentMissing(f"cannot read {wheel.filename} from {_shown(wheel.url)}: {reason(error)}") from None
+
+
+def cache_folder(file: DistributionPackage) -> Path | None:
+    """Return the cache folder for parts of a released file; None if the index states no sha256 for it."""
+    sha256 = file.digests.get("sha256", "")
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        return None
+    return cache_dir() / f"{file.package_type}s" / sha256
+
+
+def _pip_config_list() -> list[str]:
+    """Return the lines of `pip config list`, section.name='value'; without pip, the PIP_ variables in that form."""
+    on_path = shutil.which("pip")
+    for pip in [[sys.executable, "-m", "pip"], *([[on_path]] if on_path else [])]:
+        listed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False)
+        if listed.returncode == 0:
+            return listed.stdout.splitlines()
+    variables = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    return [f":env:.{name[4:].lower().replace('_', '-')}={value!r}" for name, value in variables.items()]
+
+
+def _find_links() -> list[str]:
+    return pip_settings().get("find-links", "").split()
+
+
+@functools.cache
+def _project_files(project: str) -> tuple[list[DistributionPackage], list[str]]:
+    """Return all files of a project, and one sentence about each unreadable location."""
+    files: list[DistributionPackage] = []
+    problems: list[str] = []
+    places: list[tuple[str, Callable[[str, str], list[DistributionPackage]]]]
+    places = [(url, _index_files) for url in simple_index_urls()]
+    places += [(url, _linked_files) for url in _find_links()]
+    for place, read in places:
+        try:
+            files += read(place, project)
+        except _UNREADABLE as error:
+            problems.append(f"cannot read {_shown(place)}: {reason(error)}")
+    return files, problems
+
+
+def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
+    if folder := local_path(index_url):
+        page = folder / project / "index.html"
+        base = page.parent.as_uri() + "/"
+        return ProjectPage.from_html(project, page.read_bytes(), base).packages if page.is_file() else []
+    with PyPISimple(index_url, session=open_session()) as client, contextlib.suppress(NoSuchProjectError):
+        return client.get_project_page(project, timeout=TIMEOUT).packages
+    return []
+
+
+def _linked_files(location: str, project: str) -> list[DistributionPackage]:
+    """Return the project's files in a folder, or on a page of links."""
+    if folder := local_path(location):
+        links = [Link(text=path.name, url=path.as_uri(), attrs={}) for path in folder.iterdir()]
+        files = [DistributionPackage.from_link(link, project) for link in links]
+    else:
+        with open_session() as session:
+            answer = session.get(location, timeout=TIMEOUT)
+            answer.raise_for_status()
+            files = ProjectPage.from_response(answer, project).packages
+    return [file for file in files if file.project and canonicalize_name(file.project) == project]
+
+
+def local_path(location: str) -> Path | None:
+    """Return the local path of a find-links value or a file: address; None for a remote address."""
+    address = urlsplit(location)
+    if address.scheme == "file":
+        return Path(url2pathname(address.path))
+    return None if address.scheme in {"http", "https"} else Path(location)
+
+
+def _version_of(file: DistributionPackage) -> Version | None:
+    try:
+        return Version(file.version or "")
+    except InvalidVersion:
+        return None
+
+
+def _wheel(project: str, version: str) -> DistributionPackage:
+    wheels = [file for file in release_files(project, version) if file.package_type == "wheel"]
+    if not wheels:
+        raise EnvironmentMissing(f"{project} {version} has no wheel")
+    return max(wheels, key=_preference)
+
+
+def _preference(wheel: DistributionPackage) -> tuple[bool, bool, tuple[()] | tuple[int, str]]:
+    """Return a key that sorts wheels as pip does: not withdrawn, for this processor, the newest build."""
+    _, _, build, tags = parse_wheel_filename(wheel.filename)
+    here = platform.machine().lower()
+    return not wheel.is_yanked, any(tag.platform.endswith((here, "any")) for tag in tags), build
+
+
+def opened(url: str, session: requests.Session) -> zipfile.ZipFile:
+    """Return a local or remote wheel as an archive."""
+    if folder := local_path(url):
+        return zipfile.ZipFile(folder)
+    archive: zipfile.ZipFile = RemoteZip(url, session=session, timeout=TIMEOUT)
+    return archive
+
+
+def _checked(path: str) -> str:
+    """Return a member path. Raise ValueError if it would leave its folder."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in path:
+        raise ValueError(f"invalid path of a wheel's member: {path!r}")
+    return path
+
+
+def _shown(url: str) -> str:
+    """Return an address without its user name and password."""
+    address = urlsplit(url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl() if address.netloc else url

@@ -1,0 +1,218 @@
+"""Which attention backend a profile's models will get, and what a running server logged of backends and graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.profile.command import Role, backend_of
+from gemmaspec.core.profile.graphs import COST, GraphModes, as_logged, graph_modes, hurts
+
+if TYPE_CHECKING:
+    from gemmaspec.core.checkpoint.parts import Checkpoint
+    from gemmaspec.core.profile.model import Profile
+    from gemmaspec.run.kept.stacks import Started
+
+_BACKEND: Final = re.compile(
+    r"(?:Using |forcing )(?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{2,40}) (?:attention )?backend\b"
+)
+"""vllm/platforms/cuda.py and vllm/model_executor/models/config.py, from 0.24.0; the target's comes first."""
+_ENGINE: Final = re.compile(r"Initializing a V1 LLM engine \(v.*?'cudagraph_mode': <CUDAGraphMode\.([A-Z_]{4,24}):")
+"""vllm/v1/engine/core.py, every release: the mode after what the configuration decides; each start says it."""
+_LOWERED: Final = re.compile(
+    r"CUDAGraphMode\.[A-Z_]{4,24} is not supported with .{0,160}?; ?setting cudagraph_mode=([A-Z_]{4,24})"
+    r"|requires piecewise capture, but .{0,160}? Overriding to (?:CUDAGraphMode\.)?([A-Z_]{4,24})"
+)
+"""resolve_cudagraph_mode_and_sizes of vllm/config/compilation.py, every release; the second from 0.32.0."""
+_EAGER_DRAFT: Final = re.compile(r"does not support full CUDA graphs; running the draft eager")
+"""vllm/v1/worker/gpu/spec_decode/dflash/speculator.py."""
+_NEGATIVE: Final = re.compile(r"Estimated CUDA graph memory: (-[0-9.]{1,8}) GiB")
+"""vllm/v1/worker/gpu_model_runner.py; it is added to what the KV cache may take."""
+_CONFIG: Final = re.compile(r"\) with config: .{0,20000}?\bkv_cache_dtype=([\w.]{1,40})")
+_TYPE: Final = re.compile(r"\bdtype=torch\.([a-z0-9_]{1,20})")
+"""VllmConfig as the engine logs it (vllm/v1/engine/core.py, every release)."""
+_KERNEL: Final = re.compile(
+    r"Using ([A-Z][A-Za-z0-9]{1,40}?)(?:NvFp4|M[Xx]Fp[468]|Mxfp[468]|F[Pp]8|Int8|W4A16|W4A8|WNA16|Block|Scaled)*"
+    r"(?:MM)?(?:Linear)?Kernel for "
+)
+"""vllm/model_executor/kernels/linear/__init__.py, from 0.26.0."""
+_SAMPLING: Final = re.compile(r"sampling parameters have been overridden by .{1,200}?: `\{([^{}`]{1,300})\}`")
+"""vllm/config/model.py, every release."""
+_LINES: Final = 20_000
+"""Lines of a log that are searched; a start logs its backends among the first thousand."""
+
+Backends = Mapping[str, str | None]
+"""`target` and, with one, `draft` → the backend; None where it is not known."""
+
+
+def expected(
+    profile: Profile,
+    target: Checkpoint | None = None,
+    *,
+    vllm: str | None = None,
+    capability: str | None = None,
+    fp8: bool | None = None,
+) -> dict[str, str | None]:
+    """Return the backend of each model, as the layers of the profile's release, or of `vllm`, choose it."""
+    from gemmaspec.core.profile.command import vllm_of
+    from gemmaspec.core.releases.facts import nearest, newest
+
+    roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
+    vllm = nearest(vllm or vllm_of(profile) or newest())
+    masks = None if target is None else target.masks_images
+    return {role: backend_of(profile, vllm, role=role, capability=capability, fp8=fp8, masks=masks) for role in roles}
+
+
+def graphs_expected(
+    profile: Profile, vllm: str, *, capability: str | None, target: Checkpoint | None = None
+) -> Iterator[str]:
+    """Yield what `lacking` does. `target`, `capability`: the checkpoint and GPU, where they are known."""
+    from gemmaspec.core.releases.facts import nearest
+
+    masks = target.masks_images if target else None
+    return lacking(profile, graph_modes(profile, nearest(vllm), capability=capability, masks=masks))
+
+
+def lacking(profile: Profile, modes: GraphModes | None) -> Iterator[str]:
+    """Yield the CUDA graphs that a server will lack, and what brings them back; nothing where it has them."""
+    if modes and modes.lost:
+        yield str(Graphs(modes=modes, hurts=hurts(profile, modes, slow=True), next=""))
+
+
+def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
+    """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
+    from gemmaspec.core.profile.command import vllm_of
+    from gemmaspec.core.profile.machines import ANY_GPU
+    from gemmaspec.core.releases.facts import newest
+    from gemmaspec.run.machine import readings
+
+    here = readings.gpus() if profile.machine == ANY_GPU and not elsewhere else None
+    capability = here.capabilities[0] if here and here.capabilities else None
+    return tuple(graphs_expected(profile, vllm_of(profile) or newest(), capability=capability))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """What a server's log says of its speed and memory."""
+
+    backends: tuple[str, ...] = ()
+    """Attention backends, the target's first."""
+    mode: str | None = None
+    """The CUDA graphs of the target in the last start, as vLLM resolved them; None if it does not say."""
+    eager_draft: bool = False
+    """Whether it says that the draft runs without graphs."""
+    warnings: tuple[str, ...] = ()
+    """An estimate of the memory of CUDA graphs that cannot be."""
+    kv_cache: str | None = None
+    """The format of the KV cache, in the words of rows."""
+    linear_kernel: str | None = None
+    """The kernel of the quantized matrices, as vLLM's linear_backend calls it."""
+    sampling: str | None = None
+    """How it samples where a request does not say."""
+
+
+def logged(lines: Iterable[str]) -> Logged:
+    """Return what a log names, each once, in its order."""
+    backends: dict[str, None] = {}
+    warnings: dict[str, None] = {}
+    mode, eager = None, False
+    kv_cache = kernel = sampling = None
+    for line in islice(lines, _LINES):
+        if used := _BACKEND.search(line):
+            backends[used[1]] = None
+        if begun := _ENGINE.search(line):
+            mode, eager = begun[1], False
+        if config := _CONFIG.search(line):
+            kv_cache = _format(config[1], line)
+        if by_model := _SAMPLING.search(line):
+            sampling = by_model[1].replace("'", "").replace(":", "")
+        if (used := _KERNEL.search(line)) and not kernel:
+            kernel = _kernel(used[1])
+        if lowered := _LOWERED.search(line):
+            mode = lowered[1] or lowered[2]
+        eager = eager or bool(_EAGER_DRAFT.search(line))
+        if negative := _NEGATIVE.search(line):
+            warning = f"vLLM estimated {negative[1]} GiB for CUDA graphs, so the KV cache took memory that is not there"
+            warnings[f"{warning}: set serve.extra_args: [--kv-cache-memory-bytes, BYTES]"] = None
+    return Logged(
+        backends=tuple(backends),
+        mode=mode,
+        eager_draft=eager,
+        warnings=tuple(warnings),
+        kv_cache=kv_cache,
+        linear_kernel=kernel,
+        sampling=sampling,
+    )
+
+
+def _kernel(name: str) -> str:
+    """Return the name of a kernel's class as vLLM's linear_backend writes it: FlashInferCutlass, flashinfer_cutlass."""
+    words = name.replace("FlashInfer", "Flashinfer").replace("CuteDsl", "Cutedsl")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", words).lower()
+
+
+def _format(logged_as: str, config: str) -> str | None:
+    """Return the format of a cache; `auto`, as far as vLLM resolves it, is the type of the activations."""
+    if logged_as == "auto":
+        of_model = _TYPE.search(config)
+        logged_as = of_model[1] if of_model else ""
+    return {"": None, "bfloat16": "bf16"}.get(logged_as, "fp8" if logged_as.startswith("fp8") else logged_as)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs:
+    """CUDA graphs that a running server lacks."""
+
+    modes: GraphModes
+    hurts: bool
+    """Whether it so drafts more slowly than it would without; on memory as slow as a Spark's it does not."""
+    next: str
+    """The command that brings them back, or says what would."""
+
+    def __str__(self) -> str:
+        """Return it in one sentence."""
+        modes = self.modes
+        cost = f"; slower than no draft: {COST}" if self.hurts else ""
+        return f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}{cost}"
+
+
+def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
+    """Return what a running server that drafts on a GPU lacks: as its log, else its vLLM has it; None for nothing."""
+    from gemmaspec.core.profile.command import vllm_of
+    from gemmaspec.core.profile.load import load_profile
+    from gemmaspec.core.profile.machines import MACHINES
+    from gemmaspec.core.releases.facts import nearest, newest
+
+    try:
+        profile = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec).profile
+    except GemmaspecError:
+        return None
+    if not profile.speculative or not MACHINES[profile.machine].gpus:
+        return None
+    vllm, log = nearest(vllm_of(profile) or newest()), log or of_running(started)
+    modes = as_logged(profile, vllm, log.mode, eager_draft=log.eager_draft) if log.mode else graph_modes(profile, vllm)
+    if modes is None or not modes.lost:
+        return None
+    name, backend = started.server.name, re.search(r"serve\.attention_backend: ([A-Z_]+)", modes.fix)
+    mends = f"gemmaspec restart {name} --set serve.attention_backend={backend[1]}" if backend else ""
+    return Graphs(modes=modes, hurts=hurts(profile, modes), next=mends or f"gemmaspec profile lint {started.profile}")
+
+
+def of_running(started: Started) -> Logged:
+    """Return what a server logged; nothing if its log cannot be read, or is of another vLLM."""
+    from gemmaspec.run.kept import stacks
+
+    with contextlib.suppress(GemmaspecError, OSError):
+        return logged(stacks.engine_of(started).logs(started.server))
+    return Logged()
+
+
+def words(chosen: Backends) -> str:
+    """Return the backends for people; empty where none is known."""
+    known = any(chosen.values())
+    return ", ".join(f"{role} {name or 'unknown'}" for role, name in chosen.items()) if known else ""

@@ -1,0 +1,250 @@
+"""Replicas of a profile on this machine: what was started, behind which router, and what changed last.
+
+Ports of this machine: each belongs to one stack, from before its start until it has stopped.
+
+vLLM listens with SO_REUSEPORT, so the system itself would let two servers share a port and split the requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.core import records
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.exclusive import exclusively
+from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir, write_whole
+from gemmaspec.core.profile.find import is_path, profile_folders, profile_names
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.replica import replica_name
+from gemmaspec.run.engine import router as routers
+from gemmaspec.run.engine.router import RouterPlace, RouterServer
+from gemmaspec.run.engine.server import Server
+from gemmaspec.run.kept import owner, stacks
+from gemmaspec.run.kept.stacks import Options, stack_folder
+
+GROUP: Final = "group.json"
+AUDIT: Final = "audit.log"
+"""One line for each step of every change, in the folder that `status` names."""
+_MOST_AUDIT: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The record of a profile's replicas."""
+
+    name: str
+    options: Options
+    """The options of the last `up`, which `restart` uses again."""
+    replicas: tuple[int, ...]
+    """Replicas that there should be, counted from 1."""
+    router: RouterServer
+    drain_s: float
+    stopped: bool = False
+    """Whether `down` ended all of it."""
+    complete: bool = True
+    """Whether the last change was carried out to its end."""
+    before: Mapping[str, str | None] = field(default_factory=dict)
+    """What the last change replaced: the name of each replica, and the known good stack that it last ran; None for
+    one that was never ready."""
+    options_before: Options | None = None
+    """The options before the last change."""
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of the replicas' stacks."""
+        return tuple(replica_name(self.name, index) for index in self.replicas)
+
+    @property
+    def audit(self) -> Path:
+        """The file of the audit."""
+        return stack_folder(self.name) / AUDIT
+
+
+def place_of(server: Server, index: int) -> RouterPlace:
+    """Return a replica as the router knows it. A replica on another host would have that host's address here."""
+    return RouterPlace(index=index, url=server.base_url)
+
+
+def read(name: str) -> Group | None:
+    """Return the record of a profile's replicas, if any. Raises UnreadableFile if it is damaged."""
+    return records.read(Group, stack_folder(name) / GROUP, hint=f"gemmaspec down {name}-1    # and so on")
+
+
+def find(name: str) -> Group:
+    """Return the record of a profile's replicas. Raises UsageError if there are none."""
+    if group := read(name):
+        return group
+    raise UsageError(f"{name} has no replicas on this machine", hint="gemmaspec status")
+
+
+def need_one_server(typed: str, loaded: Loaded, command: str, *, url: bool = False) -> None:
+    """Raise UsageError for a profile with replicas, where a command starts or measures one server.
+
+    With `url`, the command takes the address of a server that runs.
+    """
+    count, name = loaded.profile.replicas, loaded.profile.name
+    if count == 1:
+        return
+    hint = f"gemmaspec {command} {typed} --set replicas=1 --set router=    # starts one server"
+    running = next((one for one in stacks.replicas_of(name) if stacks.look(stacks.find(one)).status == "running"), None)
+    if url and running:
+        hint = f"gemmaspec {command} {typed} --url {stacks.find(running).server.base_url}/v1    # {running} as it runs"
+    raise UsageError(f"{name} has {count} replicas, and {command} works on one server", hint=hint)
+
+
+def need_profile(typed: str, command: str) -> None:
+    """Raise UsageError for the name of a replica, where a command takes a profile."""
+    if is_path(typed) or typed in profile_names(profile_folders()):
+        return
+    started = stacks.read_stack(typed)
+    if started and started.replica is not None:
+        name = started.options.profile
+        raise UsageError(
+            f"{typed} is a replica of {name}, and {command} takes a profile", hint=f"gemmaspec {command} {name}"
+        )
+
+
+def names() -> Sequence[str]:
+    """Return the names of all profiles with replicas on this machine."""
+    return sorted(file.parent.name for file in (state_dir() / "stacks").glob(f"*/{GROUP}"))
+
+
+def is_group(name: str) -> bool:
+    """Return whether replicas of a profile were started here, and nothing else runs under its name."""
+    if read(name) is None:
+        return False
+    alone = stacks.read_stack(name)
+    return not (alone and stacks.look(alone).status in ("running", "restarting", "unknown"))
+
+
+def each_of(names: Sequence[str]) -> list[str]:
+    """Return the stacks that these names mean: a profile with replicas means all of them."""
+    return [server for name in names for server in (stacks.replicas_of(name) if is_group(name) else [name])]
+
+
+def save(group: Group) -> None:
+    """Save the record."""
+    records.write(stack_folder(group.name) / GROUP, group)
+
+
+def lives(group: Group) -> bool:
+    """Return whether the router or a replica runs, or may run."""
+    from gemmaspec.run.engine.router import state
+
+    statuses = [stacks.look(stack).status for name in group.members if (stack := stacks.read_stack(name))]
+    return any(status not in ("absent", "exited") for status in (state(group.router).status, *statuses))
+
+
+def write_audit(name: str, command: str, step: str, result: str) -> None:
+    """Append one line: when, who, with which command, what was done, and how it ended.
+
+    Raises EnvironmentMissing if it cannot be written, so that no change goes unrecorded.
+    """
+    file = stack_folder(name) / AUDIT
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    line = f"{now} {_who()} {command} (pid {os.getpid()}): {step}: {' '.join(result.split())}\n"
+    try:
+        make_folder(file.parent)
+        if file.is_file() and file.stat().st_size > _MOST_AUDIT:
+            file.replace(file.with_name(f"{AUDIT}.1"))
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(line)
+    except OSError as error:
+        raise EnvironmentMissing(f"cannot write {file}: {error.strerror}", hint=f"ls -ld {file.parent}") from None
+
+
+def last_audit(group: Group) -> Sequence[str]:
+    """Return the last three lines of the audit."""
+    try:
+        text = read_regular(group.audit, limit=2 * _MOST_AUDIT)
+    except GemmaspecError:
+        return []
+    return (text or b"").decode("utf-8", "replace").splitlines()[-3:]
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+_WAIT_S: Final = 30.0
+
+
+def claim(port: int, stack: str) -> None:
+    """Reserve `port` for `stack`.
+
+    Raises EnvironmentMissing with the other stack's name if it belongs to a stack that runs or is being started.
+    A stale claim does not count.
+    """
+    with _exclusively():
+        other = claimed_by(port)
+        if other and other != stack and (why := _live(port, other)):
+            raise EnvironmentMissing(
+                f"port {port} belongs to the stack {other}, which {why}",
+                hint=f"gemmaspec down {other}    # or give this one another port: --set serve.port={port + 1}",
+            )
+        write_whole(_file(port), json.dumps({"schema": 1, "port": port, "stack": stack}) + "\n")
+
+
+def settle(stack: str, port: int | None) -> None:
+    """Release all claims of `stack` except the one of `port`; None releases all of them."""
+    with _exclusively():
+        for file in sorted(_folder().glob("*.json")):
+            if file != (_file(port) if port else None) and _stack_in(file) == stack:
+                with contextlib.suppress(OSError):
+                    file.unlink(missing_ok=True)
+
+
+def claimed_by(port: int) -> str | None:
+    """Return the name of the stack that claimed a port; None if the claim is missing or invalid."""
+    return _stack_in(_file(port))
+
+
+def _live(port: int, stack: str) -> str:
+    """Return why a claim still counts; '' if it is stale."""
+    if (holder := owner.holder(stack)) and holder.command in owner.STARTS:
+        return f"is being started by {holder}"
+    try:
+        if (group := read(stack)) and routers.state(group.router).status == "running":
+            return "runs there" if group.router.port == port else ""
+        started = stacks.find(stack)
+    except GemmaspecError:
+        return ""  # no record, or a damaged one: whoever listens on the port is found by looking at the port
+    state = stacks.look(started)
+    return "runs there" if started.server.port == port and state.status in ("running", "restarting") else ""
+
+
+def _stack_in(file: Path) -> str | None:
+    try:
+        holder = json.loads(read_regular(file, limit=4096) or b"{}")
+        return str(holder["stack"])
+    except (UnreadableFile, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+@contextlib.contextmanager
+def _exclusively() -> Iterator[None]:
+    lock = _folder() / ".lock"
+    taken = GemmaspecError(f"another gemmaspec command has locked {lock}", hint=f"fuser -v {lock}")
+    with exclusively(lock, wait_s=_WAIT_S, taken=taken):
+        yield
+
+
+def _file(port: int) -> Path:
+    return _folder() / f"{port}.json"
+
+
+def _folder() -> Path:
+    return state_dir() / "ports"

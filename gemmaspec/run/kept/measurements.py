@@ -1,0 +1,190 @@
+"""Measured step times and acceptance: those that ship with gemmaspec, and the user's own.
+
+A signature of what this user's gemmaspec wrote, so that a file from elsewhere is not taken for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hmac
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import platformdirs
+
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing, PatchError, UsageError
+from gemmaspec.core.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.core.patching.bugs import speed_patches
+from gemmaspec.core.patching.evidence import read_evidence
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.machines import ANY_GPU, machine_of
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.rows import MAX_BYTES, Row, Run, parse_rows, read_text
+from gemmaspec.run.stack.speed import speed_choice
+
+
+def own_file(loaded: Loaded) -> Path:
+    """Return the file in which `bench --save-measured` keeps a profile's measurements on this machine."""
+    return platformdirs.user_config_path("gemmaspec") / "measured" / f"{loaded.profile.name}.json"
+
+
+def own_rows(loaded: Loaded) -> tuple[Row, ...]:
+    """Return what `bench --save-measured` has kept of a profile; nothing where it kept nothing.
+
+    Raises UsageError for a file that it did not write.
+    """
+    file = own_file(loaded)
+    return parse_rows(read_text(file, limit=MAX_BYTES), file=str(file)) if file.is_file() else ()
+
+
+def store() -> tuple[Run, ...]:
+    """Return every run that ships: measurements/, and the evidence of patches for speed."""
+    files = [_read(file) for file in sorted(data.MEASUREMENTS.glob("*.json"))]
+    return (*files, *(run for folder in data.patch_folders() for run in _evidence(folder)))
+
+
+def like(profile: Profile) -> tuple[Run, ...]:
+    """Return the runs of a profile's machine and target."""
+    return tuple(run for run in store() if _fits(run, profile))
+
+
+def _evidence(folder: Path) -> Iterator[Run]:
+    """Yield the cells of a folder's patches; an invalid file says nothing here, and `patch list` names it."""
+    for file in sorted(folder.glob("*/evidence.json")):
+        with contextlib.suppress(PatchError):
+            for run in read_evidence(file.parent):
+                rows = tuple(row.model_copy(update={"machine": run.machine, "gpu": run.gpu}) for row in run.rows)
+                yield Run(machine=run.machine, targets=run.targets, source=run.source, rows=rows)
+
+
+def foreign(rows: Sequence[Row], profile: Profile) -> str:
+    """Return what rows were measured on where that is not the profile's machine and target; empty where it is, or
+    where they do not say.
+    """
+    machines = {machine_of(row.gpu) or row.gpu if row.gpu else row.machine for row in rows} - {None}
+    other = sorted(str(machine) for machine in machines if profile.machine not in (machine, ANY_GPU))
+    target = profile.target.model.lower()
+    models = {row.target for row in rows} - {None}
+    strange = sorted(str(model) for model in models if not fnmatch.fnmatch(target, str(model).lower()))
+    return " and ".join([*other, *strange])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """The patches for speed that a profile's server has, by which its rows are told from others."""
+
+    patches: tuple[str, ...]
+    idle: frozenset[str]
+    """Those of all patches that do nothing without speculation."""
+    for_draft: frozenset[str] = frozenset()
+    """Those that the profile takes because of its draft, so that its server without one lacks them."""
+
+
+def taken_by(profile: Profile, shelf: Shelf | None = None) -> Taken:
+    """Return the patches for speed that a profile takes. `shelf`: the patches, where they are read already."""
+    shelf = shelf or Shelf(data.patch_folders())
+    idle = frozenset(patch.id for patch in speed_patches(shelf) if patch.text.speculation_only)
+    own, alone = (speed_choice(one, shelf).taken for one in (profile, profile.model_copy(update={"speculative": None})))
+    return Taken(patches=tuple(own), idle=idle, for_draft=frozenset(own) - frozenset(alone))
+
+
+def of_plan(rows: Sequence[Row], taken: Taken) -> tuple[Row, ...]:
+    """Return the rows that were measured with these patches for speed; without a draft, with those that act there."""
+
+    def fits(row: Row) -> bool:
+        patches = row.setting.patches
+        left_out = taken.idle if row.k == 0 else frozenset[str]()
+        return patches is not None and frozenset(patches) - left_out == frozenset(taken.patches) - left_out
+
+    return tuple(row for row in rows if fits(row))
+
+
+def save(loaded: Loaded, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Save rows of bench for a profile and return the file. A cell that was measured before is replaced.
+
+    Raises UsageError if the file has rows of another machine, because they cannot be combined.
+    """
+    file = own_file(loaded)
+    before = _kept(file)
+    for name in ("machine", "gpu"):
+        other = {row.get(name) for row in before} - {row.get(name) for row in rows}
+        if before and other:
+            raise UsageError(
+                f"{file} contains rows of another machine ({', '.join(map(str, other))})", hint=f"mv {file} {file}.old"
+            )
+    fresh = {_cell(row) for row in rows}
+    kept = [row for row in before if _cell(row) not in fresh]
+    write_whole(file, json.dumps({"schema": 1, "rows": [*kept, *rows]}, indent=1) + "\n", mode=0o600)
+    return file
+
+
+def _kept(file: Path) -> list[Mapping[str, Any]]:
+    if not file.is_file():
+        return []
+    text = file.read_text(encoding="utf-8")
+    parse_rows(text, file=str(file))  # raises where the file is none of ours
+    return list(json.loads(text)["rows"])
+
+
+def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    keys = ("method", "k", "concurrency", "context", "compile", "vllm", "attention_backend")
+    return (*(str(row.get(key)) for key in keys), str(row.get("patches", [])))
+
+
+def _fits(run: Run, profile: Profile) -> bool:
+    target = profile.target.model.lower()
+    return run.machine == profile.machine and any(fnmatch.fnmatch(target, pattern) for pattern in run.targets)
+
+
+def _read(file: Path) -> Run:
+    text = file.read_text(encoding="utf-8")
+    head: Mapping[str, Any] = json.loads(text)
+    rows = parse_rows(text, file=str(file))
+    return Run(machine=head["machine"], targets=tuple(head["targets"]), source=head["source"], rows=rows)
+
+
+_KEY: Final = "signing.key"
+"""The file of the key in the state folder."""
+_BYTES: Final = 64
+"""Maximum size of that file: 32 bytes in hexadecimal digits."""
+
+
+def signature(document: Mapping[str, Any]) -> str:
+    """Return the signature of a document; "" where the state folder cannot hold a key."""
+    key = _key()
+    if key is None:
+        key = secrets.token_hex(_BYTES // 2)
+        try:
+            write_whole(state_dir() / _KEY, key, mode=0o600)
+        except EnvironmentMissing:
+            return ""
+    return _signed(document, key)
+
+
+def is_own(document: Mapping[str, Any], signed: object) -> bool:
+    """Return whether `signed` is the signature that this user's gemmaspec gave a document."""
+    key = _key()
+    return (
+        key is not None
+        and isinstance(signed, str)
+        and hmac.compare_digest(signed.encode(), _signed(document, key).encode())
+    )
+
+
+def _signed(document: Mapping[str, Any], key: str) -> str:
+    return hmac.new(key.encode(), json.dumps(document, sort_keys=True).encode(), "sha256").hexdigest()
+
+
+def _key() -> str | None:
+    with contextlib.suppress(UnreadableFile):
+        key = read_regular(state_dir() / _KEY, limit=_BYTES)
+        if key is not None and len(key) == _BYTES:
+            return key.decode("ascii", errors="replace")
+    return None

@@ -1,0 +1,208 @@
+"""The models of a profile: which they are, where they are stored, and whether they exist before a start.
+
+Where a profile's lock is, and what it contains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.core import data
+from gemmaspec.core.data import MODELS
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileError
+from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir
+from gemmaspec.core.profile.command import vllm_of
+from gemmaspec.core.profile.find import own_folder
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.run.models import access
+from gemmaspec.run.models.hub import Unreachable
+from gemmaspec.run.stack.paths import is_local, on_host
+
+if TYPE_CHECKING:
+    from gemmaspec.core.lock.document import Lock
+
+
+class DamagedLock(ProfileError):
+    """An invalid lock; locking again replaces it."""
+
+
+SUFFIX: Final = ".lock"
+
+
+def release_of(loaded: Loaded) -> str | None:
+    """Return the vLLM release that a profile will run, according to itself or else its lock; None if unknown."""
+    return vllm_of(loaded.profile) or _locked_release(loaded)
+
+
+def _locked_release(loaded: Loaded) -> str | None:
+    if not lock_file(loaded).is_file():
+        return None
+    lock = None
+    with contextlib.suppress(GemmaspecError):  # whoever needs the lock itself says what is wrong with it
+        lock = read_lock(loaded)
+    if lock is None:
+        return None
+    runtime, image = loaded.profile.runtime, loaded.profile.image
+    same = lock.image.name == image if lock.image else runtime.python is not None
+    return lock.versions.vllm if same else None
+
+
+def lock_file(loaded: Loaded) -> Path:
+    """Return the path of a profile's lock: next to its file, or in the user's profile folder for a shipped profile."""
+    shipped = loaded.file.is_relative_to(data.PROFILES)
+    folder = own_folder() if shipped else loaded.file.parent
+    return folder / f"{loaded.file.stem}{SUFFIX}"
+
+
+def read_lock(loaded: Loaded) -> Lock | None:
+    """Return the lock of a profile, if any. Raises ProfileError for an invalid lock or one of another profile."""
+    from gemmaspec.core.lock.document import MAX_CHARACTERS, parse_lock
+
+    file = lock_file(loaded)
+    try:
+        content = read_regular(file, limit=4 * MAX_CHARACTERS, follow=True)
+    except UnreadableFile as error:
+        raise ProfileError(f"{file}: cannot read the lock: {error.why}", hint=error.hint) from None
+    if content is None:
+        return None
+    try:
+        lock = parse_lock(content.decode("utf-8"), file=str(file))
+    except UnicodeDecodeError:
+        raise DamagedLock(f"{file}: the lock is not UTF-8 text", hint=f"gemmaspec lock {loaded.typed}") from None
+    except ProfileError as error:
+        raise DamagedLock(error.message, hint=f"gemmaspec lock {loaded.typed}    # writes a new lock") from None
+    if lock.profile != loaded.profile.name:
+        raise ProfileError(f"{file}: the lock belongs to {lock.profile}, not to {loaded.profile.name}")
+    return lock
+
+
+TINY = "state:tiny/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRef:
+    """Target or draft of a profile."""
+
+    role: str
+    model: str
+    revision: str | None
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a folder on this machine."""
+        return is_local(self.model)
+
+    @property
+    def folder(self) -> Path:
+        """That folder."""
+        return Path(on_host(self.model, state=state_dir()))
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether it is one of the tiny models that ship with gemmaspec."""
+        return self.model.startswith(TINY) and (MODELS / self.folder.name / "config.json").is_file()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its folder has a config and, for a tiny model, just the files that ship."""
+        if not self.is_tiny:
+            return (self.folder / "config.json").is_file()
+        shipped = MODELS / self.folder.name
+        names = [file.name for file in shipped.iterdir()]
+        return filecmp.cmpfiles(shipped, self.folder, names, shallow=False)[0] == names
+
+
+def models_of(profile: Profile) -> Iterator[ModelRef]:
+    """Yield the target, then the draft if there is one."""
+    yield ModelRef(role="target", model=profile.target.model, revision=profile.target.revision)
+    if profile.draft:
+        yield ModelRef(role="draft", model=profile.draft.model, revision=profile.draft.revision)
+
+
+def hub_cache(profile: Profile) -> Path | None:
+    """Return the Hugging Face cache that the profile's server uses; None for this user's own."""
+    home = profile.caches.huggingface
+    return Path(on_host(home, state=state_dir())) / "hub" if home else None
+
+
+def server_cache(profile: Profile, *, in_image: bool) -> Path | None:
+    """Return the cache as the server sees it; None for a container's volume, which is not visible from here."""
+    from huggingface_hub import constants
+
+    if in_image and not profile.caches.huggingface:
+        return None
+    return hub_cache(profile) or Path(constants.HF_HUB_CACHE)
+
+
+def check_access(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> None:
+    """Raise EnvironmentMissing for a model of the Hub that this user cannot read.
+
+    A Hub that does not answer is only noted, because the models may be in the cache.
+    """
+    for model in models:
+        try:
+            access.check_access(model.model, model.revision, role=model.role)
+        except Unreachable as error:
+            note(f"{error.message.partition(': ')[2]}; continuing, because the model may be in the cache")
+
+
+def hub_answers(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> bool:
+    """Return whether the Hub answers for these models; a refusal is an answer too."""
+    try:
+        for model in models:
+            access.check_access(model.model, model.revision, role=model.role)
+    except Unreachable:
+        note("the Hub does not answer; the server will use the models in the cache")
+        return False
+    except EnvironmentMissing:
+        return True  # it would be told in the server's own words, unless it is in the cache
+    return True
+
+
+def place(tiny: ModelRef) -> None:
+    """Copy a tiny model to where its profile reads it, completely or not at all; an older one is replaced.
+
+    Raises EnvironmentMissing if that fails.
+    """
+    make_folder(tiny.folder.parent)
+    try:
+        _copy(tiny)
+    except OSError as error:
+        why = error.strerror or "some of its files cannot be copied"
+        raise EnvironmentMissing(
+            f"{tiny.role}.model: cannot be copied to {tiny.folder}: {why}", hint=f"df -h {tiny.folder.parent}"
+        ) from None
+
+
+def _copy(tiny: ModelRef) -> None:
+    with tempfile.TemporaryDirectory(dir=tiny.folder.parent, prefix=".") as temporary:
+        copy = Path(temporary) / "copy"
+        shutil.copytree(MODELS / tiny.folder.name, copy)
+        for path in (copy, *copy.iterdir()):  # a server in a container may run as another user
+            path.chmod(0o755 if path == copy else 0o644)
+        if tiny.folder.exists():
+            tiny.folder.rename(Path(temporary) / "replaced")
+        copy.rename(tiny.folder)
+
+
+def check_folder(ref: ModelRef) -> None:
+    """Raise EnvironmentMissing for a model's folder that is missing or has no config."""
+    if not ref.folder.is_dir():
+        places = "gemmaspec up tiny-cpu    # copies it there" if ref.is_tiny else None
+        raise EnvironmentMissing(f"{ref.role}.model: missing folder {ref.folder}", hint=places)
+    if not (ref.folder / "config.json").is_file():
+        raise EnvironmentMissing(f"{ref.role}.model: {ref.folder} has no config.json, so it is not a model")
+
+
+def hub_is_off(profile: Profile) -> bool:
+    """Return whether the profile, or else this user's shell, has disabled the Hub (HF_HUB_OFFLINE)."""
+    value = profile.env.get("HF_HUB_OFFLINE")
+    return value.upper() in access.ON if value is not None else access.is_offline()

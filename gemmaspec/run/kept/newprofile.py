@@ -1,0 +1,242 @@
+"""`profile new`: a profile that extends another one, or one from what somebody serves with today.
+
+`profile list`: every profile that can be run, where it comes from, and whether it was started here.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.core import data
+from gemmaspec.core.checkpoint.published.shipped import draft_for
+from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.files import state_dir, write_whole
+from gemmaspec.core.profile.find import own_folder, profile_folders, profile_names
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_of
+from gemmaspec.core.profile.takeover import TOKENS, TakenOver
+from gemmaspec.core.profile.takeover_compose import from_compose
+from gemmaspec.core.profile.takeover_shell import from_command
+from gemmaspec.core.releases.facts import newest
+from gemmaspec.run.machine import nvidia
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_MOST: Final = 2**20
+_CACHES: Final = ("huggingface", "compile")
+_TEXT: Final = """\
+extends: {parent}
+name: {name}
+summary: {summary}
+
+# What differs from {parent} goes here. `gemmaspec profile show {name}` prints everything that it inherits, and
+# `null` removes a value. An example:
+#
+# serve:
+#   port: {port}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class New:
+    """A profile that was written."""
+
+    file: Path
+    left: tuple[str, ...] = ()
+    """What of the source could not be taken over, each with what gemmaspec does instead."""
+    decided: tuple[str, ...] = ()
+    """What was chosen, or taken over in another form."""
+    draft: str | None = None
+    """A draft that the target has, and the profile does not use."""
+
+
+def new_profile(name: str, *, parent: str) -> New:
+    """Write a profile that extends `parent` into the user's own folder.
+
+    Raises UsageError for a name that is invalid or taken, and for a parent that does not exist.
+    """
+    file = _new_file(name)
+    loaded = load_profile(parent)
+    known = profile_names(profile_folders())
+    if loaded.file.stem not in known or loaded.file.parent not in (own_folder(), data.PROFILES):
+        raise UsageError(f"{parent} is in neither your own nor the shipped profiles, and `extends` searches only those")
+    profile = loaded.profile
+    text = _TEXT.format(
+        parent=profile.name, name=name, summary=_quoted(f"{profile.summary} (my own)"), port=profile.serve.port + 1
+    )
+    return _written(file, text)
+
+
+def new_from_command(name: str, command: str, *, with_draft: bool = False) -> New:
+    """Write a profile that serves what a `vllm serve` or `docker run` command serves. Raises as new_profile.
+
+    Raises ProfileError for values that a profile refuses; nothing is written then.
+    """
+    return _taken_over(name, from_command(command), "a command line", folder=Path.cwd(), with_draft=with_draft)
+
+
+def new_from_compose(name: str, source: Path, *, service: str | None = None, with_draft: bool = False) -> New:
+    """Write a profile that serves what a Compose file serves. Raises as new_from_command."""
+    try:
+        text = source.read_bytes()[: _MOST + 1]
+    except OSError as error:
+        raise UsageError(f"cannot read {source}: {error.strerror}") from None
+    made = from_compose(text, file=str(source), service=service)
+    folder = source.absolute().parent
+    return _taken_over(name, made, f"{source.name}, a Compose file", folder=folder, with_draft=with_draft)
+
+
+def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_draft: bool) -> New:
+    import yaml
+
+    file = _new_file(name)
+    _on_this_machine(made.content, folder)
+    draft = draft_for(made.content["target"]["model"]) if "speculative" not in made.content else None
+    if with_draft:
+        if draft is None:
+            raise UsageError(_no_draft(made), hint="gemmaspec profile list")
+        made.content |= {"speculative": {"method": "mtp", "num_speculative_tokens": TOKENS}, "draft": {"model": draft}}
+    head: dict[str, Any] = {
+        "schema": 1,
+        "name": name,
+        "summary": f"{made.content['target']['model']}, taken over from {source}",
+        "machine": _machine(made),
+        "image": _image(made),
+    }
+    text = yaml.safe_dump({**head, **made.content}, sort_keys=False, allow_unicode=True, width=100)
+    known = ", ".join(machine.name for machine in MACHINES.values() if machine.memory_gb)
+    text = text.replace(f"machine: {ANY_GPU}\n", f"machine: {ANY_GPU}  # name yours: {known}\n", 1)
+    left, decided = tuple(dict.fromkeys(made.left)), tuple(dict.fromkeys(made.decided))
+    comments = _comments("Not taken over:", left) + _comments("Decided:", decided)
+    _refuse_invalid(f"{comments}{text}", name)
+    _written(file, f"{comments}{text}")
+    return New(file=file, left=left, decided=decided, draft=None if with_draft else draft)
+
+
+def _refuse_invalid(text: str, name: str) -> None:
+    """Raise ProfileError for a text that a profile refuses, before it is written where profiles are."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.yaml"
+        file.write_text(text, encoding="utf-8")
+        try:
+            load_profile(str(file))
+        except ProfileError as error:
+            problem = re.sub(rf"^{re.escape(str(file))}:[0-9]+: ", "", error.message, flags=re.MULTILINE)
+            why = f"nothing is written, because a profile refuses this:\n{problem}"
+            raise ProfileError(why, hint="correct the command, and run it again") from None
+
+
+def _on_this_machine(content: dict[str, Any], folder: Path) -> None:
+    """Replace paths that begin in the folder of the command by whole ones: a profile lies in a folder of its own."""
+    for section, keys in (("target", ("model",)), ("draft", ("model",)), ("chat", ("template",)), ("caches", _CACHES)):
+        for key in keys:
+            value = content.get(section, {}).get(key)
+            if not isinstance(value, str):
+                continue
+            is_folder = section in ("target", "draft") and (folder / value / "config.json").is_file()
+            if value.startswith(("./", "../")) or (is_folder and not value.startswith(("/", "~"))):
+                content[section][key] = str((folder / value).resolve())
+
+
+def _machine(made: TakenOver) -> str:
+    if re.search(r"(?<![a-z])cpu(?![a-z])", str(made.content.get("image", ""))):
+        made.decide("machine: cpu", "the image is one for CPUs")
+        return "cpu"
+    gpus = nvidia.gpus()
+    machine = machine_of(gpus[0].name) if gpus else None
+    if machine:
+        made.decide(f"machine: {machine}", f"nvidia-smi lists {gpus[0].name}")
+    else:
+        made.decide(f"machine: {ANY_GPU}", "the command does not say which GPU; gemmaspec fit needs its name")
+    return machine or ANY_GPU
+
+
+def _image(made: TakenOver) -> str:
+    """Return the image: the command's, else the one of its release, else of the newest release."""
+    image: str | None = made.content.pop("image", None)
+    if image:
+        made.decide(f"image: {image}", "as given")
+        return image
+    if made.release:
+        made.content.setdefault("runtime", {})["vllm"] = made.release
+        made.decide(f"image: vllm/vllm-openai:v{made.release}", "the release that the command installs")
+    else:
+        made.decide(
+            f"image: vllm/vllm-openai:v{newest()}",
+            "the newest release that gemmaspec knows, as the command names none; name the one that you run today",
+        )
+    return f"vllm/vllm-openai:v{made.release or newest()}"
+
+
+def _no_draft(made: TakenOver) -> str:
+    if "speculative" in made.content:
+        return "--with-draft: the command drafts already"
+    return f"--with-draft: no draft is known for {made.content['target']['model']}"
+
+
+def _comments(head: str, lines: Iterable[str]) -> str:
+    shown = ("".join(char if char.isprintable() else " " for char in line) for line in lines)
+    rows = [f"#   {' '.join(line.split())}" for line in shown]
+    return "\n".join([f"# {head}", *rows, "", ""]) if rows else ""
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _new_file(name: str) -> Path:
+    """Return the file of a new profile. Raises UsageError for a name that is invalid or taken."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is not a valid name; use lowercase letters, digits and hyphens")
+    known = profile_names(profile_folders())
+    file = own_folder() / f"{name}.yaml"
+    if name in known or file.exists():
+        raise UsageError(
+            f"profile {name} already exists: {known.get(name, file)}", hint=f"gemmaspec profile show {name}"
+        )
+    return file
+
+
+def _written(file: Path, text: str) -> New:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(file, text, mode=0o600)
+    return New(file=file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One profile in the list."""
+
+    name: str
+    machine: str
+    summary: str
+    """Its summary, or the error that makes it invalid."""
+    file: str
+    source: str
+    """`shipped`, `own`, or the folder of GEMMASPEC_PROFILES that contains it."""
+    state: str
+    """`started` when a stack of it is on this machine, `invalid`, or ``."""
+
+
+def listed() -> list[Listed]:
+    """Return every profile, by name."""
+    started = {record.parent.name for record in (state_dir() / "stacks").glob("*/record.json")}
+    return [_row(name, file, started) for name, file in profile_names(profile_folders()).items()]
+
+
+def _row(name: str, file: Path, started: set[str]) -> Listed:
+    where = {data.PROFILES: "shipped", own_folder(): "own"}
+    source = where.get(file.parent, str(file.parent))
+    try:
+        profile = load_profile(str(file)).profile
+    except ProfileError as error:
+        why = f"invalid: {error.message.splitlines()[0]}"
+        return Listed(name=name, machine="?", summary=why, file=str(file), source=source, state="invalid")
+    state = "started" if name in started else ""
+    return Listed(
+        name=name, machine=profile.machine, summary=profile.summary, file=str(file), source=source, state=state
+    )

@@ -1,0 +1,235 @@
+"""One command at a time for each stack: a lock over all of it, and who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.core import records
+from gemmaspec.core.errors import GemmaspecError, TimedOut, UsageError
+from gemmaspec.core.files import make_folder, state_dir, unwritable
+from gemmaspec.run.engine.proc import boot_id, start_ticks
+
+if TYPE_CHECKING:
+    import filelock
+
+STARTS: Final = ("up", "restart", "rollback", "bench", "tune")
+"""Commands that lock a stack for as long as a server takes to start; the others end soon by themselves."""
+
+_DROPPED_S: Final = 0.05
+_POLL_S: Final = 0.1
+_SHORT_S: Final = 120.0
+"""How long a command waits for another one to end; `down` takes up to a server's grace period."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """A gemmaspec command that runs, or has run."""
+
+    command: str
+    """up, restart, rollback, down, bench, tune, lock or render."""
+    pid: int
+    start_ticks: int
+    """Clock ticks from boot to its start, so that a reused pid is not mistaken for it."""
+    boot_id: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.boot_id == boot_id() and start_ticks(self.pid) == self.start_ticks
+
+    def __str__(self) -> str:
+        return f"gemmaspec {self.command} (pid {self.pid})"
+
+
+def this_command(command: str) -> Caller:
+    """Return this process as the caller of a command."""
+    pid = os.getpid()
+    return Caller(command=command, pid=pid, start_ticks=start_ticks(pid) or 0, boot_id=boot_id())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder(Caller):
+    """The gemmaspec command that currently works on a stack."""
+
+    stack: str
+    since: float
+    """Seconds since 1970."""
+    wants: str = ""
+    """Its request; another command with the same request can wait for it."""
+    phase: str = ""
+    """What it is doing; a phase of the start once the server has been started."""
+    phase_since: float = 0.0
+    """Seconds since 1970."""
+
+    def __str__(self) -> str:
+        seconds = f"{max(0.0, time.time() - self.since):.0f} s"
+        return f"gemmaspec {self.command} (pid {self.pid}, for {seconds}{f', {self.phase}' if self.phase else ''})"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as `down` and service managers send it: Ctrl-C by somebody who wants nothing to run."""
+
+
+class Owner:
+    """A stack locked by this process; `tell` shows others the current step."""
+
+    def __init__(self, holder: Holder) -> None:
+        self._holder = holder
+        try:
+            self._tell(holder)
+        except GemmaspecError:
+            if holder.command != "down":  # a full disk starts nothing, and keeps nothing running
+                raise
+
+    def tell(self, phase: str) -> None:
+        """Record the current step. A full disk does not stop the command."""
+        with contextlib.suppress(GemmaspecError):
+            self._tell(replace(self._holder, phase=phase, phase_since=round(time.time(), 3)))
+
+    def close(self) -> None:
+        """Remove the record of the current step."""
+        with contextlib.suppress(OSError):
+            _file(self._holder.stack).unlink(missing_ok=True)
+
+    def _tell(self, holder: Holder) -> None:
+        self._holder = holder
+        records.write(_file(holder.stack), holder, mode=0o600)
+
+
+def holder(name: str) -> Holder | None:
+    """Return the command that currently works on a stack, if any.
+
+    Stale files of killed commands and damaged files do not count.
+    """
+    record = records.kept(Holder, _file(name), limit=64 * 1024)
+    return record if record and record.alive else None
+
+
+@contextlib.contextmanager
+def owned(
+    name: str,
+    command: str,
+    *,
+    wants: str = "",
+    note: Callable[[str], None] = lambda _: None,
+    timeout_s: float = _SHORT_S,
+) -> Iterator[Owner]:
+    """Lock a stack while the body runs; SIGTERM acts like Ctrl-C.
+
+    Waits for a command with the same request (up to `timeout_s`), and for one that ends by itself. `down` cancels a
+    start and waits for its end. Raises GemmaspecError with the holder for any other command, TimedOut.
+    """
+    if "/" in name or name.startswith("."):
+        raise UsageError(f"{name!r} is not a valid name of a stack", hint="gemmaspec status")
+    import filelock  # slow to import, and most commands only ask who holds a stack
+
+    lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)
+    try:
+        make_folder(Path(lock.lock_file).parent)
+        _acquire(lock, name, command, wants=wants, note=note, timeout_s=timeout_s)
+    except OSError as error:
+        raise unwritable(Path(lock.lock_file), error) from None
+    try:
+        me = Holder(stack=name, since=round(time.time(), 3), wants=wants, **dataclasses.asdict(this_command(command)))
+        owner = Owner(me)
+        try:
+            with _interrupted_by_sigterm():
+                yield owner
+        finally:
+            owner.close()
+    finally:
+        lock.release()
+
+
+def _acquire(
+    lock: filelock.BaseFileLock,
+    name: str,
+    command: str,
+    *,
+    wants: str,
+    note: Callable[[str], None],
+    timeout_s: float,
+) -> None:
+    """Take the lock, waiting for it if allowed."""
+    import filelock
+
+    began, told = time.monotonic(), 0
+    while True:
+        with contextlib.suppress(filelock.Timeout):
+            lock.acquire(timeout=0)
+            return
+        other = holder(name)
+        if other and other.pid != told:
+            _meet(other, command, wants=wants, note=note)
+            told = other.pid
+        joins = bool(other and wants and other.wants == wants)
+        waited = time.monotonic() - began
+        if waited >= (timeout_s if joins else _SHORT_S):
+            raise TimedOut(
+                f"{name} is still held by {other or 'another gemmaspec'} after {waited:.0f} s",
+                hint=f"gemmaspec status {name}",
+            )
+        time.sleep(_POLL_S)
+
+
+def _meet(other: Holder, command: str, *, wants: str, note: Callable[[str], None]) -> None:
+    """Report that this command waits for another one, ask that one to end, or refuse to wait."""
+    if command == "down" and other.command in STARTS:
+        note(f"stopping {other}")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(other.pid, signal.SIGTERM)
+    elif wants and other.wants == wants:
+        note(f"another gemmaspec command (pid {other.pid}) is starting it; waiting")
+    elif other.command in STARTS:
+        raise GemmaspecError(
+            f"{other.stack} is held by {other}",
+            hint=f"gemmaspec down {other.stack}    # cancels that start; or wait for it",
+        )
+    else:
+        note(f"waiting for {other}")
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Make `kill PID` and service managers end a start as Ctrl-C does, which stops its server.
+
+    CPython drops an exception that is raised in a callback of a weak reference, as after each import. What is dropped
+    is raised again a moment later.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise Terminated
+
+    def dropped(what: sys.UnraisableHookArgs) -> None:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            hook(what)
+            return
+        again = threading.Timer(_DROPPED_S, os.kill, (os.getpid(), signal.SIGTERM))
+        again.daemon = True
+        again.start()
+
+    before, hook = signal.signal(signal.SIGTERM, interrupt), sys.unraisablehook
+    sys.unraisablehook = dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGTERM, before)
+
+
+def _file(name: str) -> Path:
+    return state_dir() / "owners" / f"{name}.json"

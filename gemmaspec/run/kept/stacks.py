@@ -1,0 +1,367 @@
+"""Stacks of this machine: what was started, how, from which profile, and its current state.
+
+What `smoke` and `watch` found last, kept in the stack's folder for `status`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from gemmaspec.core import records
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.files import UnreadableFile, state_dir
+from gemmaspec.core.live.faults import FaultKind
+from gemmaspec.core.live.verdict import SmokeVerdict
+from gemmaspec.core.profile.find import engine_of_files, profile_folders, profile_names
+from gemmaspec.run.engine.server import Engine, EngineName, Server, State
+from gemmaspec.run.kept.owner import Caller
+from gemmaspec.run.stack.serve import SERVICE, VERDICT
+
+if TYPE_CHECKING:
+    from gemmaspec.run.engine.record import Record
+
+
+RECORD: Final = "record.json"
+FAILED_LOG: Final = "failed.log"
+"""The log of a start that failed, in the stack's folder."""
+
+Outcome = Literal["starting", "ready", "failed", "interrupted", "stopped"]
+"""The outcome of the last start, as its command recorded it; interrupted: by Ctrl-C, SIGTERM or `down`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of a start, which `restart` passes to `up` again."""
+
+    profile: str
+    """The profile as given: a name, or the absolute path of a file."""
+    engine: EngineName | None = None
+    """None to choose one."""
+    overrides: tuple[str, ...] = ()
+    no_spec: bool = False
+    locked: bool = False
+    """Whether only what the profile's lock pins may run."""
+    hosts: tuple[str, ...] = ()
+    """The machines of a server that spans several, by rank; empty for all of fleet.yaml."""
+    replica: int | None = None
+    """Which replica of the profile it is, counted from 1; None for a profile's only server."""
+
+    @property
+    def command(self) -> str:
+        """The `gemmaspec up` with these options; for a replica it starts what its profile lacks."""
+        words = [
+            "gemmaspec",
+            "up",
+            self.profile,
+            *(("--engine", self.engine) if self.engine and not self.hosts else ()),
+        ]
+        words += [word for override in self.overrides for word in ("--set", override)]
+        words += [flag for flag, given in (("--no-spec", self.no_spec), ("--locked", self.locked)) if given]
+        return shlex.join([*words, *(("--hosts", ",".join(self.hosts)) if self.hosts else ())])
+
+    @classmethod
+    def of(cls, other: Options, **more: Any) -> Self:
+        """Return the options of `other`, with what else this kind of record holds."""
+        copied = {field.name: getattr(other, field.name) for field in dataclasses.fields(Options)}
+        return cls(**{**copied, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Options):
+    """The record of one start: enough to find the server and to start it again in the same way."""
+
+    engine: EngineName
+    server: Server
+    hub_cache: str | None = None
+    """The server's Hugging Face cache; None if it is not visible from this machine."""
+    known_good: str | None = None
+    """Its id among the known good stacks, once it was ready."""
+    outcome: Outcome = "starting"
+    since: float | None = None
+    """Unix time of the start; None in a record of an older gemmaspec."""
+    before: Options | None = None
+    """The options of the last start that became ready before this one."""
+    by: Caller | None = None
+    """The bench or tune that started it to measure it; None for a server to be used."""
+
+    @property
+    def options(self) -> Options:
+        """The options of this very start."""
+        return Options.of(self, hosts=tuple(node.host for node in self.server.nodes))
+
+    @property
+    def was_undone(self) -> bool:
+        """Whether its start failed or was interrupted, and was stopped."""
+        return self.outcome in ("failed", "interrupted")
+
+    @property
+    def last_good_options(self) -> Options:
+        """The options for the next restart; after a start that was undone or measured, those of the start before it."""
+        return self.before if (self.was_undone or self.by) and self.before else self.options
+
+    @property
+    def again(self) -> str:
+        """The command that starts it again as it ran."""
+        same = self.replica is None and self.last_good_options == self.options
+        return f"gemmaspec restart {self.server.name}" if same else self.options.command
+
+
+class Orphaned(EnvironmentMissing):
+    """A server runs whose stack's folder was deleted."""
+
+
+def stack_folder(name: str) -> Path:
+    """Return the folder of a profile's stack."""
+    return state_dir() / "stacks" / name
+
+
+def save(started: Started) -> None:
+    """Save the record of a stack in its folder."""
+    records.write(stack_folder(started.server.name) / RECORD, started)
+
+
+def now() -> float:
+    """Return the current time for a record's `since`."""
+    return round(time.time(), 3)
+
+
+def find(name: str) -> Started:
+    """Return the record of a stack.
+
+    Raises UsageError if no stack of that name was started here, UnreadableFile if its record is damaged, Orphaned if
+    its folder was deleted while its server runs.
+    """
+    if started := read_stack(name):
+        return started
+    if replicas := replicas_of(name):
+        raise UsageError(f"{name} has replicas; name one: {', '.join(replicas)}", hint=f"gemmaspec status {name}")
+    if lost := orphaned().get(name):
+        raise Orphaned(
+            f"the folder of {name} was deleted, but its server still runs (pid {lost.pid})",
+            hint=f"gemmaspec down {name}",
+        )
+    names = ", ".join(names_of_stacks()) or "none"
+    raise UsageError(
+        f"no stack named {name!r} was started on this machine (started: {names})",
+        hint=f"gemmaspec up {name}"
+        if name in profile_names(profile_folders())
+        else "gemmaspec status    # or down --all",
+    )
+
+
+def read_stack(name: str) -> Started | None:
+    """Return the record of a stack, if any.
+
+    Raises UnreadableFile if it is damaged, or missing although a process was started.
+    """
+    record = stack_folder(name) / RECORD
+    started = records.read(Started, record)
+    if started is None and _has_process(name):
+        raise UnreadableFile(record, "missing, although a server was started")
+    return started
+
+
+def names_of_stacks() -> Sequence[str]:
+    """Return the names of all started stacks, including those with unreadable records.
+
+    Raises UnreadableFile if this user may not look.
+    """
+    folder = state_dir() / "stacks"
+    try:
+        return sorted(one.name for one in folder.iterdir() if os.path.lexists(one / RECORD) or _has_process(one.name))
+    except PermissionError as error:
+        raise UnreadableFile(folder, str(error.strerror)) from None
+    except OSError:
+        return []
+
+
+def orphaned() -> Mapping[str, Record]:
+    """Return the servers of this state folder that still run although their stack's folder was deleted, by name."""
+    from gemmaspec.run.engine.tail import orphans  # psutil is slow to import, and few commands look for them
+
+    return orphans(state_dir() / "stacks")
+
+
+def replicas_of(name: str) -> Sequence[str]:
+    """Return the names of the replicas that were started of a profile, in their order."""
+    ours = [one for one in started_stacks() if one.replica is not None and one.server.name == f"{name}-{one.replica}"]
+    return [replica.server.name for replica in sorted(ours, key=lambda replica: replica.replica or 0)]
+
+
+def _has_process(name: str) -> bool:
+    return os.path.lexists(stack_folder(name) / "run" / "process.json")
+
+
+def started_stacks() -> Sequence[Started]:
+    """Return all readable records, by name."""
+    stacks = []
+    for name in names_of_stacks():
+        if started := records.kept(Started, stack_folder(name) / RECORD):
+            stacks.append(started)
+    return stacks
+
+
+def engine_of(started: Started) -> Engine:
+    """Return the engine that a stack was started with."""
+    from gemmaspec.run.engine.choose import engine_named, engine_of_nodes
+
+    nodes = started.server.nodes
+    return engine_of_nodes(nodes) if nodes else engine_named(started.engine)
+
+
+def look(started: Started, engine: Engine | None = None) -> State:
+    """Return the current state of a stack's server; `unknown`, with the reason, if it cannot be determined.
+
+    A stack that gemmaspec itself stopped, or whose start failed and was stopped, is absent even if its engine does
+    not answer. One on several machines is not: a host that does not answer may not have been stopped.
+    """
+    try:
+        return (engine or engine_of(started)).state(started.server)
+    except GemmaspecError as error:
+        if (started.was_undone or started.outcome == "stopped") and not started.server.nodes:
+            return State(status="absent", detail=f"{started.outcome} by gemmaspec; {error.message}")
+        return State(status="unknown", detail=error.message, hint=error.hint)
+
+
+def rescue(name: str) -> Started:
+    """Return the minimal record for stopping and checking a stack whose record is damaged."""
+    folder = stack_folder(name)
+    engine = engine_of_files(frozenset(file.name for file in folder.iterdir()) if folder.is_dir() else frozenset())
+    server = Server(name=name, folder=folder, port=0, model="", speculates=False)
+    return Started(engine=engine, server=server, profile=name)
+
+
+def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
+    """Raise EnvironmentMissing if a stack with a damaged record may run, or its record cannot be replaced."""
+    state = look(rescue(name))
+    if state.status in ("running", "restarting"):
+        raise EnvironmentMissing(
+            f"{error.message}, and its server runs ({state.detail})", hint=f"gemmaspec down {name}"
+        )
+    if state.status == "unknown":
+        raise EnvironmentMissing(f"{error.message}; whether its server runs: {state.detail}", hint=state.hint)
+    if error.path.is_dir() and not error.path.is_symlink():
+        raise UnreadableFile(error.path, error.why, hint=f"rm -r {error.path}")
+
+
+def warn_of_neighbours(name: str, note: Callable[[str], None]) -> None:
+    """Say which other stacks of gemmaspec run on this machine, because they slow down what is measured.
+
+    A stack whose state cannot be determined is left out: whether it costs anything is not known.
+    """
+    others = [started for started in started_stacks() if started.server.name != name and not started.server.nodes]
+    running = [other.server.name for other in others if look(other).status in ("running", "restarting")]
+    if not running:
+        return
+    verb = "runs" if len(running) == 1 else "run"
+    note(f"warning: {', '.join(running)} {verb} on this machine too, and may slow down what is measured")
+    note(f"    gemmaspec down {running[0]}")
+
+
+SMOKE: Final = "smoke.json"
+WATCH: Final = "watch.json"
+_SILENT_S: Final = 30.0
+"""After so many seconds, and five of its intervals, without a look `watch` is taken to have ended."""
+_DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """What `watch` knew of a stack when it looked last."""
+
+    at: float
+    """Seconds since 1970 of its last look."""
+    active: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Faults that have begun and not ended, and when they began, in seconds since 1970."""
+    restarts: tuple[float, ...] = ()
+    """Restarts that `watch` has done in the last hour, in seconds since 1970."""
+    last: str = ""
+    """Its last action, and why it was done or left undone."""
+    unknown: tuple[str, ...] = ()
+    """Rules that it cannot judge here, each with what is missing."""
+    interval: float = 1.0
+    """Seconds between two looks."""
+    attested: str = ""
+    """Whether the patched functions run, such as "attested: 4 functions in 3 processes"; empty without patches."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether `watch` still looks."""
+        return abs(time.time() - self.at) <= max(_SILENT_S, 5 * self.interval)
+
+    @property
+    def hangs_since(self) -> float | None:
+        """When the server began to hang, in seconds since 1970; None if it does not, or `watch` has ended."""
+        return self.active.get(str(FaultKind.HANGS)) if self.looks else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Last:
+    """The last verdicts of a stack."""
+
+    smoke: SmokeVerdict | None = None
+    smoke_is_of_this_start: bool = False
+    """Whether the server has not been started anew since."""
+    watch: Watching | None = None
+    beside: Watching | None = None
+    """What the watch in a container next to the server knows; None where there is none, or its verdict is missing."""
+    beside_log: tuple[str, ...] = ()
+    """The command that shows the log of that container, where it should run and has no verdict."""
+
+
+def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
+    """Return what is kept; what cannot be read counts as missing. `engine` is that of a server that was not stopped."""
+    smoke = last_smoke(started.server.name)
+    asks = engine if started.server.watched else None
+    beside = _beside(started, asks) if asks else None
+    return Last(
+        smoke=smoke,
+        smoke_is_of_this_start=bool(smoke and smoke.since is not None and smoke.since == started.since),
+        watch=last_watch(started.server.name),
+        beside=beside,
+        beside_log=("docker", "compose", "-p", started.server.project, "logs", SERVICE) if asks and not beside else (),
+    )
+
+
+def hang_of(started: Started, last: Last) -> str:
+    """Return since when this start of the server hangs, as a `watch` that still looks has found; '' if none has."""
+    hangs = [watch.hangs_since for watch in (last.watch, last.beside) if watch]
+    since = min((at for at in hangs if at is not None and at >= (started.since or 0)), default=None)
+    if since is None:
+        return ""
+    form = "%H:%M:%S" if time.time() - since < _DAY_S else "%Y-%m-%d %H:%M:%S"
+    return f"hangs since {time.strftime(form, time.localtime(since))}, as watch has found"
+
+
+def _beside(started: Started, engine: Engine) -> Watching | None:
+    try:
+        return records.parse(Watching, engine.read(started.server, VERDICT, service=SERVICE))
+    except GemmaspecError:
+        return None
+
+
+def keep_smoke(name: str, verdict: SmokeVerdict) -> None:
+    """Keep a verdict. Raises EnvironmentMissing when it cannot be written; the last one is then still there."""
+    records.write(stack_folder(name) / SMOKE, verdict)
+
+
+def last_smoke(name: str) -> SmokeVerdict | None:
+    """Return the last verdict of `smoke`; None where there is none, or its file cannot be read."""
+    return records.kept(SmokeVerdict, stack_folder(name) / SMOKE)
+
+
+def keep_watch(name: str, watching: Watching) -> None:
+    """Keep what `watch` knows. Raises EnvironmentMissing when it cannot be written."""
+    records.write(stack_folder(name) / WATCH, watching)
+
+
+def last_watch(name: str) -> Watching | None:
+    """Return what `watch` knew last; None where there is nothing, or its file cannot be read."""
+    return records.kept(Watching, stack_folder(name) / WATCH)

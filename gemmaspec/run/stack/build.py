@@ -1,0 +1,195 @@
+"""Render a profile to the files of a stack, as text. Pure: no Docker, no network, no clock."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from gemmaspec.core import data
+from gemmaspec.core.errors import PatchError, ProfileError
+from gemmaspec.core.files import MAX_STATE, UnreadableFile, open_regular
+from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, Requirement
+from gemmaspec.core.patching.decide import compile_plan, plan_text
+from gemmaspec.core.patching.patch import Patch, Shelf
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.drafting import TRANSFORMERS_BY_VLLM
+from gemmaspec.run.stack.compose import compose_yaml
+from gemmaspec.run.stack.paths import (
+    PROBE_FILE,
+    SPECULATIVE_FILE,
+    TEMPLATE_FILE,
+    Paths,
+    container_paths,
+    template_in_image,
+)
+from gemmaspec.run.stack.serve import WATCH_FILES, speculative_config, template_for, watch_files
+from gemmaspec.run.stack.speed import speed_choice
+
+Form = Literal["folder", "single-file", "volume", "process", "rank"]
+"""`folder`, `single-file` and `volume` are for Docker Compose; `process` has the same files without compose.yaml, and
+`rank` has them for one of several machines. A server reads the files of `volume` in a volume of its daemon, into which
+the engine copies them."""
+
+OWN_TEMPLATE: Final = "gemma4"
+"""`chat.template: gemma4` means the shipped template that matches the vLLM release."""
+
+STACK_FILES: Final = (
+    *("compose.yaml", "plan.json", "launch.py", ORIGINS_FILE, *ATTEST_FILES),
+    *(RANK_FACTS_FILE, PROBE_FILE),
+    *(SPECULATIVE_FILE, TEMPLATE_FILE),
+    *WATCH_FILES,
+)
+"""Every file that a stack may have; files that a profile does not need are absent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """The rendered files of one profile, by name."""
+
+    profile: Profile
+    files: Mapping[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every file that a stack may have, and a compose file for each machine of a server on several."""
+        return (*STACK_FILES, *(name for name in self.files if name not in STACK_FILES))
+
+
+def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> Stack:
+    """Render `loaded`; `paths` are the paths that the server sees (default: those in a container).
+
+    Raise ProfileError for problems that depend on the form (a missing image or template), PatchError for an unknown
+    patch.
+    """
+    profile = loaded.profile
+    if profile.nodes > 1 and form != "rank":
+        raise ProfileError(
+            f"{loaded.place('nodes')}: nodes: is {profile.nodes}, so each of as many machines needs a stack",
+            hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first",
+        )
+    files = _files(loaded, form=form, paths=paths)
+    if form == "rank" and profile.watch.container:
+        _refuse_watch_elsewhere(loaded, form)
+    if form in ("process", "rank"):
+        return Stack(profile=profile, files=files)
+    if not profile.image:
+        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+    if profile.watch.container:
+        _refuse_watch_elsewhere(loaded, form)
+        files |= watch_files(profile)
+    compose = compose_yaml(profile, files, single_file=form == "single-file", volume=form == "volume")
+    return Stack(
+        profile=profile,
+        files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},
+    )
+
+
+def _files(loaded: Loaded, *, form: Form, paths: Paths | None) -> dict[str, str]:
+    """Return the files by name that the server itself reads or runs."""
+    profile = loaded.profile
+    plan = profile_plan(profile, Shelf(data.patch_folders()))
+    files = {"plan.json": plan_text(plan), "launch.py": data.LAUNCHER.read_text(encoding="utf-8")}
+    for name in (ORIGINS_FILE, *ATTEST_FILES) if plan["patches"] else ():
+        files[name] = data.LAUNCHER.with_name(name).read_text(encoding="utf-8")
+    if profile.nodes > 1:
+        files[RANK_FACTS_FILE] = data.RANK_FACTS.read_text(encoding="utf-8")
+    if form != "process":
+        files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
+    config = speculative_config(profile, paths or container_paths(profile))
+    if config:
+        files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+    if profile.chat.template and (form == "process" or not template_in_image(profile)):
+        files[TEMPLATE_FILE] = _template_text(loaded)
+    return files
+
+
+def _refuse_watch_elsewhere(loaded: Loaded, form: Form) -> None:
+    """Raise ProfileError where the watch's container could not read its files, which are in a folder here."""
+    if form in ("volume", "rank"):
+        raise ProfileError(
+            f"{loaded.place('watch', 'container')}: watch.container: needs a Docker daemon of this machine",
+            hint=f"gemmaspec watch {loaded.profile.name}    # from here; and --set watch.container=false",
+        )
+
+
+def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, Any]:
+    """Return the plan of a profile; without speculation, it omits patches that only speculation needs.
+
+    Raise PatchError for an unknown patch, and for a required patch that nobody has reviewed.
+    """
+    required, optional = profile.patches.required, profile.patches.optional
+    if not profile.speculative:
+        required = [name for name in required if not _only_speculation(name, patches)]
+        optional = [name for name in optional if not _only_speculation(name, patches)]
+    for name in required:
+        _refuse_unreviewed(name, profile, patches)
+    return compile_plan(
+        profile.plan_name,
+        required,
+        optional,
+        _requires(profile),
+        patches,
+        speed=speed_choice(profile, patches).taken,
+        drift=profile.patches.drift,
+    )
+
+
+def _refuse_unreviewed(name: str, profile: Profile, patches: Mapping[str, Patch]) -> None:
+    if name in patches and not patches[name].text.reviewed:
+        raise PatchError(
+            f"profile {profile.name} requires the patch {name}, but unreviewed patches can only be optional",
+            hint=f"review it, write its texts, and set reviewed: true in {patches[name].folder / 'patch.yaml'}",
+        )
+
+
+def _requires(profile: Profile) -> list[Requirement]:
+    """Return the profile's requirements, plus the known ranges of transformers unless the profile sets its own."""
+    stated = [Requirement(name, specifier, ">=0") for name, specifier in sorted(profile.runtime.packages.items())]
+    if "transformers" in profile.runtime.packages:
+        return stated
+    return [*stated, *(Requirement("transformers", range_, vllm) for vllm, range_ in TRANSFORMERS_BY_VLLM)]
+
+
+def _only_speculation(name: str, patches: Mapping[str, Patch]) -> bool:
+    return name in patches and patches[name].text.speculation_only
+
+
+def template_file(profile: Profile) -> Path:
+    """Return the file of `chat.template`: the shipped one for the release, one of templates/, or a path."""
+    name = profile.chat.template or ""
+    if name == OWN_TEMPLATE:
+        return template_for(profile.runtime.vllm)
+    return Path(name).expanduser() if "/" in name else data.TEMPLATES / name
+
+
+def template_outside(loaded: Loaded) -> Path | None:
+    """Return the folder that a template's path leaves: that of the profile which names it; None if it stays below.
+
+    A profile may be somebody else's, and a template is copied and served. A path that is typed with --set may be
+    anywhere.
+    """
+    place = loaded.place("chat", "template")
+    if "/" not in (loaded.profile.chat.template or "") or not place.line:
+        return None
+    root = Path(place.file).resolve().parent
+    return None if template_file(loaded.profile).resolve().is_relative_to(root) else root
+
+
+def _template_text(loaded: Loaded) -> str:
+    file = template_file(loaded.profile)
+    place = loaded.place("chat", "template")
+    if root := template_outside(loaded):
+        raise ProfileError(
+            f"{place}: chat.template: {file} is outside of the profile's folder, {root}",
+            hint=f"gemmaspec up {loaded.typed} --set {shlex.quote(f'chat.template={file}')}    # or copy it there",
+        )
+    try:
+        with open_regular(file, follow=True) as opened:
+            return opened.read(MAX_STATE).decode("utf-8")
+    except (OSError, UnreadableFile, UnicodeDecodeError):
+        raise ProfileError(f"{place}: chat.template: cannot read {file}") from None

@@ -1,0 +1,321 @@
+"""A stack on disk: write it atomically, and compare it with the existing files.
+
+One stack for each machine of a server that spans several: `rank_stacks(loaded, hosts)` gives them by host.
+
+A caller names the hosts in the order of their ranks, and gets a `Stack` for each. Its compose.yaml
+is the host's own; the other files (plan.json, launch.py, rank_facts.py, speculative-config.json, chat
+template) are the same on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of
+those other files, then `docker compose start` brings them into the container's volume `stack`, on a local or remote
+daemon.
+
+With one host that is all: its container has its own network and a published port, as any other. With more, each uses
+the machine's network. Rank 0 answers requests at `serve.bind`:`serve.port` of its machine; the others are headless.
+Each launcher starts nothing but the plan that was rendered. vLLM listens at rank 0's `master_port`, and on ports that
+the kernel chooses. Nothing of that is encrypted or authenticated: the addresses must be those of a private link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, Protocol
+
+from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, unwritable, write_whole
+from gemmaspec.core.fleet.hosts import Host, wrong_host
+from gemmaspec.core.profile.command import extra_of
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.run.stack.build import STACK_FILES, Stack, build_stack
+from gemmaspec.run.stack.compose import Seat, compose_yaml, health_check, launcher_command, plan_sha256
+from gemmaspec.run.stack.paths import TEMPLATE_FILE, Paths, container_paths
+from gemmaspec.run.stack.serve import SERVICE, serve_command
+
+MANIFEST: Final = ".gemmaspec-rendered.json"
+"""The file with the sha256 of each file that was rendered into a user's folder, by name."""
+
+
+class Rendered(Protocol):
+    """What can be written into a folder: a stack, or manifests for a cluster."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The text of each file by name."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Every file that something of its kind may have."""
+
+
+def write(stack: Rendered, folder: Path) -> list[str]:
+    """Write the stack into a user's folder, record what was written, and return the names of its files."""
+    others = {name: sum_ for name, sum_ in _manifest(folder).items() if name not in stack.names}
+    written = write_files(stack.files, folder, names=stack.names)
+    sums = {**others, **{name: _sha256(text.encode("utf-8")) for name, text in sorted(stack.files.items())}}
+    write_whole(folder / MANIFEST, json.dumps({"schema": 1, "files": sums}, indent=1) + "\n")
+    return written
+
+
+def strangers(stack: Rendered, folder: Path) -> list[Path]:
+    """Return the files in `folder` that the stack would overwrite and gemmaspec did not write, or somebody changed."""
+    ours = _manifest(folder)
+    changed = []
+    for name in stack.names:
+        file = folder / name
+        if not os.path.lexists(file):
+            continue
+        try:
+            content = read_regular(file)
+        except UnreadableFile:
+            content = None
+        same = content is not None and content == stack.files.get(name, "").encode("utf-8")
+        if content is None or not (same or ours.get(name) == _sha256(content)):
+            changed.append(file)
+    return changed
+
+
+def _manifest(folder: Path) -> Mapping[str, str]:
+    try:
+        manifest = json.loads(read_regular(folder / MANIFEST) or b"{}")
+        return {str(name): str(sum_) for name, sum_ in manifest.get("files", {}).items()}
+    except (UnreadableFile, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] = STACK_FILES) -> list[str]:
+    """Write a stack's files into `folder` and return their names.
+
+    Every file is written completely to the same disk before the first one is renamed. Files of `names` that this
+    stack does not have are removed; other files in the folder stay. Raise EnvironmentMissing if the disk is full or
+    the folder is not writable.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder")
+    place = folder
+    try:
+        make_folder(folder)
+        with _staging(folder) as staging:
+            for name, text in files.items():
+                place = folder / name
+                (staging / name).parent.mkdir(parents=True, exist_ok=True)
+                _write_synced(staging / name, text)
+                (staging / name).chmod(_mode(name, files))
+            for name in files:
+                place = folder / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                (staging / name).replace(place)
+        for name in sorted(set(names) - set(files)):
+            place = folder / name
+            place.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(place, error) from None
+    return sorted(files)
+
+
+def _mode(name: str, files: Mapping[str, str]) -> int:
+    """Return a file's mode: a template is its owner's alone, unless the server's container has a user to read it."""
+    if name == "compose.yaml":  # with --single-file it holds the template
+        return 0o600 if TEMPLATE_FILE in files[name] and TEMPLATE_FILE not in files else 0o644
+    server = files.get("compose.yaml", "").partition(f"\n  {SERVICE}:")[0]
+    return 0o600 if name == TEMPLATE_FILE and "\n    user:" not in server else 0o644
+
+
+def difference(stack: Rendered, folder: Path) -> str:
+    """Return a unified diff from the files in `folder` to those that would be written; empty if they are equal."""
+    return "".join(
+        line
+        for name in stack.names
+        for line in difflib.unified_diff(
+            read_file(folder / name).splitlines(keepends=True),
+            stack.files.get(name, "").splitlines(keepends=True),
+            fromfile=str(folder / name),
+            tofile=f"rendered/{name}",
+        )
+    )
+
+
+@contextlib.contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    staging = Path(tempfile.mkdtemp(dir=folder, prefix=".rendering-"))
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a file of a stack; empty if it is missing or unreadable."""
+    try:
+        return (read_regular(path) or b"").decode("utf-8")
+    except (UnreadableFile, UnicodeDecodeError):
+        return ""
+
+
+MASTER_PORT: Final = 29501
+"""vLLM's default for --master-port; the launcher's comparison uses the next one."""
+HANG_S: Final = 180
+"""Seconds after which rank 0 gives up a step that does not return (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS; vLLM's default
+is 300). It bounds each call that runs a step, samples or takes draft tokens (vllm/v1/executor/multiproc_executor.py,
+0.32.0), not loading, compiling or warming up. A long prompt is many steps of max_num_batched_tokens each. What can make
+a healthy step slow is a kernel that the first request compiles, which may take more than a minute."""
+START_S: Final = 600
+"""Seconds that one rank waits for another between two steps of a start (--distributed-timeout-seconds): torch's default
+for NCCL, named so that it does not change with the release. It must bear that one disk is slower than the other."""
+_TIMEOUT: Final = "--distributed-timeout-seconds"
+LABEL: Final = "dev.gemmaspec"
+"""What the labels of a container begin with: .node, .rank, .nodes and .plan-sha256."""
+
+
+def rank_stacks(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MASTER_PORT) -> dict[str, Stack]:
+    """Return the stack of each host, in the order of the ranks, which is that of `hosts`.
+
+    Raise UsageError for hosts that do not fit the profile or each other, ProfileError for a port that is used twice,
+    and what build_stack raises.
+    """
+    profile = loaded.profile
+    check_hosts(profile, hosts)
+    _need(1024 <= master_port <= 65535, f"{master_port} is not a master port: use one from 1024 to 65535")
+    if profile.serve.port == master_port:
+        raise ProfileError(
+            f"{loaded.place('serve', 'port')}: serve.port: is {master_port}, which the ranks use on the same machine"
+        )
+    if not profile.image:
+        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+    files = build_stack(loaded, form="rank", paths=rank_paths(profile)).files
+    plan = plan_sha256(files)
+    seats = {
+        host.name: _seat(profile, rank, hosts, plan=plan, master_port=master_port) for rank, host in enumerate(hosts)
+    }
+    return {
+        host: Stack(
+            profile=profile,
+            files={"compose.yaml": compose_yaml(profile, files, single_file=False, seat=seat), **files},
+        )
+        for host, seat in seats.items()
+    }
+
+
+def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
+    """Raise UsageError unless the hosts fit the profile: as many, each once, and as fleet.yaml may describe them."""
+    for host in hosts:
+        why = wrong_host(host)
+        _need(not why, why or "")
+    _need(len(hosts) == profile.nodes, f"{profile.name} has nodes: {profile.nodes}, and {len(hosts)} hosts are given")
+    for what, values in (
+        ("host", [node.name for node in hosts]),
+        ("address", [str(ip_address(node.address)) for node in hosts]),
+    ):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        _need(not twice, f"the {what} {', '.join(twice)} is given twice")
+    _need(
+        len({bool(node.hca) for node in hosts}) == 1,
+        "only some hosts have RDMA devices (hca), and NCCL needs them on all or none: "
+        + ", ".join(f"{node.name} has {' '.join(node.hca) or 'none'}" for node in hosts),
+    )
+
+
+def rank_paths(profile: Profile) -> Paths:
+    """Return the paths in a container; with the machine's own network the server itself listens on `serve.bind`."""
+    if profile.nodes == 1:
+        return container_paths(profile)
+    return dataclasses.replace(container_paths(profile), host=profile.serve.bind)
+
+
+def rank_flags(
+    profile: Profile, *, rank: str, master: str, headless: bool, master_port: int = MASTER_PORT
+) -> list[str]:
+    """Return what makes a `vllm serve …` one rank.
+
+    The flags exist from 0.19.0 on. The executor is named because vLLM chooses `mp` by itself on CUDA only.
+    """
+    return [
+        *("--distributed-executor-backend", "mp", "--nnodes", str(profile.nodes), "--node-rank", rank),
+        *("--master-addr", master, "--master-port", str(master_port)),
+        *(() if extra_of(profile).given(_TIMEOUT) else (_TIMEOUT, str(START_S))),
+        *(("--headless",) if headless else ()),
+    ]
+
+
+def rank_environment(profile: Profile, host: Host) -> dict[str, str]:
+    """Return the variables of one machine.
+
+    NCCL's index of the RoCE address (NCCL_IB_GID_INDEX) is never set: NCCL 2.21 and later find it for each device, and
+    it changes while a machine runs. Without VLLM_HOST_IP, vLLM takes the address of the default route.
+    """
+    environment = {
+        "VLLM_HOST_IP": host.address,
+        "GLOO_SOCKET_IFNAME": host.interface,
+        "TP_SOCKET_IFNAME": host.interface,
+        # NCCL reads a name as the beginning of names unless it follows a "=".
+        "NCCL_SOCKET_IFNAME": f"={host.interface}",
+    }
+    if host.hca:
+        environment["NCCL_IB_HCA"] = "=" + ",".join(host.hca)
+    return {**environment, **hang_environment(profile)}
+
+
+def hang_environment(profile: Profile) -> dict[str, str]:
+    """Return the variable that bounds a step in which a rank hangs, unless the profile sets it."""
+    name = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+    return {} if name in profile.env else {name: str(HANG_S)}
+
+
+def worker_health(profile: Profile, *, master: str, master_port: int) -> list[str]:
+    """Return Docker's check of a headless rank: rank 0 still holds the port at which vLLM's ranks met."""
+    code = f"import socket as s; s.create_connection(({master!r}, {master_port}), 8).close()"
+    return ["CMD", profile.container.python, "-c", code]
+
+
+def _seat(profile: Profile, rank: int, hosts: Sequence[Host], *, plan: str, master_port: int) -> Seat:
+    paths, host = rank_paths(profile), hosts[rank]
+    labels = {"node": host.name, "rank": str(rank), "nodes": str(profile.nodes), "plan-sha256": plan}
+    entrypoint = launcher_command(profile, plan=plan)  # it starts nothing but this plan
+    named = {f"{LABEL}.{name}": text for name, text in labels.items()}
+    if profile.nodes == 1:
+        command = list(serve_command(profile, paths))
+        return Seat(entrypoint=entrypoint, command=command, labels=named, health=health_check(profile))
+    master, head = hosts[0].address, rank == 0
+    return Seat(
+        entrypoint=entrypoint,
+        command=[
+            *serve_command(profile, paths),
+            *rank_flags(profile, rank=str(rank), master=master, headless=not head, master_port=master_port),
+        ],
+        labels=named,
+        health=_health(profile) if head else worker_health(profile, master=master, master_port=master_port),
+        environment=rank_environment(profile, host),
+        host_network=True,
+        serves=head,
+        rdma=bool(host.hca),
+    )
+
+
+def _health(profile: Profile) -> list[str]:
+    """Return the check of rank 0, which listens on one address of its machine alone."""
+    bind = ip_address(profile.serve.bind)
+    return health_check(profile) if bind.is_unspecified else health_check(profile, host=str(bind))
+
+
+def _need(condition: object, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

@@ -1,0 +1,178 @@
+"""The paths of a stack's models and files, as the server sees them.
+
+The router's configuration, from a profile. Pure.
+
+Checked against HAProxy 2.6, the first with `balance hash`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.core.profile.fields import LOCAL_PREFIXES
+from gemmaspec.core.profile.model import MOST_REPLICAS, Policy, Profile
+
+IN_CONTAINER: Final = "/gemmaspec"
+"""The path of the stack folder in a container."""
+_WORKSPACE: Final = "/vllm-workspace/"
+"""Where vllm/vllm-openai has vLLM's examples (docker/Dockerfile, every release)."""
+TEMPLATE_FILE: Final = "chat-template.jinja"
+SPECULATIVE_FILE: Final = "speculative-config.json"
+PROBE_FILE: Final = "probe.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """The paths on the server's command line."""
+
+    host: str
+    """The address that vLLM itself listens on."""
+    target: str
+    draft: str | None
+    template: str | None
+
+
+def is_local(model: str) -> bool:
+    """Return whether a model is a local folder rather than a Hugging Face id."""
+    return model.startswith(LOCAL_PREFIXES)
+
+
+def container_paths(profile: Profile) -> Paths:
+    """Return the paths inside the container, in which local models are mounted under /models.
+
+    The server listens on all addresses of the container; the published port decides who can reach it.
+    """
+    draft = profile.draft.model if profile.draft else None
+    return Paths(
+        host="0.0.0.0",  # noqa: S104 - inside the container's own network
+        target="/models/target" if is_local(profile.target.model) else profile.target.model,
+        draft="/models/draft" if draft and is_local(draft) else draft,
+        template=template_in_image(profile) or (f"{IN_CONTAINER}/{TEMPLATE_FILE}" if profile.chat.template else None),
+    )
+
+
+def template_in_image(profile: Profile) -> str | None:
+    """Return the path of a chat template that vLLM's image brings; None for one of this machine, or none."""
+    template = profile.chat.template or ""
+    return template if profile.image and template.startswith(_WORKSPACE) and ".." not in template else None
+
+
+def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
+    """Return the paths on this machine, for the process engine."""
+    return Paths(
+        host=profile.serve.bind,
+        target=on_host(profile.target.model, state=state),
+        draft=on_host(profile.draft.model, state=state) if profile.draft else None,
+        template=str(folder / TEMPLATE_FILE) if profile.chat.template else None,
+    )
+
+
+def on_host(model: str, *, state: Path) -> str:
+    """Return the path of a model's folder on this machine; a Hugging Face id stays unchanged."""
+    if model.startswith("state:"):
+        return str(state / model.removeprefix("state:"))
+    return str(Path(model).expanduser()) if is_local(model) else model
+
+
+BACKEND: Final = "replicas"
+"""The name of HAProxy's backend; its servers are r1, r2 …"""
+ADMIN_SOCKET: Final = "admin.sock"
+"""HAProxy's runtime socket, in the router's folder, which only its owner can open."""
+CONFIG_FILE: Final = "haproxy.cfg"
+CONNECTIONS: Final = 1536
+"""Clients' connections at once. Each takes two files, and 4,096 is the lowest hard limit that systems set."""
+CONNECTIONS_OF_ONE: Final = 1024
+"""Connections from one address, so that one client leaves room for others."""
+REQUEST_S: Final = 10
+"""How long a client may take to send a request's headers and the beginning of its body."""
+_METRICS_CONNECTIONS: Final = 16
+
+_DEFAULTS: Final = (
+    "defaults",
+    "    mode http",
+    "    log global",
+    f"    timeout http-request {REQUEST_S}s",
+    "    timeout http-keep-alive 60s",
+    "    timeout connect 2s",
+    "    timeout client 60s",
+    "    timeout server 1h",
+    "    timeout queue 60s",
+    "    option http-buffer-request",
+    "    option http-server-close",
+    "    option redispatch 1",
+    "    retries 3",
+    "    retry-on conn-failure",
+    "",
+)
+_CONVERSATION: Final = (
+    "set-var(txn.asks) req.body",
+    "set-var(txn.first) var(txn.asks),json_query('$.messages[0].content')",
+    "set-var(txn.part) var(txn.asks),json_query('$.messages[0].content[0].text')",
+    "set-var(txn.role) var(txn.asks),json_query('$.messages[0].role')",
+    "set-var(txn.second) var(txn.asks),json_query('$.messages[1].content') "
+    "if { var(txn.role) -m str system developer }",
+    "set-var(txn.second) var(txn.asks),json_query('$.messages[1].content[0].text') "
+    "if { var(txn.role) -m str system developer } !{ var(txn.second) -m found }",
+    "set-var(txn.prompt) var(txn.asks),json_query('$.prompt'),bytes(0,512)",
+    "set-var(txn.start) str(),concat(,txn.first,),concat(,txn.part,),concat(,txn.second,),concat(,txn.prompt,)",
+    "set-var(txn.conversation) var(txn.start) if { var(txn.start) -m len gt 0 }",
+    "set-var(txn.conversation) req.hdr(X-Session-ID) if { req.hdr(X-Session-ID) -m found }",
+)
+"""How a conversation is known, as long as its beginning stands in the first 64 KiB: a message is a text or a list of
+parts, and what follows the first message of a user changes from turn to turn."""
+# Without hash-balance-factor: with it HAProxy 2.6.12 answered 503 for all requests after one of two replicas had died.
+_BALANCE: Final[dict[Policy, tuple[str, ...]]] = {
+    "conversation": ("balance hash var(txn.conversation)", "hash-type consistent"),
+    "leastconn": ("balance leastconn",),
+    "round_robin": ("balance roundrobin",),
+}
+
+
+def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, first_port: int) -> str:
+    """Return haproxy.cfg. Every replica that there could be has a place, which is out of service until it is added.
+
+    A request goes to another replica only if the first one refused the connection and so has read nothing of it: one
+    that ends a server would otherwise end all of them. A connection to a replica carries one request, because vLLM
+    closes an idle one after 5 s, and a request sent at that moment would be lost. `first_port` is that of replica 1.
+    """
+    servers = [
+        f"    server r{index} 127.0.0.1:{first_port + index - 1} disabled" for index in range(1, MOST_REPLICAS + 1)
+    ]
+    address = f"[{bind}]" if ":" in bind else bind
+    return "\n".join(
+        (
+            "# Rendered by gemmaspec. Replicas are added and taken out through the runtime socket.",
+            "global",
+            f"    stats socket unix@{ADMIN_SOCKET} mode 600 level admin",
+            "    log stdout format raw local0 warning",
+            f"    maxconn {CONNECTIONS + _METRICS_CONNECTIONS}",
+            "    tune.bufsize 65536",
+            "",
+            *_DEFAULTS,
+            "frontend api",
+            f"    bind {address}:{port}",
+            f"    maxconn {CONNECTIONS}",
+            "    stick-table type ipv6 size 100k expire 1m store conn_cur",
+            "    tcp-request connection track-sc0 src",
+            f"    tcp-request connection reject if {{ sc0_conn_cur gt {CONNECTIONS_OF_ONE} }}",
+            *(f"    http-request {line}" for line in (_CONVERSATION if policy == "conversation" else ())),
+            f"    default_backend {BACKEND}",
+            "",
+            "frontend metrics",
+            f"    bind 127.0.0.1:{metrics_port}",
+            f"    maxconn {_METRICS_CONNECTIONS}",
+            "    http-request use-service prometheus-exporter if { path /metrics }",
+            "    http-request deny",
+            "",
+            f"backend {BACKEND}",
+            *(f"    {line}" for line in _BALANCE[policy]),
+            "    option httpchk GET /health",
+            "    http-check expect status 200",
+            "    default-server check inter 2s fastinter 200ms fall 2 rise 1 observe layer7 error-limit 1 "
+            "on-error fastinter",
+            *servers,
+            "",
+        )
+    )

@@ -1,0 +1,63 @@
+"""How a profile's server may come to run, as far as the profile states it, and which speed patches it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gemmaspec.core.patching.bugs import Choices, RunsOn, choose
+from gemmaspec.core.patching.evidence import FAMILIES, family_of
+from gemmaspec.core.patching.patch import Patch
+from gemmaspec.core.profile.command import backend_of, vllm_of
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.drafting import method_run
+from gemmaspec.core.releases.facts import releases
+
+NO_DRAFT: Final = "none"
+"""The method of a server without speculation, in evidence as in measured rows."""
+
+
+def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
+    """Return the speed patches of a profile's plan, and why the others are left out.
+
+    Raise PatchError for a list in `patches.speed` with an unknown patch or one of a defect.
+    """
+    settings, why_none = _settings_of(profile)
+    chosen = choose(profile.patches.speed, settings, patches, why_none=why_none)
+    if profile.speculative:
+        return chosen
+    idle = [name for name in chosen.taken if patches[name].text.speculation_only]
+    return Choices(
+        taken={name: rows for name, rows in chosen.taken.items() if name not in idle},
+        left_out={**chosen.left_out, **dict.fromkeys(idle, "only speculation needs it")},
+    )
+
+
+def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:
+    """Return every release and family of GPUs on which the server may run, and why there are none."""
+    machine, stated = MACHINES[profile.machine], vllm_of(profile)
+    if not machine.gpus:
+        return (), f"it is for GPUs, and the machine {profile.machine} has none"
+    if stated and stated not in releases():
+        return (), f"vLLM {stated} is not a known release, and only releases were measured"
+    known = machine.compute_capability
+    gpus = [(known, "")] if known else [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
+    settings = tuple(
+        RunsOn(
+            vllm=vllm,
+            family=family_of(capability) or "",
+            capability=unknown,
+            method=_method(profile, vllm),
+            backend=backend_of(profile, vllm, capability=capability),
+        )
+        for vllm in ([stated] if stated else releases())
+        for capability, unknown in gpus
+    )
+    return settings, ""
+
+
+def _method(profile: Profile, vllm: str) -> str:
+    asked = profile.speculative.method if profile.speculative else None
+    called = profile.draft.model.rstrip("/").rpartition("/")[2] if profile.draft else None
+    return method_run(asked, vllm, head=None, called=called) or NO_DRAFT

@@ -1,0 +1,218 @@
+"""One vllm/ package with access to any file and to all names. Unlike this, a tree has only the requested files.
+
+Possible new names of a renamed function: functions with similar code.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from gemmaspec.core import launcher
+from gemmaspec.core.errors import UsageError
+from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees.tree import PROJECT, Listing, Releases, TreeSource, Unreadable, open_folder, package_in
+
+_AT_ONCE = 200
+"""Number of files to read between progress messages."""
+
+
+class Reader(Protocol):
+    """A vllm/ package."""
+
+    @property
+    def place(self) -> TreeSource:
+        """The place of the package."""
+
+    @property
+    def vllm(self) -> str:
+        """The version of the package."""
+
+    def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
+        """Return some files, as vllm/….py; None for a missing one. Raise EnvironmentMissing for an unreadable one."""
+
+    def names(self) -> Sequence[str]:
+        """Return every .py file of vllm/."""
+
+
+class FolderReader:
+    """A folder that contains vllm/."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.place = TreeSource(kind="tree", ref=str(folder))
+        self.vllm = launcher.vllm_version(package_in(folder))
+
+    def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
+        """Read the files again, without a cache."""
+        return open_folder(self._folder, lambda _: paths).files
+
+    def names(self) -> Sequence[str]:
+        """Return the names without following links to folders."""
+        paths = (
+            os.path.relpath(Path(folder) / file, self._folder)
+            for folder, _, files in os.walk(self._folder / "vllm")
+            for file in files
+        )
+        return sorted(path for path in paths if is_source(path))
+
+
+class ReleaseReader:
+    """A released wheel, of which only the requested members are read."""
+
+    def __init__(self, version: str, listing: Listing) -> None:
+        self._listing = listing
+        self.place = TreeSource(kind="release", ref=version)
+        self.vllm = version
+
+    def files(self, paths: Iterable[str]) -> Mapping[str, bytes | None]:
+        """Read the files from the cache, or with range requests."""
+        wanted = sorted(set(paths))
+        (tree,) = Releases(self._listing).open([self.vllm], lambda _: wanted)
+        if isinstance(tree, Unreadable):
+            raise tree.error
+        return tree.files
+
+    def names(self) -> Sequence[str]:
+        """Return the names in the wheel's directory."""
+        from gemmaspec.run.index import wheels
+
+        return sorted(
+            path for path in wheels.member_names(wheels.released_wheels(PROJECT)[self.vllm]) if is_source(path)
+        )
+
+
+def open_reader(release: str | None, tree: Path | None, listing: Callable[[], Listing]) -> Reader:
+    """Return the vLLM that `--to`, `--release` or `--tree` names. Raise UsageError unless there is exactly one."""
+    if tree and not release:
+        return FolderReader(tree)
+    if tree or not release:
+        raise UsageError("name one vLLM: a release, or --tree DIR")
+    listed, chosen = listing_of.choose([release], listing())
+    if len(chosen) != 1:
+        raise UsageError(f"name one release; {release!r} means {len(chosen)}")
+    return ReleaseReader(chosen[0], listed)
+
+
+def is_source(path: str) -> bool:
+    """Return whether a path is a .py file inside vllm/."""
+    try:
+        launcher.check_path(path)
+    except ValueError:
+        return False
+    return True
+
+
+def find_scope(
+    reader: Reader, scope: str, near: str, say: Callable[[str], None] = lambda _: None
+) -> Mapping[str, bytes]:
+    """Return the files that define a function or class, in the folder closest to `near`; empty if there are none."""
+    for files in rings(reader, near, say):
+        defining = {path: data for path, data in files.items() if defines(data, scope)}
+        if defining:
+            return defining
+    return {}
+
+
+def rings(reader: Reader, near: str, say: Callable[[str], None]) -> Iterator[Mapping[str, bytes]]:
+    """Yield all files except `near`, from the closest folder to the farthest; `say` reports the progress."""
+    names = [path for path in reader.names() if path != near]
+    distance = functools.partial(_distance, near)
+    for ring in sorted({distance(path) for path in names}):
+        wanted = [path for path in names if distance(path) == ring]
+        folder = Path(near).parents[ring]
+        contents: dict[str, bytes] = {}
+        for begin in range(0, len(wanted), _AT_ONCE):
+            say(f"reading {folder}/: files {begin + 1} to {min(begin + _AT_ONCE, len(wanted))} of {len(wanted)}")
+            part = reader.files(wanted[begin : begin + _AT_ONCE])
+            contents |= {path: data for path, data in part.items() if data}
+        yield contents
+
+
+def defines(data: bytes, scope: str) -> bool:
+    """Return whether a file defines a function or class of this qualified name."""
+    if scope.rpartition(".")[2].encode() not in data:
+        return False
+    try:
+        return bool(launcher.definitions(launcher.without_warnings(ast.parse, data), scope))
+    except launcher.NOT_PYTHON:
+        return False
+
+
+def _distance(near: str, path: str) -> int:
+    """Return how many folders the common folder of both files is above the first one."""
+    folder = Path(near).parent
+    return next(up for up, parent in enumerate([folder, *folder.parents]) if Path(path).is_relative_to(parent))
+
+
+ALIKE: Final = 0.6
+"""Minimum similarity of a proposed function; 1 means identical."""
+_RARE: Final = 3
+"""A file is parsed if it contains this many of the function's longest names, or all if there are fewer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Successor:
+    """A function or class that may be the renamed one; `alike` is 1 for the same syntax tree."""
+
+    path: str
+    scope: str
+    alike: float
+
+    def __str__(self) -> str:
+        share = "the same code" if self.alike == 1 else f"{self.alike:.0%} of its code"
+        return f"{self.scope} in {self.path} ({share})"
+
+
+def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Successor]:
+    """Return the most similar functions of some files, best first; the name itself does not count."""
+    source = launcher.Source(base)
+    node = launcher.definitions(source.tree, scope)[0]
+    wanted, tree = _rows(source, node), _body(node)
+    names = sorted({word for row in wanted for word in row if word.isidentifier()}, key=lambda name: (-len(name), name))
+    rated = []
+    for path, data in files.items():
+        if not all(name.encode() in data for name in names[:_RARE]):
+            continue
+        try:
+            there = launcher.Source(data)
+            rated += [_compared(there, path, name, defined, wanted, tree) for name, defined in _definitions(there.tree)]
+        except launcher.NOT_PYTHON:
+            continue
+    good = [successor for successor in rated if successor.alike >= ALIKE]
+    return sorted(good, key=lambda successor: (-successor.alike, successor.path, successor.scope))
+
+
+def _compared(
+    source: launcher.Source, path: str, scope: str, node: Any, wanted: Sequence[tuple[str, ...]], tree: str
+) -> Successor:
+    if _body(node) == tree:
+        return Successor(path=path, scope=scope, alike=1)
+    matcher = difflib.SequenceMatcher(None, wanted, _rows(source, node), autojunk=False)
+    alike = matcher.ratio() if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE else 0.0
+    return Successor(path=path, scope=scope, alike=min(alike, 0.99))
+
+
+def _rows(source: launcher.Source, node: Any) -> list[tuple[str, ...]]:
+    """Return the words of each line of a body."""
+    first = node.body[0].lineno - 1
+    return [row for index in range(first, node.end_lineno) if (row := source.words(index))]
+
+
+def _body(node: Any) -> str:
+    """Return the digest of the body of a function or class, without its name."""
+    arguments = [node.args] if hasattr(node, "args") else node.bases
+    return launcher.tree_digest([*arguments, *(child for child in node.body if not launcher.is_text(child))])
+
+
+def _definitions(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every function and class with its qualified name."""
+    for node in launcher.defined_in(tree):
+        yield prefix + node.name, node
+        yield from _definitions(node, f"{prefix}{node.name}.")

@@ -1,0 +1,222 @@
+"""What a start downloads and builds, and how long it takes: by earlier starts on this machine, else by size."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir, write_whole
+from gemmaspec.run.runtime.managed import earlier_builds, needed_bytes
+
+if TYPE_CHECKING:
+    from gemmaspec.run.kept.models import ModelRef
+    from gemmaspec.run.ready.phases import Phase
+    from gemmaspec.serve.decide import Start
+
+_SLOW: Final = 100e6 / 8
+_FAST: Final = 1e9 / 8
+"""Bytes per second of two usual connections."""
+_OFFICIAL: Final = "vllm/vllm-openai:"
+"""Images whose size is known by and large (10.5 GB was published for that of April 2026), where no registry says it."""
+_DISK: Final = 1e9
+"""Bytes per second that a usual disk reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One thing that is not on this machine, or may not be."""
+
+    verb: Literal["download", "build", "copy"]
+    what: str
+    """`image`, `runtime`, `target` or `draft`."""
+    name: str
+    nbytes: int | None = None
+    """The download's size; None if unknown."""
+    seconds: float | None = None
+    """How long it took here before."""
+    note: str = ""
+
+    def __str__(self) -> str:
+        unknown = "of unknown size" if self.verb == "download" and not self.note else ""
+        size = f"{self.nbytes / 1e9:.2f} GB" if self.nbytes else unknown
+        took = f"about {duration(self.seconds)}, as before" if self.seconds else ""
+        return ", ".join(filter(None, (f"{self.what} {self.name}", size, self.note, took)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """The last start of a profile on this machine that downloaded nothing."""
+
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds of each phase, in order."""
+
+    def left(self, phase: Phase) -> float | None:
+        """Return how long a start took from the beginning of a phase on; None for a phase that it did not have."""
+        names = list(self.phases)
+        return sum(list(self.phases.values())[names.index(phase) :]) if phase in names else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """What is before the answer."""
+
+    parts: tuple[Part, ...]
+    weights: int | None
+    """Bytes of all models of the Hub; None if unknown."""
+    start_s: float | None
+    """Seconds of the last start."""
+
+    def time(self) -> str:
+        """Return how long it takes, in one sentence."""
+        size = sum(part.nbytes or 0 for part in self.parts)
+        parts = []
+        if size:
+            slow, fast = duration(size / _SLOW), duration(size / _FAST)
+            least = "at least " if any(part.verb == "download" and part.nbytes is None for part in self.parts) else ""
+            parts.append(f"{least}{size / 1e9:.1f} GB to download: {slow} at 100 Mbit/s, {fast} at 1 Gbit/s")
+        if self.start_s:
+            parts.append(f"{'then ' if self.parts else ''}about {duration(self.start_s)} to start, as last time")
+        elif self.weights:
+            read = duration(self.weights / _DISK)
+            parts.append(
+                f"the first start here reads {self.weights / 1e9:.1f} GB ({read} at 1 GB/s) and compiles kernels"
+            )
+        return "; ".join(parts) or "the first start of this profile here"
+
+
+def ahead(start: Start) -> Ahead:
+    """Return what a start has before it. Asks the Hub or the registry only for sizes of what is missing."""
+    sizes = {model: _size(model) for model in start.of_hub}
+    earlier = earlier_start(start.server.name, start.engine)
+    return Ahead(
+        parts=tuple(_parts(start, sizes)),
+        weights=sum(size for size in sizes.values() if size) or None,
+        start_s=earlier.seconds if earlier else None,
+    )
+
+
+def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]:
+    if start.image:
+        size = _image_bytes(start.image)
+        note = "about 10 GB, as vLLM's images have" if size is None and start.image.startswith(_OFFICIAL) else ""
+        yield Part(verb="download", what="image", name=start.image, nbytes=size, note=note)
+    if start.runtime:
+        before = earlier_builds(start.runtime.device)
+        disk = f"{needed_bytes(start.runtime) / 1e9:.0f} GB of disk"
+        took = before[-1] if before else None
+        yield Part(verb="build", what="runtime", name=start.runtime.key, seconds=took, note=disk)
+    for model in start.ask_access:
+        elsewhere = "" if model in start.fetch else "unless the container's volume or the other machine has it"
+        yield Part(verb="download", what=model.role, name=model.model, nbytes=sizes[model], note=elsewhere)
+    for model in start.place:
+        yield Part(verb="copy", what=model.role, name=model.model)
+
+
+def _size(model: ModelRef) -> int | None:
+    """Return the size of a model: by the shapes that ship, else as the Hub lists it."""
+    from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
+
+    if known := shipped_for(model.model):
+        return checkpoint_of(known).nbytes
+    from gemmaspec.run.models import access
+    from gemmaspec.run.models.download import list_files
+
+    with contextlib.suppress(GemmaspecError):
+        if not access.is_offline():
+            return sum(file.size for file in list_files(model.model, model.revision, role=model.role).files)
+    return None
+
+
+def _image_bytes(image: str) -> int | None:
+    from gemmaspec.run.engine import image as pulling
+
+    with contextlib.suppress(GemmaspecError):
+        return pulling.download_bytes(image, pulling.architecture())
+    return None
+
+
+@contextlib.contextmanager
+def downloads_told(start: Start, note: Callable[[str], None], *, interval_s: float = 15.0) -> Iterator[None]:
+    """Say during the body how much of the models the server has downloaded, and about how long the rest takes."""
+    cache, total = start.started.hub_cache, sum(_size(model) or 0 for model in start.fetch)
+    if not cache or not total:
+        yield
+        return
+    folders = [Path(cache) / f"models--{model.model.replace('/', '--')}" / "blobs" for model in start.fetch]
+    over = threading.Event()
+    tell = functools.partial(_tell_downloads, folders, _bytes_in(folders), total, note, over, interval_s)
+    teller = threading.Thread(target=tell, name="gemmaspec-downloads", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join(interval_s)
+
+
+def _tell_downloads(
+    folders: Sequence[Path],
+    before: int,
+    total: int,
+    note: Callable[[str], None],
+    over: threading.Event,
+    interval_s: float,
+) -> None:
+    began, last = time.monotonic(), before
+    while not over.wait(interval_s):
+        now = _bytes_in(folders)
+        if last < now < total:
+            left = (total - now) * (time.monotonic() - began) / (now - before)
+            note(f"downloaded {now / 1e9:.2f} of {total / 1e9:.2f} GB, about {duration(left)} left")
+        last = now
+
+
+def _bytes_in(folders: Sequence[Path]) -> int:
+    """Return the bytes of files that are there or begun."""
+    total = 0
+    for folder in folders:
+        with contextlib.suppress(OSError):  # files are renamed meanwhile
+            total += sum(file.stat().st_size for file in folder.iterdir())
+    return total
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
+
+
+def _file(name: str, engine: str) -> Path:
+    return state_dir() / "took" / f"{name}.{engine}.json"
+
+
+def earlier_start(name: str, engine: str) -> Earlier | None:
+    """Return the last start of a profile that was remembered."""
+    with contextlib.suppress(UnreadableFile, ValueError, KeyError, TypeError, AttributeError):
+        earlier = json.loads(read_regular(_file(name, engine)) or b"")
+        return Earlier(
+            seconds=float(earlier["seconds"]), phases={str(key): float(took) for key, took in earlier["phases"].items()}
+        )
+    return None
+
+
+def remember(start: Start, *, seconds: float, phases: Mapping[Phase, float]) -> None:
+    """Remember how long a start took, unless it downloaded models meanwhile. On a full disk it is forgotten."""
+    if start.fetch or start.joins:
+        return
+    text = json.dumps({"seconds": round(seconds, 1), "phases": {str(key): round(s, 1) for key, s in phases.items()}})
+    with contextlib.suppress(OSError, GemmaspecError):
+        file = _file(start.server.name, start.engine)
+        make_folder(file.parent)
+        write_whole(file, text + "\n")

@@ -1,0 +1,190 @@
+"""The doctor's checks of the machine: memory, models, disks, port, clock and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmaspec.check.doctor.result import (
+    CheckResult,
+    clock_row,
+    container_shm_row,
+    disk_row,
+    failed,
+    memory_row,
+    ok,
+    open_files_row,
+    shm_row,
+    skipped,
+    warning,
+)
+from gemmaspec.core.errors import GemmaspecError, ProfileError
+from gemmaspec.core.files import state_dir
+from gemmaspec.run.engine import lines as ports
+from gemmaspec.run.engine.docker import DockerEngine
+from gemmaspec.run.kept.models import ModelRef, check_folder, hub_cache, models_of
+from gemmaspec.run.machine import readings
+from gemmaspec.run.models import access
+from gemmaspec.run.models.download import Cache, list_files
+from gemmaspec.run.models.hub import Unreachable
+from gemmaspec.serve.doctor_subject import DoctorSubject
+
+if TYPE_CHECKING:
+    from gemmaspec.check.fit.document import Fit
+
+
+def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the memory against what `fit` computes; without a profile, report what is there."""
+    if subject.loaded is None:
+        import psutil
+
+        memory = psutil.virtual_memory()
+        yield memory_row(memory.total, memory.available)
+        return
+    if subject.runs_now:
+        yield skipped("memory", f"{subject.loaded.profile.name} is running and has its memory")
+        return
+    from gemmaspec.check.here.fit import FitRequest, fit
+
+    try:
+        answer = fit(FitRequest(profile=str(subject.loaded.file), overrides=subject.overrides))
+    except GemmaspecError as error:
+        yield skipped("memory", f"unknown: {error.message}")
+        return
+    device = answer.plan.device
+    here = "" if device.here else f", treated as a {device.name}"
+    if any(model and model.source == "shipped" for model in (answer.plan.models.target, answer.plan.models.draft)):
+        here += ", computed from shapes that ship with gemmaspec"
+    if answer.fits:
+        yield ok("memory", f"fits into {device.memory / 1e9:.1f} GB{here}")
+    fix = _fix(answer, subject.loaded.typed)
+    for problem in answer.problems:
+        yield failed("memory", f"{problem}{here}", fix)
+
+
+def _fix(answer: Fit, profile: str) -> str:
+    """Return the first change that makes it fit."""
+    change = next((advice.change for advice in answer.advice if advice.starts), None)
+    return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
+
+
+def models(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether target and draft are on this machine or can be fetched."""
+    for ref in models_of(subject.loaded.profile) if subject.loaded else ():
+        if ref.local:
+            yield _folder(ref)
+        else:
+            yield _of_the_hub(subject, ref)
+
+
+def _folder(ref: ModelRef) -> CheckResult:
+    if ref.is_tiny and not ref.is_here:
+        return ok(ref.role, f"{ref.model} ships with gemmaspec; `up` copies it")
+    try:
+        check_folder(ref)
+    except GemmaspecError as error:
+        return failed(ref.role, error.message, f"ls {ref.folder}")
+    return ok(ref.role, f"{ref.folder} exists")
+
+
+def _of_the_hub(subject: DoctorSubject, ref: ModelRef) -> CheckResult:
+    assert subject.loaded
+    folder = hub_cache(subject.loaded.profile)
+    try:
+        if subject.silent_hub:
+            raise _about(ref, *subject.silent_hub)
+        if access.is_offline():
+            raise Unreachable("HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
+        listing = list_files(ref.model, ref.revision, role=ref.role)
+    except Unreachable as error:
+        silent = Unreachable(error.message.removeprefix(f"{ref.role}.model: "), hint=error.hint)
+        subject.silent_hub = subject.silent_hub or (ref.model, silent)
+        return _without_the_hub(subject, ref, silent)
+    except GemmaspecError as error:
+        return failed(ref.role, error.message, error.hint or f"gemmaspec profile show {subject.loaded.typed}")
+    cache = Cache(folder)
+    rest = sum(cache.rest(listing, file) for file in cache.missing(listing))
+    subject.to_fetch[ref.role] = rest
+    shown = f"{ref.model} at {listing.commit}"
+    if not cache.missing(listing):
+        return ok(ref.role, f"{shown} is in the cache")
+    return warning(ref.role, f"{shown}: {rest / 1e9:.2f} GB to download", f"gemmaspec pull {subject.loaded.typed}")
+
+
+def _about(ref: ModelRef, asked: str, error: Unreachable) -> Unreachable:
+    """Return the error of the model that was `asked` about, as that of another one."""
+    hint = error.hint and error.hint.replace(asked, ref.model)
+    return Unreachable(error.message.replace(asked, ref.model), hint=hint)
+
+
+def _without_the_hub(subject: DoctorSubject, ref: ModelRef, error: Unreachable) -> CheckResult:
+    """Return what the cache and the shapes that ship say of a model, where the Hub cannot be asked."""
+    assert subject.loaded
+    folder = hub_cache(subject.loaded.profile)
+    cached = access.cached_commit(ref.model, ref.revision, cache=folder)
+    if cached and access.is_whole(ref.model, ref.revision, cache=folder):
+        subject.to_fetch[ref.role] = 0
+        return ok(ref.role, f"{ref.model} at {cached} is in the cache, with all weights; the Hub was not asked")
+    if cached:
+        return warning(ref.role, f"{error.message}; the cache has {ref.model} at {cached}, not all of it", error.hint)
+    from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
+
+    known, says = shipped_for(ref.model), f"{error.message}, and it is not in the cache"
+    if known:
+        subject.to_fetch[ref.role] = size = checkpoint_of(known).nbytes
+        says += f"; {size / 1e9:.2f} GB to fetch, computed from shapes that ship with gemmaspec"
+    return failed(ref.role, says, error.hint)
+
+
+def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the disk space for stacks and runtimes, for models, and for docker's images."""
+    yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
+    cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
+    needed = sum(subject.to_fetch.values()) if subject.to_fetch else None
+    yield disk_row("disk, models", str(cache.folder), readings.free_bytes(cache.folder), needed)
+    if subject.docker and subject.docker_answers:
+        root = _docker_root(subject.docker)
+        yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), None)
+
+
+def _docker_root(engine: DockerEngine) -> Path | None:
+    try:
+        return engine.data_root()
+    except GemmaspecError:
+        return None  # its own row says that docker does not answer
+
+
+def port(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether the port is free or used by this stack."""
+    try:
+        server = subject.server
+    except ProfileError:
+        yield skipped("port", "not checked, because the engine cannot run this profile")
+        return
+    if server is None:
+        return
+    if subject.runs_now:
+        yield ok("port", f"{server.port} is in use by {server.name} itself")
+        return
+    if subject.docker and subject.docker_answers:
+        subject.docker.ensure_port(server)
+    else:
+        ports.ensure_free(server.bind, server.port)
+    yield ok("port", f"{server.port} on {server.bind} is free")
+
+
+def clock(_: DoctorSubject) -> Iterator[CheckResult]:
+    """Check whether this machine's clock is right."""
+    yield clock_row(readings.clock())
+
+
+def limits(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Check the limits of open files and shared memory where the server will run."""
+    if not subject.uses_docker:
+        yield open_files_row(readings.hard_open_files())
+        yield shm_row(readings.shm_free())
+        return
+    yield skipped("open files", "containers use the docker daemon's limit")
+    if subject.profile:
+        yield container_shm_row(subject.profile.container.shm_size, subject.profile.container.ipc)

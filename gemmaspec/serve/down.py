@@ -1,0 +1,92 @@
+"""`down`: stop a stack, whatever is left of its record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.files import UnreadableFile
+from gemmaspec.core.profile.find import ENGINES
+from gemmaspec.run.engine import record
+from gemmaspec.run.engine.server import Engine, Server
+from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stacks import Started
+
+
+def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
+    """Stop a stack and return whether anything of it was running. Its files and caches stay.
+
+    A start in progress is cancelled first. Raises UsageError if no stack of that name was started here,
+    EnvironmentMissing if it is unknown whether it runs.
+    """
+    try:
+        _find(name, lambda _: None)
+    except stacks.Orphaned as error:
+        note(f"{error.message}; stopping it")
+        with owned(name, "down", note=note):
+            return _end_orphan(name)
+    with owned(name, "down", note=note):
+        started, damaged = _find(name, note)
+        engine = stacks.engine_of(started)
+        ended = started.server.watched and _has_ended(engine, started.server)
+        was_running = engine.stop(started.server)
+        if was_running and ended:
+            note(f"the server of {name} was not running, but its watch was")
+        if not damaged and not started.was_undone:
+            with contextlib.suppress(GemmaspecError):  # it is stopped, whether that can be written down or not
+                stacks.save(dataclasses.replace(started, outcome="stopped"))
+        groups.settle(name, None)
+    return was_running
+
+
+def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
+    """Stop whatever runs of a stack, and return whether anything did. Needs neither its record nor a disk to write to.
+
+    Waits for no other command. Raises GemmaspecError for what survives, is another user's, or cannot be found out.
+    """
+    from gemmaspec.run.engine.tail import marked
+
+    ended = False
+    for lost in marked(name, stacks.stack_folder(name)):
+        ended = record.end(lost, grace_s=Server.stop_grace_s) or ended
+    try:
+        started, _ = _find(name, note)
+    except (GemmaspecError, OSError):
+        if ended:
+            return True
+        raise
+    engine = stacks.engine_of(started)
+    unmarked = ENGINES[started.engine].needs_daemon  # so is a server that another user started
+    if unmarked or not _has_ended(engine, started.server):
+        ended = engine.stop(started.server) or ended
+    with contextlib.suppress(GemmaspecError, OSError):
+        stacks.save(dataclasses.replace(started, outcome="stopped"))
+    return ended
+
+
+def _end_orphan(name: str) -> bool:
+    """Stop a server whose stack's folder was deleted; return whether it still ran."""
+    lost = stacks.orphaned().get(name)
+    ended = bool(lost) and record.end(lost, grace_s=Server.stop_grace_s) if lost else False
+    groups.settle(name, None)
+    return ended
+
+
+def _has_ended(engine: Engine, server: Server) -> bool:
+    """Return whether it is known that the server does not run; `stop` reports an engine that does not answer."""
+    try:
+        return engine.state(server).status in ("absent", "exited")
+    except GemmaspecError:
+        return False
+
+
+def _find(name: str, note: Callable[[str], None]) -> tuple[Started, bool]:
+    """Return the record, or a minimal one in place of a damaged one, and whether it was damaged."""
+    try:
+        return stacks.find(name), False
+    except UnreadableFile as error:
+        note(f"{error.message}; stopping the server that its folder names")
+        return stacks.rescue(name), True

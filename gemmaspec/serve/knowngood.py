@@ -1,0 +1,163 @@
+"""Known good stacks: each that became ready is kept, rendered by digest and commit, to go back to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.core import records
+from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.files import make_folder, state_dir
+from gemmaspec.core.lock.document import MAX_CHARACTERS, Lock, lock_text, parse_lock, pinned
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.run.engine.server import Engine
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.stacks import RECORD, Started
+from gemmaspec.run.stack.build import STACK_FILES, Stack
+from gemmaspec.run.stack.folder import read_file
+from gemmaspec.serve import lock
+from gemmaspec.serve.prepare import cached, prepare, resolve
+
+KEPT: Final = 5
+"""Known good stacks of one profile; a stack takes some 100 kB."""
+FACTS: Final = "facts.lock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownGood:
+    """One stack that became ready, as it can be started again."""
+
+    id: str
+    """When it was ready, in UTC, and a hash of what it is: 20261121T191955Z-3fa9c2d1."""
+    started: Started
+    facts: Lock
+    folder: Path
+
+    @property
+    def key(self) -> str:
+        """The hash in its id."""
+        return self.id.rpartition("-")[2]
+
+    def files(self) -> dict[str, str]:
+        """Return the stack's files."""
+        return {name: read_file(self.folder / name) for name in STACK_FILES if (self.folder / name).is_file()}
+
+
+def keep(loaded: Loaded, started: Started, engine: Engine, stack: Stack, *, note: Callable[[str], None]) -> None:
+    """Save a stack that has just become ready, and note what differs from its lock. A failure to save is only noted."""
+    try:
+        facts = resolve(loaded, engine.name, cached(loaded.profile, engine.name))
+        if not started.locked:
+            for warning in lock.warnings(loaded, facts):
+                note(warning)
+        runs = engine.runs(started.server)
+        if facts.image and runs and runs.image != facts.image.id:
+            raise GemmaspecError(f"{facts.image.name} refers to another image now than at the start")
+        fixed = pinned(loaded, image=facts.image, target=facts.target, draft=facts.draft)
+        server, kept = started.server, stack
+        if fixed.profile != loaded.profile:
+            server, kept = prepare(fixed, engine=engine.name, remote=engine.remote)
+        same = all(kept.files.get(name) == stack.files.get(name) for name in ("plan.json", "launch.py"))
+        if same:
+            good = dataclasses.replace(started, server=server)
+            stacks.save(dataclasses.replace(started, known_good=_store(good, kept.files, facts)))
+    except (GemmaspecError, OSError, ValueError) as error:
+        note(f"this stack was not saved as known good: {error}")
+
+
+def known_goods(name: str) -> Sequence[KnownGood]:
+    """Return the known good stacks of a profile, newest first, without incomplete folders."""
+    folders = sorted(_folder(name).glob("[0-9]*"), reverse=True)
+    return [good for folder in folders if (good := _read(folder))]
+
+
+def find(started: Started) -> KnownGood | None:
+    """Return the known good stack that was saved for a start, if any."""
+    goods = known_goods(started.server.name) if started.known_good else []
+    return next((good for good in goods if good.key == started.known_good), None)
+
+
+def names() -> Sequence[str]:
+    """Return the names of profiles that have a known good stack."""
+    folder = state_dir() / "known-good"
+    return sorted(entry.name for entry in folder.iterdir() if known_goods(entry.name)) if folder.is_dir() else []
+
+
+def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
+    """Save it and return its key; an identical stack only becomes the newest."""
+    record = records.text_of(started)
+    key = _key(record, files)
+    before = next((good for good in known_goods(started.server.name) if good.key == key), None)
+    if before:
+        renew(before)
+    else:
+        place = _folder(started.server.name) / _id(key)
+        make_folder(place.parent)
+        _write({**files, RECORD: record, FACTS: lock_text(facts)}, place)
+    _tidy(started.server.name)
+    return key
+
+
+def renew(good: KnownGood) -> None:
+    """Make a stack that was ready again the newest, unless another command has moved or removed it."""
+    with contextlib.suppress(OSError):
+        good.folder.replace(good.folder.with_name(_id(good.key)))
+
+
+def _id(key: str) -> str:
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{key}"
+
+
+def _key(record: str, files: Mapping[str, str]) -> str:
+    """Return a hash of what is started: files, command and environment."""
+    content = json.dumps([json.loads(record)["server"], dict(files)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def _write(content: Mapping[str, str], place: Path) -> None:
+    """Write and sync all files before the folder gets its name."""
+    staging = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
+    try:
+        for name, text in content.items():
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
+            with (staging / name).open("w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        staging.replace(place)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _tidy(name: str) -> None:
+    """Remove old stacks and leftovers of a crash."""
+    too_old = [good.folder for good in known_goods(name)[KEPT:]]
+    for folder in (*too_old, *_folder(name).glob(".new-*")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(folder: Path) -> KnownGood | None:
+    """Return a known good stack; None if one of its files has changed."""
+    with contextlib.suppress(GemmaspecError):
+        started = records.read(Started, folder / RECORD)
+        text = read_file(folder / FACTS)[: MAX_CHARACTERS + 1]
+        facts = parse_lock(text, file=str(folder / FACTS))
+        if started and started.server.name == facts.profile:
+            good = KnownGood(id=folder.name, started=started, facts=facts, folder=folder)
+            return good if good.key == _key(read_file(folder / RECORD), good.files()) else None
+    return None
+
+
+def _folder(name: str) -> Path:
+    return state_dir() / "known-good" / name

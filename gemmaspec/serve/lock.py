@@ -1,0 +1,172 @@
+"""Locks: how one is written, and whether a profile still matches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
+from gemmaspec.core.files import write_whole
+from gemmaspec.core.lock.document import Lock, Moved, lock_text, moved, pinned
+from gemmaspec.core.profile.find import uses_image
+from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.run.engine.choose import choose_engine
+from gemmaspec.run.engine.server import EngineName
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.models import DamagedLock, ModelRef, lock_file, models_of, read_lock
+from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.models import access
+from gemmaspec.run.models.hub import Unreachable
+from gemmaspec.serve.prepare import Commit, cached, known_now, resolve, runtime_versions
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenLock:
+    """A lock that was written."""
+
+    file: Path
+    lock: Lock
+    first: bool
+    moved: tuple[Moved, ...]
+    """Differences from the lock that was replaced."""
+
+
+def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], None]) -> WrittenLock:
+    """Resolve what a profile runs now, or would run, and write its lock.
+
+    A running stack is pinned as it runs: with its image, and with its engine unless another one is named. Raises
+    EnvironmentMissing for what is not on this machine, and if it is unknown whether the stack runs.
+    """
+    loaded = load_profile(profile)
+    name = loaded.profile.name
+    with owned(name, "lock", note=note):
+        started = stacks.read_stack(name)
+        state = stacks.look(started) if started else None
+        if started and state and state.status == "unknown" and not engine:
+            why = f"cannot tell whether {name} runs ({started.engine}): {state.detail}"
+            raise EnvironmentMissing(why, hint=state.hint)
+        runs_on = started.engine if started and state and state.status in ("running", "restarting") else None
+        chosen, why = choose_engine(engine, runs_on=runs_on, profile=loaded.profile)
+        note(f"engine {why}")
+        runs = chosen.runs(started.server) if started and runs_on == chosen.name else None
+        return write_lock(loaded, chosen.name, note, running_image=runs.image if runs else None)
+
+
+def write_lock(
+    loaded: Loaded, engine: EngineName, note: Callable[[str], None], *, running_image: str | None = None
+) -> WrittenLock:
+    """Resolve what a profile would run now, and write its lock; `running_image` is the id of the image that runs.
+
+    Raises EnvironmentMissing for what is not on this machine, and for a model whose commit neither the Hub nor the
+    cache knows. A damaged lock is replaced.
+    """
+    before = _replaced(loaded, note)
+    from_cache = cached(loaded.profile, engine)
+    commit: Commit = lambda model: _commit(model, from_cache(model), note)  # noqa: E731 - a closure with a type
+    lock = resolve(loaded, engine, commit, running_image=running_image)
+    file = lock_file(loaded)
+    write_whole(file, lock_text(lock))
+    return WrittenLock(
+        file=file, lock=lock, first=before is None, moved=moved(before.facts(), lock.facts()) if before else ()
+    )
+
+
+def _replaced(loaded: Loaded, note: Callable[[str], None]) -> Lock | None:
+    """Return the lock to replace; None if it is missing or damaged, which is noted."""
+    try:
+        return read_lock(loaded)
+    except DamagedLock as error:
+        note(f"{error.message}\nreplacing the damaged lock")
+        return None
+
+
+def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
+    """Return the profile with the image and revisions of its lock.
+
+    Raises UsageError if there is no lock, DifferencesFound with everything that differs from the lock.
+    """
+    lock = read_lock(loaded)
+    if lock is None:
+        raise UsageError(
+            f"{loaded.profile.name} has no lock: missing {lock_file(loaded)}",
+            hint=f"gemmaspec lock {loaded.typed} --engine {engine}",
+        )
+    _refuse(loaded, engine, moved(lock.facts(), known_now(loaded, engine, lock)))
+    return pinned(loaded, image=lock.image, target=lock.target, draft=lock.draft)
+
+
+def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
+    """Return the profile by its lock, as `by_lock` does, and note how to run that."""
+    if read_lock(loaded) is None:
+        return loaded
+    locked = by_lock(loaded, engine, note)
+    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
+    return locked
+
+
+def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
+    """Return the profile with what its lock, if it has one, pins of image, target and draft.
+
+    What has moved since stays as it is; a model that is another one now is noted.
+    """
+    lock = read_lock(loaded)
+    if lock is None:
+        return loaded
+    image = lock.image if lock.image and lock.image.digest and lock.image.name == loaded.profile.image else None
+    models = {"target": lock.target, "draft": lock.draft}
+    fits = {
+        model.role: locked
+        for model in models_of(loaded.profile)
+        if (locked := models[model.role]) and (locked.model, locked.asked) == (model.model, model.revision)
+    }
+    for model in models_of(loaded.profile):
+        if model.role not in fits:
+            note(f"{model.role}: the lock names another model than the profile; fetching the profile's")
+    return pinned(
+        loaded, image=image if uses_image(engine) else None, target=fits.get("target"), draft=fits.get("draft")
+    )
+
+
+def check_runtime(loaded: Loaded) -> None:
+    """Raise DifferencesFound if the process engine's environment does not have the locked versions."""
+    lock = read_lock(loaded)
+    if lock:
+        now = runtime_versions(loaded).model_dump()
+        _refuse(loaded, "process", moved(lock.facts(), {f"versions.{name}": version for name, version in now.items()}))
+
+
+def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
+    """Yield the warnings after an unlocked start: the differences between the lock, if any, and what runs."""
+    try:
+        lock = read_lock(loaded)
+    except ProfileError as error:
+        return [f"warning: {error.message}"]
+    if lock is None:
+        return []
+    facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}
+    return [f"warning: differs from the lock: {change}" for change in moved(lock.facts(), facts)]
+
+
+def _refuse(loaded: Loaded, engine: EngineName, changes: Sequence[Moved]) -> None:
+    if changes:
+        lines = "\n".join(f"  {change}" for change in changes)
+        raise DifferencesFound(
+            f"{loaded.profile.name} differs from what {lock_file(loaded)} pins:\n{lines}",
+            hint=f"gemmaspec lock {loaded.typed} --engine {engine}    # to accept the change",
+        )
+
+
+def _commit(model: ModelRef, in_cache: str | None, note: Callable[[str], None]) -> str:
+    """Return the commit according to the Hub, or to the cache if the Hub does not answer."""
+    try:
+        if access.is_offline():
+            raise Unreachable(f"{model.role}.model: HF_HUB_OFFLINE is set", hint="unset HF_HUB_OFFLINE")
+        return access.check_access(model.model, model.revision, role=model.role)
+    except Unreachable as error:
+        if in_cache is None:
+            raise EnvironmentMissing(
+                f"{error.message}, and the cache does not have the commit of {model.model} runs", hint=error.hint
+            ) from None
+        note(f"{error.message}: using the commit in the cache")
+        return in_cache

@@ -1,0 +1,255 @@
+"""Build a Server from a profile and an engine: its files, interpreter and command. Starts nothing.
+
+What a profile would run on this machine now: the facts that a lock records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gemmaspec.core import data
+from gemmaspec.core.errors import EnvironmentMissing, ProfileError, UsageError
+from gemmaspec.core.files import state_dir
+from gemmaspec.core.fleet.hosts import Host
+from gemmaspec.core.lock.document import NONE, Lock, LockedImage, LockedModel, Versions
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.fields import LOOK_UPS
+from gemmaspec.core.profile.find import uses_image
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.replica import VISIBLE, bound_environment
+from gemmaspec.core.releases.drafting import transformers_for
+from gemmaspec.run.engine.identity import image_identity
+from gemmaspec.run.engine.server import EngineName, Server
+from gemmaspec.run.kept.fleet import nodes_of, reached_at
+from gemmaspec.run.kept.models import ModelRef, check_folder, models_of, server_cache
+from gemmaspec.run.kept.stacks import stack_folder
+from gemmaspec.run.models import access
+from gemmaspec.run.models.download import folder_digest
+from gemmaspec.run.runtime.managed import describe, runtime_dir
+from gemmaspec.run.runtime.spec import RuntimeSpec
+from gemmaspec.run.stack.build import Form, Stack, build_stack, profile_plan
+from gemmaspec.run.stack.folder import rank_stacks
+from gemmaspec.run.stack.paths import container_paths, host_paths, is_local, on_host
+from gemmaspec.run.stack.serve import serve_command, served_model
+from gemmaspec.run.trees.versions import image_versions, interpreter_versions
+
+
+def prepare(
+    loaded: Loaded, *, engine: EngineName, remote: bool = False, hosts: Sequence[Host] = ()
+) -> tuple[Server, Stack]:
+    """Return the server that `engine` would run for a profile, and its stack.
+
+    `hosts` are its machines by rank, if it spans several; each has a compose file of its own in the stack.
+
+    A `remote` Docker engine cannot mount folders of this machine, so its stack's files are copied into a volume.
+    """
+    if hosts:
+        return _for_hosts(loaded, hosts)
+    if not uses_image(engine):
+        return _for_process(loaded)
+    form: Form = "volume" if remote else "folder"
+    profile = loaded.profile
+    if remote:
+        _refuse_folders(loaded)
+    model = served_model(profile, container_paths(profile))
+    server = _server(profile, model=model, image=profile.image, copied=remote)
+    return server, build_stack(loaded, form=form)
+
+
+def _for_hosts(loaded: Loaded, hosts: Sequence[Host]) -> tuple[Server, Stack]:
+    profile, nodes = loaded.profile, nodes_of(hosts)
+    rendered = rank_stacks(loaded, hosts)
+    files: dict[str, str] = {}
+    for node in nodes:
+        of_host = rendered[node.host].files
+        files |= {name: text for name, text in of_host.items() if name != "compose.yaml"}
+        files[node.compose_file] = of_host["compose.yaml"]
+    server = _server(
+        profile,
+        model=served_model(profile, container_paths(profile)),
+        image=profile.image,
+        copied=True,
+        nodes=nodes,
+        reached_at=reached_at(loaded, hosts[0]),
+    )
+    return server, Stack(profile=profile, files=files)
+
+
+def _refuse_folders(loaded: Loaded) -> None:
+    profile = loaded.profile
+    for role, part in (("target", profile.target), ("draft", profile.draft)):
+        if part and is_local(part.model):
+            raise UsageError(
+                f"{loaded.place(role, 'model')}: {role}.model: {part.model} is a folder on this machine, but the "
+                "Docker daemon runs on another one and can only fetch models from the Hub"
+            )
+
+
+def runtime_spec(loaded: Loaded) -> RuntimeSpec:
+    """Return the environment that gemmaspec builds for the process engine."""
+    profile = loaded.profile
+    if not profile.runtime.vllm:
+        raise ProfileError(
+            f"{loaded.place('runtime')}: runtime: the process engine needs the release to install "
+            "(runtime.vllm) or an interpreter that has vLLM (runtime.python)",
+            hint=f"gemmaspec up {loaded.typed} --engine process --set runtime.vllm=0.33.0",
+        )
+    transformers = transformers_for(profile.runtime.vllm)
+    bounds = {"transformers": transformers} if transformers else {}
+    return RuntimeSpec(
+        vllm=profile.runtime.vllm,
+        device="cuda" if MACHINES[profile.machine].gpus else "cpu",
+        packages={**bounds, **profile.runtime.packages},
+    )
+
+
+def _for_process(loaded: Loaded) -> tuple[Server, Stack]:
+    profile = loaded.profile
+    paths = host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
+    named = profile.runtime.python
+    python = Path(on_host(named, state=state_dir())) if named else runtime_dir(runtime_spec(loaded)) / "bin" / "python"
+    server = _server(
+        profile,
+        model=served_model(profile, paths),
+        python=python,
+        command=serve_command(profile, paths),
+        environment=_process_environment(profile),
+    )
+    return server, build_stack(loaded, form="process", paths=paths)
+
+
+def _server(profile: Profile, **of_engine: object) -> Server:
+    return Server(
+        name=profile.name,
+        folder=stack_folder(profile.name),
+        port=profile.serve.port,
+        bind=profile.serve.bind,
+        speculates=profile.speculative is not None,
+        looks_up=profile.speculative is not None and profile.speculative.method in LOOK_UPS,
+        watched=profile.watch.container and of_engine.get("image") is not None,
+        needs_api_key="VLLM_API_KEY" in profile.pass_env,
+        gpus=MACHINES[profile.machine].gpus,
+        stop_grace_s=float(profile.container.stop_grace_seconds),
+        **of_engine,  # type: ignore[arg-type]
+    )
+
+
+def _process_environment(profile: Profile) -> dict[str, str]:
+    """Return the profile's variables. Caches stay in their usual folders unless the profile names others."""
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    if profile.devices is not None:
+        # Without the order, CUDA counts the fastest GPU first, and nvidia-smi by its place on the bus.
+        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(map(str, profile.devices))}
+    caches = profile.caches
+    if caches.huggingface:
+        environment["HF_HOME"] = on_host(caches.huggingface, state=state_dir())
+    if caches.compile:
+        root = on_host(caches.compile, state=state_dir())
+        names = {
+            "VLLM_CACHE_ROOT": "vllm",
+            "TRITON_CACHE_DIR": "triton",
+            "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+        }
+        environment |= {variable: f"{root}/{name}" for variable, name in names.items()}
+    return environment | profile.env | bound_environment(profile)
+
+
+Commit = Callable[[ModelRef], "str | None"]
+"""Maps a model of the Hub to the commit of its revision; None if unknown."""
+
+
+def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image: str | None = None) -> Lock:
+    """Return everything that decides what runs. Starts nothing, and reads an image without running it.
+
+    `running_image` is the id of the image that runs, whatever the profile's image refers to by now.
+
+    Raises EnvironmentMissing for a missing image, runtime or model folder.
+    """
+    profile = loaded.profile
+    image = _locked_image(loaded, running_image) if uses_image(engine) else None
+    models = [_locked_model(model, commit) for model in models_of(profile)]
+    return Lock(
+        profile=profile.name,
+        engine=engine,
+        plan=plan_digest(profile),
+        image=image,
+        target=models[0],
+        draft=models[1] if len(models) > 1 else None,
+        versions=Versions(**image_versions(image.id, python=profile.container.python))
+        if image
+        else runtime_versions(loaded),
+    )
+
+
+def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
+    """Return the facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network."""
+    profile = loaded.profile
+    facts: dict[str, str] = {"engine": engine, "plan": plan_digest(profile), "draft.model": NONE}
+    for model in models_of(profile):
+        facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
+        if model.local:
+            facts[f"{model.role}.digest"] = _folder_digest(model)
+    if uses_image(engine):
+        facts |= _image_now(profile, lock.image)
+    return facts
+
+
+def cached(profile: Profile, engine: EngineName) -> Commit:
+    """Return the commits in the cache that the server uses, without the network."""
+    cache = server_cache(profile, in_image=uses_image(engine))
+    return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
+
+
+def runtime_versions(loaded: Loaded) -> Versions:
+    """Return the versions in the process engine's environment. Raises EnvironmentMissing if it has not been built."""
+    interpreter = loaded.profile.runtime.python
+    if interpreter:
+        return Versions(**interpreter_versions(Path(on_host(interpreter, state=state_dir())), loaded.profile.env))
+    runtime = describe(runtime_spec(loaded))
+    if not runtime.complete:
+        raise EnvironmentMissing(
+            f"the runtime of {loaded.profile.name} has not been built yet",
+            hint=f"gemmaspec pull {loaded.typed} --engine process",
+        )
+    return Versions(**{name: str(runtime.facts.get(name, "unknown")) for name in Versions.model_fields})
+
+
+def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
+    name = loaded.profile.image
+    if not name:
+        raise UsageError(f"{loaded.file}: image: missing, but the docker engine needs it")
+    identity = image_identity(running or name, named=name)
+    if identity is None:
+        raise EnvironmentMissing(
+            f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"
+        )
+    return LockedImage(name=name, digest=identity.digest, id=identity.id)
+
+
+def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
+    """Return the image name, with its current id if the locked image is gone and cannot be pulled."""
+    name = profile.image or NONE
+    gone = locked and name == locked.name and not locked.digest and image_identity(locked.id) is None
+    if not gone:
+        return {"image.name": name}
+    now = image_identity(name)
+    return {"image.name": name, "image.id": now.id if now else NONE}
+
+
+def _locked_model(model: ModelRef, commit: Commit) -> LockedModel:
+    if model.local:
+        return LockedModel(model=model.model, digest=_folder_digest(model))
+    return LockedModel(model=model.model, asked=model.revision, revision=commit(model))
+
+
+def _folder_digest(model: ModelRef) -> str:
+    check_folder(model)
+    return folder_digest(model.folder)
+
+
+def plan_digest(profile: Profile) -> str:
+    """Return sha256:… of a profile's plan, which holds its name."""
+    return f"sha256:{profile_plan(profile, Shelf(data.patch_folders()))['sha256']}"

@@ -1,0 +1,413 @@
+"""The steps of a start, which `up`, `restart` and `rollback` carry out in the same way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from gemmaspec.core.errors import GemmaspecError, StartFailed
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.engine.server import Engine, Server
+from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept.logs import keep_log
+from gemmaspec.run.kept.models import TINY, ModelRef, check_access, check_folder, hub_answers, place
+from gemmaspec.run.kept.owner import Owner, Terminated
+from gemmaspec.run.kept.stacks import Outcome, Started
+from gemmaspec.run.ready.first_request import healthy, probe
+from gemmaspec.run.ready.phases import Phase
+from gemmaspec.run.ready.wait import Checks, Ready, wait_ready
+from gemmaspec.run.runtime.managed import ensure_runtime
+from gemmaspec.run.stack import folder as stack_files
+from gemmaspec.serve import knowngood, lock
+from gemmaspec.serve.ahead import downloads_told, earlier_start, remember
+from gemmaspec.serve.decide import Offline, Start
+from gemmaspec.serve.knowngood import KnownGood
+
+_START_GRACE_S: Final = 5.0
+"""A start has no requests to end; vLLM's own processes end within 2 s of being asked."""
+
+
+class StartProgress(Protocol):
+    """Receives the progress of a start."""
+
+    def note(self, text: str) -> None:
+        """Report one sentence."""
+
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        """Report that the start entered a phase, `elapsed` seconds after it began, and how many are left if known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A server that has answered."""
+
+    started: Started
+    ready: Ready
+    report: dict[str, Any] | None
+    was_running: bool
+
+    @property
+    def is_toy(self) -> bool:
+        """Whether it serves a tiny model that ships with gemmaspec."""
+        with contextlib.suppress(GemmaspecError):  # the profile may have changed since
+            loaded = load_profile(self.started.profile, overrides=self.started.overrides)
+            return loaded.profile.target.model.startswith(TINY)
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Progress that other commands can read too."""
+
+    progress: StartProgress
+    owner: Owner
+
+    def note(self, text: str) -> None:
+        """Pass on one sentence."""
+        self.progress.note(text)
+
+    def doing(self, what: str) -> None:
+        """Record a step of the command itself."""
+        self.owner.tell(what)
+
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        """Pass on and record a phase of the server."""
+        self.owner.tell(str(phase))
+        self.progress.phase(phase, elapsed, left)
+
+
+def carry_out(
+    start: Start,
+    engine: Engine,
+    told: Told,
+    *,
+    timeout_s: float,
+    go_back: Callable[[KnownGood], Running],
+    gate: Callable[[Callable[[str], None]], None] | None = None,
+    instead: Callable[[Start, GemmaspecError], Start | None] | None = None,
+) -> Running:
+    """Carry out a start, and return once the server has answered.
+
+    Nothing that runs is touched before everything that the start needs is in place. If the start fails after that,
+    it is stopped, and `go_back` restarts the stack that ran before, if the start includes that. `gate` is called once
+    the replaced server has ended. `instead` returns the start to try in place of one that has failed, if there is one.
+    """
+    if start.joins:
+        return ask(start, engine, told, timeout_s=timeout_s)
+    with launched(start, engine, told, go_back=go_back, gate=gate):
+        try:
+            running = wait(start, engine, told, timeout_s=timeout_s)
+        except StartFailed as error:
+            other = instead(start, error) if instead else None
+            if other is None:
+                raise
+            start = other
+            running = _again(start, engine, told, timeout_s=timeout_s)
+    return keep(start, running, engine, told)
+
+
+def _again(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
+    """Start the same server in another way, after the first has failed."""
+    keep_log(engine, start.server)
+    engine.stop(dataclasses.replace(start.server, stop_grace_s=_START_GRACE_S))
+    write(start, told)
+    launch(start, engine, told)
+    return wait(start, engine, told, timeout_s=timeout_s)
+
+
+def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Started:
+    """Carry out a start, and return once the server has been started, without waiting for its answer."""
+    if start.joins:
+        told.note(f"{start.server.name} is already running")
+        return start.started
+    with launched(start, engine, told, go_back=go_back):
+        return start.started
+
+
+@contextlib.contextmanager
+def launched(
+    start: Start,
+    engine: Engine,
+    told: Told,
+    *,
+    go_back: Callable[[KnownGood], Running],
+    gate: Callable[[Callable[[str], None]], None] | None = None,
+) -> Iterator[None]:
+    """Start the server, step by step; what is done with it is inside, and undone with it if that fails.
+
+    `gate` is called once the replaced server has ended.
+    """
+    with ports_settled(start):
+        check(start, engine, told)
+        fetch(start, engine, told)
+        with nothing_lost(start, told, go_back=go_back):
+            stop_replaced(start, told)
+            if gate:
+                gate(told.note)
+        with undone_on_failure(start, engine, told, go_back=go_back):
+            write(start, told)
+            launch(start, engine, told)
+            yield
+
+
+def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
+    """Probe a server that already runs."""
+    told.note(f"{start.server.name} is already running; sending a request")
+    return wait(start, engine, told, timeout_s=timeout_s, shows_phases=not healthy(start.server))
+
+
+def check(start: Start, engine: Engine, told: Told) -> None:
+    """Raise EnvironmentMissing for anything missing that the start needs; a missing image is pulled.
+
+    A runtime that has not been built yet is checked after it is built.
+    """
+    told.doing("checking")
+    if not start.remote:
+        groups.claim(start.server.port, start.server.name)
+    for folder in start.folders:
+        check_folder(folder)
+    check_access(start.ask_access, note=told.note)
+    if not start.runtime:
+        engine.preflight(start.server, port_is_free=start.port_is_free)
+
+
+def fetch(start: Start, engine: Engine, told: Told) -> None:
+    """Build the runtime and copy the tiny models if they are missing."""
+    told.doing("fetching")
+    if start.runtime:
+        ensure_runtime(start.runtime, progress=told.note)
+        engine.preflight(start.server, port_is_free=start.port_is_free)
+    if start.locked_runtime:
+        lock.check_runtime(start.locked_runtime)
+    for tiny in start.place:
+        place(tiny)
+
+
+def stop_replaced(start: Start, told: Told) -> None:
+    """Stop the server of this name. Raise GemmaspecError if it cannot be stopped."""
+    if start.replaces:
+        before = start.replaces.started
+        told.doing("stopping")
+        what = "runs unchanged" if start.unchanged else "runs an earlier version"
+        told.note(f"{before.server.name} {what} ({before.engine}, port {before.server.port}); stopping it")
+        stacks.engine_of(before).stop(before.server)
+
+
+def write(start: Start, told: Told) -> None:
+    """Write the stack's files and its record."""
+    told.doing("writing")
+    stack_files.write_files(start.files, start.server.folder)
+    stacks.save(start.started)
+
+
+def launch(start: Start, engine: Engine, told: Told) -> None:
+    """Start the server. Raises NotStarted if nothing of it runs."""
+    told.doing("starting")
+    with _exported("HF_HUB_OFFLINE", "1" if is_offline(start.offline, start.of_hub, told.note) else None):
+        try:
+            engine.start(start.server)
+        except GemmaspecError as error:
+            raise NotStarted(error) from None
+
+
+def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float, shows_phases: bool = True) -> Running:
+    """Wait until the server has answered, and record that it did."""
+
+    def phase(now: Phase, elapsed: float) -> None:
+        if shows_phases:
+            told.phase(now, elapsed, before.left(now) if before else None)
+
+    before = earlier_start(start.server.name, start.engine)
+    with downloads_told(start, told.note):
+        ready = wait_ready(
+            engine,
+            start.server,
+            timeout_s=timeout_s,
+            on_phase=phase,
+            restarts=None if start.joins else 0,
+            checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
+        )
+    remember(start, seconds=ready.seconds, phases=ready.phases)
+    started = _record(start.started, "ready")
+    return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
+
+
+def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
+    """Save a ready stack as known good, unless it was started only to be timed or spans machines."""
+    if start.to_measure or start.server.nodes:
+        return running
+    if start.good:
+        knowngood.renew(start.good)
+    elif start.loaded and start.stack:
+        knowngood.keep(start.loaded, running.started, engine, start.stack, note=told.note)
+    return running
+
+
+class NotStarted(Exception):
+    """An engine refused to start a server, so that there is nothing to stop."""
+
+    def __init__(self, error: GemmaspecError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+@contextlib.contextmanager
+def ports_settled(start: Start) -> Iterator[None]:
+    """Keep the claim on the port of the server that runs in the end: the new one or the one before it."""
+    name = start.server.name
+    try:
+        yield
+    except BaseException:
+        before = start.replaces
+        kept = bool(before) and stacks.look(before.started).status not in ("absent", "exited") if before else False
+        groups.settle(name, before.started.server.port if before and kept else None)
+        raise
+    groups.settle(name, None if start.remote else start.server.port)
+
+
+@contextlib.contextmanager
+def nothing_lost(start: Start, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Iterator[None]:
+    """Start the earlier server again if the body fails after it has ended, or say that nothing runs.
+
+    A stop may fail when the server has ended already: its processes are gone, but the machine still ends them.
+    """
+    try:
+        yield
+    except GemmaspecError as error:
+        before = start.replaces
+        if before is None or stacks.look(before.started).status not in ("absent", "exited"):
+            raise
+        raise _with_outlook(start, error, told, go_back=go_back) from None
+    except KeyboardInterrupt as error:  # the end of the earlier server may have begun
+        _after_interrupt(start, error, told, go_back=go_back)
+        raise
+
+
+@contextlib.contextmanager
+def undone_on_failure(
+    start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]
+) -> Iterator[None]:
+    """Stop this start if anything fails in the body, Ctrl-C included.
+
+    Its log is kept, its record says that it failed, and the error says what runs now. After Ctrl-C, what ran before
+    runs again.
+    """
+    try:
+        yield
+    except NotStarted as refused:
+        _record_failure(start)
+        raise _with_outlook(start, refused.error, told, go_back=go_back) from None
+    except GemmaspecError as error:
+        log, left = _end(start, engine, "failed")
+        error = error.amended(
+            f"{error.message}\n{left.message}" if left else error.message,
+            hint=(left or error).hint or (f"less {log}    # the whole log" if log else None),
+        )
+        raise _with_outlook(start, error, told, go_back=go_back) from None
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if interrupted:
+            told.doing("stopping")
+            told.note(f"stopping {start.server.name} (up to {_grace(start):.0f} s; Ctrl-C again kills it)")
+        _end(start, engine, "interrupted" if interrupted else "failed")
+        _after_interrupt(start, error, told, go_back=go_back)
+        raise
+
+
+def _end(start: Start, engine: Engine, outcome: Outcome) -> tuple[Path | None, GemmaspecError | None]:
+    """Stop a start that is undone; return where its log was kept and why it may not be stopped on every machine.
+
+    Ctrl-C in the meantime kills it.
+    """
+    log = keep_log(engine, start.server)
+    try:
+        try:
+            engine.stop(dataclasses.replace(start.server, stop_grace_s=_grace(start)))
+        except KeyboardInterrupt:
+            engine.stop(dataclasses.replace(start.server, stop_grace_s=0))
+    except GemmaspecError as error:
+        return log, error if start.server.nodes else None
+    _record_failure(start, outcome)
+    return log, None
+
+
+def _after_interrupt(
+    start: Start, error: BaseException, told: Told, *, go_back: Callable[[KnownGood], Running]
+) -> None:
+    """Start again what ran before a start that Ctrl-C has ended; `down` and service managers want nothing to run."""
+    if isinstance(error, KeyboardInterrupt) and not isinstance(error, Terminated) and start.rollback:
+        told.note(f"going back to {start.rollback.id}, which ran before; Ctrl-C again leaves it stopped")
+        with contextlib.suppress(GemmaspecError):
+            go_back(start.rollback)
+
+
+def _grace(start: Start) -> float:
+    return min(_START_GRACE_S, start.server.stop_grace_s)
+
+
+def _record_failure(start: Start, outcome: Outcome = "failed") -> None:
+    with contextlib.suppress(GemmaspecError):
+        _record(start.started, outcome)
+
+
+def _with_outlook(
+    start: Start, error: GemmaspecError, told: Told, *, go_back: Callable[[KnownGood], Running]
+) -> GemmaspecError:
+    """Roll back to what ran before, if the start includes that, and add to the error what runs now."""
+    if not start.replaces:
+        return error
+    name, reason = start.server.name, error.message
+    before = start.replaces.started
+    command = f"{before.options.command}    # as it was" if before.server.nodes else f"gemmaspec rollback {name}"
+    if start.rollback:
+        told.note(f"{reason.splitlines()[0]}; rolling back to {start.rollback.id}")
+        try:
+            server = go_back(start.rollback).started.server
+        except GemmaspecError as again:
+            reason += f"\nRolling back to {start.rollback.id} also failed: {again.message}"
+        else:
+            return error.amended(f"{reason}\n{name} runs again as before ({start.rollback.id}, port {server.port}).")
+    return error.amended(
+        f"{name} is not running: its earlier server was stopped for this start.\n{reason}\nTo start it again: {command}"
+    )
+
+
+def _report(engine: Engine, server: Server, told: Told) -> dict[str, Any] | None:
+    """Return the launcher's report; a damaged one is only noted, because the server has answered."""
+    try:
+        return engine.report(server)
+    except GemmaspecError as error:
+        told.note(f"warning: {error.message}")
+        return None
+
+
+def _record(started: Started, outcome: Outcome) -> Started:
+    """Record the outcome of a start, and return its record."""
+    now = dataclasses.replace(started, outcome=outcome)
+    if now != started:
+        stacks.save(now)
+    return now
+
+
+def is_offline(offline: Offline, of_hub: Sequence[ModelRef], note: Callable[[str], None]) -> bool:
+    """Return whether the server is told not to use the Hub; asks the Hub if its answer decides."""
+    return offline == "yes" or (offline != "no" and not hub_answers(of_hub, note=note))
+
+
+@contextlib.contextmanager
+def _exported(name: str, value: str | None) -> Iterator[None]:
+    """Export a variable during the body, so that both engines pass it on and no file of the stack contains it."""
+    if value is None or name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]

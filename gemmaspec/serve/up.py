@@ -1,0 +1,338 @@
+"""`up` and `restart`: from a profile to a server that has answered.
+
+`rollback`: start the last known good stack exactly as it was, without the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.lock.document import LockedImage, LockedModel
+from gemmaspec.core.profile.command import settings_digest
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.model import Tuned
+from gemmaspec.run.engine.choose import engine_named
+from gemmaspec.run.engine.identity import image_identity
+from gemmaspec.run.engine.server import Engine, EngineName
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.attention import graphs_ahead
+from gemmaspec.run.kept.models import ModelRef, check_folder
+from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.machine import nvidia
+from gemmaspec.run.models.download import folder_digest
+from gemmaspec.run.trees.tree import UNKNOWN
+from gemmaspec.run.trees.versions import interpreter_versions
+from gemmaspec.serve import knowngood
+from gemmaspec.serve import observe as speedless
+from gemmaspec.serve.ahead import ahead
+from gemmaspec.serve.decide import Start, UpRequest, decide, decide_rollback
+from gemmaspec.serve.knowngood import KnownGood
+from gemmaspec.serve.observe import load_request, observe, observe_models, observe_stack, without_speed
+from gemmaspec.serve.prepare import cached, resolve
+from gemmaspec.serve.starting import Running, StartProgress, Told, carry_out, carry_out_detached
+
+
+def rollback(name: str, progress: StartProgress, *, to: str | None, timeout_s: float) -> Running:
+    """Return to the newest known good stack that is not the current one, or to the one with the id `to`.
+
+    It is started as `up` starts one. Raises UsageError if there is no such stack, EnvironmentMissing if its image is
+    gone and no registry has it, DifferencesFound if its runtime or a model's folder has changed; else as `up`.
+    """
+    _refuse_nodes(name)
+    with owned(name, "rollback", note=progress.note) as owner:
+        return restore(choose(name, to), Told(progress=progress, owner=owner), timeout_s=timeout_s)
+
+
+def _refuse_nodes(name: str) -> None:
+    """Raise UsageError for a server on several machines: only what it was on one machine is kept."""
+    started = stacks.read_stack(name)
+    if started and started.server.nodes:
+        raise UsageError(
+            f"{name} spans {len(started.server.nodes)} machines, and rollback knows servers of one machine only",
+            hint=f"{started.options.command}    # with the profile as it was",
+        )
+
+
+def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
+    """Start a known good stack again while the stack is locked."""
+    told.note(f"rolling back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
+    check_good(good)
+    engine = engine_named(good.started.engine)
+    cache = good.started.hub_cache
+    start = decide_rollback(
+        good,
+        good.files(),
+        before=observe_stack(good.started.server.name, told.note),
+        models=tuple(observe_models(_models(good), Path(cache) if cache else None)),
+        command=engine.start_command(good.started.server),
+        remote=engine.remote,
+        now=stacks.now(),
+    )
+    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=_never)
+
+
+def check_good(good: KnownGood) -> None:
+    """Raise EnvironmentMissing or DifferencesFound if a known good stack cannot run as it did."""
+    if good.facts.image:
+        _check_image(good.facts.image)
+    _check_runtime(good)
+    for role, model in (("target", good.facts.target), ("draft", good.facts.draft)):
+        if model:
+            _check_folder(role, model)
+
+
+def _never(good: KnownGood) -> Running:
+    raise AssertionError(f"the rollback to {good.id} has no further rollback")
+
+
+def choose(name: str, to: str | None) -> KnownGood:
+    """Return the stack to roll back to. Raises UsageError if there is none."""
+    goods = knowngood.known_goods(name)
+    if to:
+        matching = [good for good in goods if good.id == to or good.key == to]
+    else:
+        now = current(name)
+        matching = [good for good in goods if good.key != now]
+    if matching:
+        return matching[0]
+    known = ", ".join(good.id for good in goods) or "none"
+    wanted = f"with the id {to}" if to else "other than the current one"
+    raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
+
+
+def current(name: str) -> str | None:
+    """Return the key of the last started stack, if it became ready."""
+    with contextlib.suppress(GemmaspecError):
+        started = stacks.find(name)
+        return None if started.was_undone else started.known_good
+    return None
+
+
+def only_name() -> str:
+    """Return the only profile that can be rolled back. Raises UsageError if there is none or several."""
+    names = knowngood.names()
+    if len(names) == 1:
+        return names[0]
+    raise UsageError(f"name the stack to roll back: {', '.join(names) or 'no stack has ever been ready here'}")
+
+
+def _models(good: KnownGood) -> list[ModelRef]:
+    return [
+        ModelRef(role=role, model=locked.model, revision=locked.revision)
+        for role, locked in (("target", good.facts.target), ("draft", good.facts.draft))
+        if locked
+    ]
+
+
+def _check_image(image: LockedImage) -> None:
+    """Raise EnvironmentMissing if a locally built image is gone; one with a digest can be pulled again."""
+    if image.digest is None and image_identity(image.id) is None:
+        now = image_identity(image.name)
+        raise EnvironmentMissing(
+            f"the image of this stack, {image.id}, is no longer on this machine: {image.name} is "
+            f"{now.id if now else 'also missing'}",
+            hint="gemmaspec rollback --list    # then use --stack ID for another one",
+        )
+
+
+def _check_runtime(good: KnownGood) -> None:
+    """Raise DifferencesFound if another release has been installed in the environment."""
+    python = good.started.server.python
+    if python is None or not python.is_file():
+        return  # an image's, or gone, which the engine says
+    before, now = good.facts.versions.model_dump(), interpreter_versions(python, good.started.server.environment)
+    for name, version in now.items():
+        # The build after the plus is in some statements of a version and not in others.
+        if version != UNKNOWN and version.partition("+")[0] != before[name].partition("+")[0]:
+            raise DifferencesFound(
+                f"{python} has changed: {name} was {before[name]}, is {version}",
+                hint=f"{python} -m pip install {name}=={before[name]}",
+            )
+
+
+def _check_folder(role: str, locked: LockedModel) -> None:
+    model = ModelRef(role=role, model=locked.model, revision=None)
+    if not locked.digest:
+        return
+    check_folder(model)
+    now = folder_digest(model.folder)
+    if now != locked.digest:
+        raise DifferencesFound(
+            f"{role}.model: {model.folder} has changed: was {locked.digest}, is {now}",
+            hint="gemmaspec rollback --list    # then use --stack ID for another one",
+        )
+
+
+def up(request: UpRequest, progress: StartProgress) -> Running:
+    """Start the stack of a profile, and return once it has drafted, verified and answered.
+
+    A stack that already runs unchanged is only probed; one that differs is stopped once the new one can be started.
+    A start that fails or is interrupted is stopped, and its log is kept.
+    Raises EnvironmentMissing, PatchConflict, StartFailed, TimedOut as errors.py describes, DifferencesFound if it
+    differs from its lock, GemmaspecError if another command has locked the stack.
+    """
+    loaded = load_request(request)
+    name, wants = loaded.profile.name, request.wants
+    with owned(
+        name, request.measured_by or "up", wants=wants, note=progress.note, timeout_s=request.timeout_s
+    ) as owner:
+        return _start(request, loaded, Told(progress=progress, owner=owner))
+
+
+def up_detached(request: UpRequest, progress: StartProgress) -> Started:
+    """Start the stack of a profile, and return as soon as it has been started; `status --wait` follows it from there.
+
+    Raises what `up` raises until then. A start that fails later is not stopped.
+    """
+    loaded = load_request(request)
+    with owned(loaded.profile.name, "up", wants=request.wants, note=progress.note) as owner:
+        told = Told(progress=progress, owner=owner)
+        observed, engine = observe(request, loaded, told.note)
+        start = decide(request, observed)
+        _say_ahead(start, told)
+        started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
+        _say_tuned(loaded, start, told)
+        return started
+
+
+def restart(
+    name: str,
+    progress: StartProgress,
+    *,
+    timeout_s: float,
+    overrides: Sequence[str] = (),
+    no_spec: bool = False,
+    gate: Callable[[Callable[[str], None]], None] | None = None,
+) -> Running:
+    """Render a started stack again and restart it with the options it was started with.
+
+    `overrides` are added to those, and `no_spec` leaves the draft out. `gate` is called between the end of the old
+    server and the new start, with a function that takes notes. Raises what `up` raises. The running server is not
+    stopped before everything that the new start needs is in place.
+    """
+    stacks.find(name)
+    with owned(name, "restart", note=progress.note) as owner:
+        request = dataclasses.replace(again(name, timeout_s=timeout_s), afresh=True)
+        request = dataclasses.replace(
+            request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec
+        )
+        return _start(request, load_request(request), Told(progress=progress, owner=owner), gate=gate)
+
+
+def again(name: str, *, timeout_s: float) -> UpRequest:
+    """Return the request of the last successful start."""
+    return UpRequest.of(stacks.find(name).last_good_options, timeout_s=timeout_s)
+
+
+def _start(
+    request: UpRequest, loaded: Loaded, told: Told, *, gate: Callable[[Callable[[str], None]], None] | None = None
+) -> Running:
+    observed, engine = observe(request, loaded, told.note)
+    start = decide(request, observed)
+    _say_ahead(start, told)
+    timeout_s = request.timeout_s
+    way_back = _way_back(told, timeout_s=timeout_s)
+    instead = None if request.to_measure or request.locked else partial(_without_speed, request, engine, told)
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
+    if not request.to_measure:
+        _say_tuned(loaded, start, told)
+    return running
+
+
+def _say_ahead(start: Start, told: Told) -> None:
+    """Say what runs it, what is downloaded and built first, and about how long it takes."""
+    told.note(f"engine {start.why}")
+    if start.joins or start.to_measure:
+        return
+    before = ahead(start)
+    for line in graphs_ahead(start.loaded.profile, elsewhere=bool(start.started.options.hosts)) if start.loaded else ():
+        told.note(f"WARNING: {line}")
+    for part in before.parts:
+        told.note(f"{part.verb} {part}")
+    told.note(f"time  {before.time()}")
+
+
+def _without_speed(request: UpRequest, engine: Engine, told: Told, start: Start, error: GemmaspecError) -> Start | None:
+    """Return the same start without patches for speed, if those may be why it has failed."""
+    suspicion = speedless.suspicion(start.files, speedless.log_of(engine, start.server), error)
+    if suspicion is None:
+        return None
+    told.note(f"WARNING: {error.message.splitlines()[0]}: {suspicion}")
+    told.note(f"WARNING: starting {start.server.name} again without {', '.join(suspicion.patches)}")
+    request = without_speed(request)
+    other = decide(request, observe(request, load_request(request), lambda _: None)[0])
+    started = dataclasses.replace(other.started, before=start.started.before)
+    return dataclasses.replace(other, joins=False, replaces=start.replaces, rollback=start.rollback, started=started)
+
+
+def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:
+    if remark := tuned_remark(loaded, start.engine):
+        told.note(remark)
+
+
+def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
+    """Return the request that restarts a replaced stack, without the timeout that the new server may have exceeded."""
+    return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s))
+
+
+_MOVES: Final = ("image.name", "target.asked", "draft.asked")
+"""Facts of a lock that are names for what other facts say exactly."""
+_WORDS: Final = {
+    "engine": "the engine", "plan": "the patches", "image.id": "the image", "image.digest": "the image",
+    "target.revision": "the target", "target.digest": "the target", "target.model": "the target",
+    "draft.revision": "the draft", "draft.digest": "the draft", "draft.model": "the draft",
+    "versions.vllm": "vLLM", "versions.torch": "torch", "versions.transformers": "transformers",
+}  # fmt: skip
+
+
+def tuned_remark(loaded: Loaded, engine: EngineName) -> str | None:
+    """Return in one sentence whether a tuned profile runs on what it was measured on; None for any other profile."""
+    tuned = loaded.profile.tuned
+    if tuned is None:
+        return None
+    when = f"tuned on {tuned.date[:10]}"
+    try:
+        facts = resolve(loaded, engine, cached(loaded.profile, engine)).facts()
+    except (GemmaspecError, OSError) as error:
+        problem = error.message if isinstance(error, GemmaspecError) else str(error.strerror)
+        return f"warning: {when}; cannot tell whether this is still what was measured: {problem}"
+    differs = list(dict.fromkeys(_differences(tuned, loaded, facts)))
+    if not differs:
+        return f"{when}: machine, image, vLLM and models are those that were measured"
+    parent = loaded.profile.name.removesuffix("-tuned")
+    return (
+        f"warning: {when}, on something else: {'; '.join(differs)}. Its k may not be the best here; "
+        f"gemmaspec tune {parent} measures again"
+    )
+
+
+def _differences(tuned: Tuned, loaded: Loaded, facts: Mapping[str, str]) -> Iterator[str]:
+    gpus = nvidia.gpus()
+    names = [gpu.name for gpu in gpus]
+    if names != tuned.gpu:
+        yield _moved("the GPU", ", ".join(tuned.gpu) or "none", ", ".join(names) or "none")
+    elif gpus and gpus[0].driver != tuned.driver:
+        yield _moved("the driver", tuned.driver or "unknown", gpus[0].driver or "unknown")
+    for name in dict.fromkeys((*tuned.ran, *facts)):
+        if name not in _MOVES and tuned.ran.get(name) != facts.get(name):
+            yield _moved(_WORDS.get(name, name), *(_short(side.get(name)) for side in (tuned.ran, facts)))
+    if tuned.settings != settings_digest(loaded.profile):
+        yield "its settings are not those that were measured (--set, or the profile that it extends)"
+
+
+def _moved(what: str, then: str, now: str) -> str:
+    return f"{what} was {then}, and is {now}"
+
+
+def _short(value: str | None) -> str:
+    """Return a fact as a sentence holds it: of a digest the beginning."""
+    text = value or "unknown"
+    return text[:19] if text.startswith("sha256:") else text[:12] if re.fullmatch(r"[0-9a-f]{40}", text) else text

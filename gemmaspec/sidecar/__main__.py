@@ -1,7 +1,0 @@
-"""Start of the container: `python3 -IB /watch`."""
-
-import sys
-
-from gemmaspec.sidecar.watcher import main
-
-sys.exit(main(sys.argv[1:]))
