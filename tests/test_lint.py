@@ -668,6 +668,8 @@ LORA = ("serve.max_num_seqs=1024", "serve.max_num_batched_tokens=8192")
         ("0.32.0", (_limit(image={"size": 512}),), "GS102", "has no key 'size'"),
         ("0.32.0", (_limit(video={"num_frames": 0}),), "GS102", "must be more than 0"),
         ("0.32.0", (_limit(image=None),), "GS102", "for --limit-mm-per-prompt image"),
+        ("0.32.0", (_limit(image="2"),), "GS102", "image: takes a whole number without quotes"),
+        ("0.32.0", (_limit(image=2.0),), "GS102", "image: takes a whole number without quotes"),
         ("0.32.0", (_limit(image={"count": "2", "width": 512, "height": 512}, video=True),), "GS102", None),
         ("0.32.0", (_limit(x={"width": 1}),), "GS102", None),
         ("0.32.0", (_words("-cc.dynamic_shapes_config.type=BACKED"),), "GS102", "takes backed, unbacked"),

@@ -65,7 +65,7 @@ def configs_in(sources: Sources, flags: Iterable[Flag]) -> Configs:
     found = [(where[0], name) for name in sorted(names) if (where := sources.find(ENGINE, name))]
     if LIMITS not in names:
         return configs_of(sources, found)
-    limits = {"*": ANY, **{kind: f"int>=0|@{name}" for kind, name in MODALITIES.items()}}
+    limits = {"*": ANY, **{kind: f"exact>=0|@{name}" for kind, name in MODALITIES.items()}}
     return configs_of(sources, [*found, *((MULTIMODAL, name) for name in MODALITIES.values())]) | {LIMITS: limits}
 
 

@@ -92,6 +92,7 @@ _BARE_READABLE: Final = re.compile(r'("(?:[^"\\]|\\.)*")|\b\d+(?:\.\d+)?[kmgtKMG
 _TRUTHS: Final = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
 _WORDS: Final = {
     "int": "a whole number",
+    "exact": "a whole number without quotes",
     "readable": "a whole number, also as 2k",
     "length": "a whole number, also as 2k, or auto",
     "float": "a number",
@@ -228,7 +229,7 @@ def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
         return _listing(value, takes[1:-1], configs)
     term = _TERM.fullmatch(takes)
     kind, bounds = (term[3], term[4]) if term else (takes, "")
-    if kind in ("int", "float"):
+    if kind in ("int", "exact", "float"):
         number = _as_number(value, kind)
         return "" if number is None else _outside(number, bounds)
     fits = {"bool": _is_truth(value), "str": isinstance(value, str), "{}": isinstance(value, dict), "None": False}
@@ -243,12 +244,12 @@ def _listing(value: Any, inner: str, configs: Configs) -> str | None:
 
 
 def _as_number(value: Any, kind: str) -> float | None:
-    if isinstance(value, str):
+    if isinstance(value, str) and kind != "exact":
         try:
             value = float(value)
         except ValueError:
             return None
-    if not isinstance(value, int | float) or (kind == "int" and value != value // 1):
+    if not isinstance(value, int if kind == "exact" else int | float) or (kind == "int" and value != value // 1):
         return None
     return value
 
@@ -260,7 +261,7 @@ def _is_truth(value: Any) -> bool:
 
 
 def _named(takes: str) -> str:
-    return takes[1:] if takes[0] in "=#^@" else _WORDS.get(takes, takes)
+    return takes[1:] if takes[0] in "=#^@" else _WORDS.get(re.split("[<>]", takes)[0], takes)
 
 
 def _listed(names: list[str]) -> str:
