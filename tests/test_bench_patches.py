@@ -95,7 +95,7 @@ def test_sets_that_do_not_differ_are_told_with_the_reason(patched: Path) -> None
     with pytest.raises(UsageError) as found:
         patch_arms([Arm(method="draft_model", k=4)], ("speed", "none"), "tiny-cpu", ())
     assert "tiny-cpu takes no patch for speed" in found.value.message
-    assert "faster: it is for GPUs, and the machine cpu has none" in found.value.message
+    assert "faster: for GPUs alone, and the machine cpu has none" in found.value.message
 
 
 @pytest.mark.parametrize("options", [["--speed-patches", "speed,none", "--running"], ["--speed-patches", ","]])

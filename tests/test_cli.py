@@ -150,6 +150,7 @@ def test_a_dry_run_says_each_reason_once_and_about_how_large_an_image_is(
     printed = capsys.readouterr().out
     if printed:  # a daemon answers
         assert printed.count("speed:  not ") == 1
+        assert ": it was" not in printed  # of several patches
         assert "about 10 GB, as vLLM's images have" in printed
 
 

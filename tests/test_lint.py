@@ -102,11 +102,11 @@ def test_patches_for_speed_and_of_defects_have_lists_of_their_own(
 @pytest.mark.parametrize(
     ("release", "sets", "lacks"),
     [
-        ("0.31.0", (*MTP, TRITON), "it was not measured with vLLM 0.31.0"),
-        ("0.32.0", (*MTP, TRITON, "machine=dgx-spark"), "it was not measured with GPUs of the family gb10"),
-        ("0.32.0", MTP, "it was not measured with the attention backend TRITON_FLASH_ATTN"),
-        ("0.32.0", (*MTP, TEXT_ONLY), "it was not measured with the attention backend FLASH_ATTN"),
-        ("0.32.0", (TRITON,), "it was not measured with the method draft_model"),
+        ("0.31.0", (*MTP, TRITON), ": not measured with vLLM 0.31.0"),
+        ("0.32.0", (*MTP, TRITON, "machine=dgx-spark"), ": not measured with GPUs of the family gb10"),
+        ("0.32.0", MTP, ": not measured with the attention backend TRITON_FLASH_ATTN"),
+        ("0.32.0", (*MTP, TEXT_ONLY), ": not measured with the attention backend FLASH_ATTN"),
+        ("0.32.0", (TRITON,), ": not measured with the method draft_model"),
         ("0.32.0", ("machine=nvidia", *MTP), "the family of the GPU is not known"),
     ],
 )

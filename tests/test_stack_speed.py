@@ -20,7 +20,7 @@ from tests.lint_cases import BASE, MTP, TEXT_ONLY, TRITON
 from tests.speed_patches import CLAIM, evidence, row, write_speed_patch
 
 V32 = "image=vllm/vllm-openai:v0.32.0"
-UNMEASURED = "it was not measured with"
+UNMEASURED = "not measured with"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_auto_takes_what_was_measured_there_after_what_it_needs(tmp_path: Path, 
     choice = speed_choice(profile(tmp_path, TRITON), patches)
     assert list(choice.taken) == ["faster", "a-second"]
     assert [(one.vllm, one.capability) for one in choice.taken["faster"]] == [("0.32.0", "")]
-    assert choice.left_out == {"unproven": "no cells show yet that it pays"}
+    assert choice.left_out == {"unproven": "no cells show a gain yet"}
     plan = profile_plan(profile(tmp_path, TRITON, "patches.required=[kv-spec-uniform-valueerror]"), patches)
     assert [one["id"] for one in plan["patches"]] == ["kv-spec-uniform-valueerror", "faster", "a-second"]
     assert plan["patches"][2]["needs"] == ["faster"]
@@ -62,7 +62,7 @@ def test_a_release_of_the_range_without_cells_of_its_own_is_not_shown(patches: M
     [
         ((TRITON, "image=vllm/vllm-openai:v0.33.0"), f"{UNMEASURED} vLLM 0.33.0"),
         ((TRITON, "machine=dgx-spark"), f"{UNMEASURED} GPUs of the family gb10"),
-        ((TRITON, "machine=cpu"), "it is for GPUs, and the machine cpu has none"),
+        ((TRITON, "machine=cpu"), "for GPUs alone, and the machine cpu has none"),
         ((TRITON, "speculative.method=eagle3"), f"{UNMEASURED} the method eagle3"),
         ((), f"{UNMEASURED} the attention backend TRITON_FLASH_ATTN"),
         ((TEXT_ONLY,), f"{UNMEASURED} the attention backend FLASH_ATTN"),

@@ -34,14 +34,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("vllm serve a/b", {"target": {"model": "a/b"}}),
         ("python3 -m vllm.entrypoints.openai.api_server --model=a/b", {"target": {"model": "a/b"}}),
         ("vllm serve a/b --gpu-memory-utilization=0.90", {"serve": {"gpu_memory_utilization": 0.9}}),
-        ("vllm serve a/b --lora-modules a=/a b=/b --swap-space 16 --dtype=half", {
-            "serve": {"extra_args": ["--lora-modules", "a=/a", "b=/b", "--swap-space", "16"], "dtype": "half"},
+        ("vllm serve a/b --lora-modules a=/a b=/b --gwm 16 --dtype=half", {
+            "serve": {"extra_args": ["--lora-modules", "a=/a", "b=/b", "--gwm", "16"], "dtype": "half"},
         }),
         ("vllm serve a/b -sc.method mtp --speculative-config.num_speculative_tokens 3 --spec-model=x/y-assistant", {
             "draft": {"model": "x/y-assistant"}, "speculative": {"method": "mtp", "num_speculative_tokens": 3},
         }),
         ("vllm serve a/b --limit-mm-per-prompt.image 0 --structured-outputs-config.x 1", {
             "serve": {"limit_mm_per_prompt": {"image": 0}, "extra_args": ["--structured-outputs-config.x", "1"]},
+        }),
+        ("vllm serve a/b --limit-mm-per-prompt '{\"image\": {\"count\": 2, \"width\": 512}}'", {
+            "serve": {"extra_args": ["--limit-mm-per-prompt", '{"image": {"count": 2, "width": 512}}']},
         }),
         ("vllm serve a/b --speculative-config '{\"model\": \"[ngram]\", \"num_speculative_tokens\": 3}'", {
             "speculative": {"method": "ngram", "num_speculative_tokens": 3},
@@ -134,6 +137,12 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
     ("command", "named"),
     [
         ("docker run --pids-limit -1 i a/b", "docker run --pids-limit: has no key"),
+        (
+            "vllm serve a/b -ngl 99",
+            "-ngl 99: it is a setting of llama.cpp; vLLM keeps the whole model on the GPU, so leave it",
+        ),
+        ("vllm serve a/b -c 4096", "-c 4096: write --set serve.max_model_len=4096, which is llama.cpp's -c"),
+        ("vllm serve a/b --swap-space 16", "--swap-space 16: no release of vLLM that runs Gemma 4 has it; remove it"),
         ("docker run -v hf:/root/.cache/huggingface i a/b", "caches.huggingface: /FOLDER"),
         ("docker run -v ./x.py:/usr/lib/python3/dist-packages/vllm/x.py i a/b", "gemmaspec patch import"),
         ("docker run i --model /inside", "a path of the container"),

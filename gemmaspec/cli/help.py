@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -43,83 +45,8 @@ class About:
     """Command lines without `gemmaspec`."""
 
 
-ABOUT: Final[Mapping[str, About]] = {
-    "up": About(
-        "Start a server and wait until it answers",
-        ("up spark-31b-mtp", "up spark-26b-a4b-mtp --instead-of spark-31b-mtp"),
-    ),
-    "down": About("Stop a server", ("down spark-31b-e2b", "down --all")),
-    "restart": About(
-        "Render a profile again, restart its server", ("restart tiny-cpu", "restart tiny-cpu --set env.A=1 --dry-run")
-    ),
-    "status": About("Show what runs and since when", ("status", "status tiny-cpu --wait", "status --kubernetes")),
-    "logs": About("Print the log of a server", ("logs -f tiny-cpu", "logs --previous tiny-cpu")),
-    "connect": About(
-        "Print the settings for a client", ("connect opencode tiny-cpu", "connect grafana > gemmaspec.json")
-    ),
-    "top": About("Watch how servers draft", ("top", "top spark-31b-mtp --once --json", "top --web")),
-    "doctor": About("Check whether a profile can start here", ("doctor", "doctor spark-31b-e2b")),
-    "fit": About("Estimate memory, context and speed", ("fit spark-31b-e2b", "fit tiny-cpu --machine here")),
-    "inspect": About("Describe a checkpoint and its draft", ("inspect spark-31b-e2b", "inspect google/gemma-4-E2B-it")),
-    "predict": About("Predict speed for draft lengths and loads", ("predict spark-31b-e2b",)),
-    "bench": About("Measure speed with and without a draft", ("bench spark-31b-e2b",)),
-    "compare": About("Compare two results of bench", ("compare before.json after.json",)),
-    "tune": About(
-        "Find the fastest draft for this machine",
-        ("tune spark-31b-mtp --budget 45m", "tune spark-31b-mtp --concurrency 1,4 --dry-run"),
-    ),
-    "pull": About("Fetch image, target and draft", ("pull spark-31b-e2b", "pull tiny-cpu --engine process")),
-    "lock": About("Pin exactly what a profile runs", ("lock spark-31b-e2b", "up spark-31b-e2b --locked")),
-    "rollback": About("Return to the last stack that was ready", ("rollback --list tiny-cpu", "rollback tiny-cpu")),
-    "profile": About("List, check and create profiles", ("profile list", "profile lint spark-31b --release 0.33.0")),
-    "render": About(
-        "Write a stack for Compose or Kubernetes",
-        ("render spark-31b-e2b -o stack", "render spark-31b-e2b --to kubernetes --validate cluster"),
-    ),
-    "watch": About(
-        "Watch servers for faults",
-        ("watch spark-31b-mtp", "watch --systemd > ~/.config/systemd/user/gemmaspec-watch.service"),
-    ),
-    "smoke": About(
-        "Check what a server answers",
-        ("smoke spark-31b-mtp", "smoke tiny-cpu --only S9 --json", "smoke --list"),
-    ),
-    "patch": About("List, verify and create patches of vLLM", ("patch list", "patch verify --all-releases")),
-    "explain": About("Explain a code or a word", ("explain", "explain GS505", "explain exit 5")),
-    "gc": About("Free disk space that nothing uses", ("gc --dry-run", "gc --volumes")),
-    "profile list": About("List profiles and which of them run", ("profile list",)),
-    "profile show": About("Print a profile with all inherited keys", ("profile show spark-31b-e2b",)),
-    "profile new": About(
-        "Create a profile of your own",
-        ("profile new mine --from spark-31b-e2b", "profile new mine --from-compose compose.yaml"),
-    ),
-    "profile lint": About(
-        "Check profiles against their vLLM", ("profile lint mine", "profile lint spark-31b --release 0.33.0")
-    ),
-    "profile schema": About("Print the JSON Schema of profiles", ("profile schema > schema.json",)),
-    "patch list": About("List patches, their releases and users", ("patch list",)),
-    "patch show": About("Print a patch and its diffs", ("patch show draft-text-only",)),
-    "patch explain": About("Explain the bug that a patch fixes", ("patch explain draft-text-only",)),
-    "patch verify": About(
-        "Check which patches apply",
-        ("patch verify --all-releases", "patch verify --image vllm/vllm-openai:v0.33.0"),
-    ),
-    "patch apply": About("Build the overlay without starting a server", ("patch apply --tree site-packages -o out",)),
-    "patch export": About(
-        "Write a patch as an ordinary diff", ("patch export draft-text-only --release 0.33.0 > draft.diff",)
-    ),
-    "patch known": About("Record the file hashes of every release", ("patch known --check",)),
-    "patch rebase": About("Rebase a patch onto another release", ("patch rebase draft-text-only --release 0.33.0",)),
-    "patch continue": About("Continue a rebase", ("patch continue draft-text-only",)),
-    "patch new": About(
-        "Open vLLM's files to write a new patch", ("patch new my-fix --release 0.33.0 --file vllm/v1/worker/utils.py",)
-    ),
-    "patch commit": About("Turn an edit into a patch", ("patch commit my-fix --patches ~/patches",)),
-    "patch import": About(
-        "Turn a public diff into a patch", ("patch import change.diff --release 0.33.0 --date 2026-11-20",)
-    ),
-    "patch prove": About("Prove that patches fix their bugs", ("patch prove draft-text-only",)),
-}
+_ROWS: Final = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-8"))
+ABOUT: Final[Mapping[str, About]] = {name: About(row[0], tuple(row[1:])) for name, row in _ROWS.items()}
 
 
 class HelpedCommand(typer.core.TyperCommand):
@@ -133,19 +60,23 @@ class HelpedCommand(typer.core.TyperCommand):
         except typer.BadParameter:
             raise
         except Exception as error:
+            said = str(getattr(error, "message", ""))
             if option := getattr(error, "option_name", None) if hasattr(error, "possibilities") else None:
+                whole = next((word for word in given if len(option) < 3 and word.startswith(option)), option)
                 error.possibilities = None  # type: ignore[attr-defined]
-                error.message += self._meant(option, given, ctx.info_name or "")  # type: ignore[attr-defined]
+                said = f"No such option: {whole}{self._meant(option, whole, given, ctx.info_name or '')}"
+            if "--from-command" in given and "did you mean" not in said:
+                said += "; the whole command is one word, in quotes: --from-command 'vllm serve …'"
+            error.message = said  # type: ignore[attr-defined]
             raise
 
-    def _meant(self, option: str, given: list[str], command: str) -> str:
-        """Return what an unknown option may mean, as the end of a sentence."""
+    def _meant(self, option: str, whole: str, given: list[str], command: str) -> str:
+        """Return what an unknown option may mean, as the end of a sentence; of -ngl the parser knows -n alone."""
         from gemmaspec.core.profile.model import Profile, Serve
 
-        after = given[given.index(option) + 1 :][:1] if option in given else []
+        after = given[given.index(whole) + 1 :][:1] if whole in given else []
         value = after[0] if after and not after[0].startswith("-") else None
         names = [name for param in self.params for name in param.opts if name.startswith("--")]
-        whole = next((word for word in given if len(option) < 3 and word.startswith(option)), option)  # -ngl is no -n
         fields = {"serve": Serve.model_fields, "": Profile.model_fields}
         meant = option_meant(whole, value, fields, command) or option_meant(option, value, fields, command)
         if meant and "--set" in meant and "--set" not in names:

@@ -207,17 +207,17 @@ def why_not(patch: Patch, settings: Sequence[RunsOn]) -> str:
     """Return what the evidence of a patch does not cover."""
     claims, left = patch.text.pays, list(settings)
     if not claims:
-        return "no cells show yet that it pays"
+        return "no cells show a gain yet"
     for what, unknown, worded, inside in _PARTS:
         kept = [setting for setting in left if any(inside(claim, setting) for claim in claims)]
         if not kept:
             names = sorted({worded(setting) for setting in left} - {""})
-            return f"it was not measured with {what} {' or '.join(names)}" if names else unknown
+            return f"not measured with {what} {' or '.join(names)}" if names else unknown
         left = kept
     releases = {_release(pair.having.vllm) for pair in pairs_of(patch.id, patch.evidence)}
     if not_measured := sorted({setting.vllm for setting in left if _release(setting.vllm) not in releases}):
-        return f"it was not measured with vLLM {' or '.join(not_measured)}"
-    return "it was measured with other combinations of GPU, vLLM, method and attention backend"
+        return f"not measured with vLLM {' or '.join(not_measured)}"
+    return "measured with other combinations of GPU, vLLM, method and attention backend"
 
 
 _Part = tuple[str, str, Callable[[RunsOn], str], Callable[[Claim, RunsOn], bool]]

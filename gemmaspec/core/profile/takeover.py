@@ -11,6 +11,7 @@ from typing import Any, Final
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.command import Argument, Command, words_of
 from gemmaspec.core.profile.fields import Speculative, secret_name
+from gemmaspec.core.profile.meant import option_meant
 from gemmaspec.core.profile.model import Chat, Serve
 from gemmaspec.core.profile.rules import OF_EACH_RANK
 from gemmaspec.core.profile.takeover_trust import (
@@ -22,7 +23,7 @@ from gemmaspec.core.profile.takeover_trust import (
     names_code,
     runs_code,
 )
-from gemmaspec.core.releases.facts import facts_for, known_variables, nearest, newest
+from gemmaspec.core.releases.facts import facts_for, known_variables, nearest, newest, spans
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG: Final = re.compile(r":v([0-9]+(?:\.[0-9]+)+)")
@@ -197,12 +198,26 @@ def _take(made: TakenOver, arg: Argument) -> None:
         made.leave(f"{arg.flag} {arg.value or ''}".rstrip(), "nodes: N and fleet.yaml set it for each machine")
     elif arg.flag == "--config":
         made.leave(f"--config {arg.value}", "write its lines under serve:, with underscores")
+    elif key == "limit_mm_per_prompt" and isinstance(value, dict) and not all(map(_is_count, value.items())):
+        made.decide(f"{arg.flag} {arg.value}", f"serve.{key} has counts alone; serve.extra_args takes sizes, too")
+        _extra(made, arg)
     elif key in Serve.model_fields and key not in ("extra_args", "bind") and len(arg.words) < 2:
         made.put("serve", key, not arg.negated if arg.value is None else _read(arg.value))
     elif any(is_module(word) for word in (arg.value, *arg.words)):
         made.leave(f"{arg.flag} {arg.value or ' '.join(arg.words)}", CODE.format("serve.extra_args"))
+    elif meaning := _foreign(arg):
+        made.leave(" ".join(map(_shown, [arg.written, *arg.words])), meaning)
     else:
-        made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(_again(arg))
+        _extra(made, arg)
+
+
+def _foreign(arg: Argument) -> str:
+    """Return what an option of another server means here; empty for one of vLLM, and for one that nobody knows."""
+    if not spans("flag", arg.flag).startswith("in no "):
+        return ""
+    value = _shown(arg.value or next(iter(arg.words), "…"))
+    meaning = option_meant(arg.flag, value, {"serve": Serve.model_fields}) or ""
+    return meaning if "--set" in meaning or "vLLM" in meaning else ""
 
 
 def _take_one_key(made: TakenOver, argument: Argument, key: str) -> None:
@@ -213,16 +228,21 @@ def _take_one_key(made: TakenOver, argument: Argument, key: str) -> None:
     if is_map and len(argument.keys) == 1 and argument.value is not None and not argument.written.endswith("+"):
         made.content.setdefault(section, {}).setdefault(name, {})[argument.keys[0]] = _read(argument.value)
     else:
-        made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(_again(argument))
+        _extra(made, argument)
 
 
-def _again(argument: Argument) -> list[str]:
-    """Return the words of a flag as they were written."""
+def _extra(made: TakenOver, argument: Argument) -> None:
+    """Add the words of a flag as they were written to serve.extra_args."""
+    words = [argument.written, *argument.words]
     if "=" in argument.written or argument.written.startswith("-O"):
-        return [argument.written]
-    if len(argument.words) == 1 and argument.words[0].startswith("-"):
-        return [f"{argument.written}={argument.words[0]}"]
-    return [argument.written, *argument.words]
+        words = words[:1]
+    elif len(argument.words) == 1 and argument.words[0].startswith("-"):
+        words = ["=".join(words)]
+    made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(words)
+
+
+def _is_count(limit: tuple[str, Any]) -> bool:
+    return limit[0] in ("image", "video", "audio") and not isinstance(limit[1], dict)
 
 
 def _host(made: TakenOver, value: str) -> None:

@@ -30,7 +30,7 @@ def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
     idle = [name for name in chosen.taken if patches[name].text.speculation_only]
     return Choices(
         taken={name: rows for name, rows in chosen.taken.items() if name not in idle},
-        left_out={**chosen.left_out, **dict.fromkeys(idle, "only speculation needs it")},
+        left_out={**chosen.left_out, **dict.fromkeys(idle, "for speculation alone")},
     )
 
 
@@ -38,7 +38,7 @@ def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:
     """Return every release and family of GPUs on which the server may run, and why there are none."""
     machine, stated = MACHINES[profile.machine], vllm_of(profile)
     if not machine.gpus:
-        return (), f"it is for GPUs, and the machine {profile.machine} has none"
+        return (), f"for GPUs alone, and the machine {profile.machine} has none"
     if stated and stated not in releases():
         return (), f"vLLM {stated} is not a known release, and only releases were measured"
     known = machine.compute_capability
