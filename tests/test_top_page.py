@@ -111,6 +111,7 @@ def test_another_site_that_points_here_is_refused(address: str, host: str) -> No
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
         {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
     ],
 )
 def test_another_sites_request_is_refused(address: str, top: FakeTop, headers: dict[str, str]) -> None:
@@ -143,6 +144,24 @@ def test_clients_that_say_nothing_take_no_more_than_their_places(address: str) -
             assert late.recv(1) == b""  # closed at once, all places are taken
         assert threading.active_count() - before <= _MOST_PAGES
     wait_for(lambda: _answers(address))
+
+
+def test_clients_that_send_a_byte_now_and_then_are_cut_off(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte is less than the handler's timeout after the last, and no request ever ends."""
+    monkeypatch.setattr("gemmaspec.look.top_page.HEARD_S", 1.0)
+    place = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+    with contextlib.ExitStack() as held:
+        clients = [held.enter_context(socket.create_connection(place)) for _ in range(_MOST_PAGES)]
+        for client in clients:
+            client.sendall(b"GET / HTTP/1.1\r\nX: ")
+
+        def answered_beside_them() -> bool:
+            for client in clients:
+                with contextlib.suppress(OSError):
+                    client.sendall(b"x")
+            return _answers(address)
+
+        wait_for(answered_beside_them)
 
 
 def _answers(address: str) -> bool:

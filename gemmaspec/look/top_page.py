@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -171,7 +172,9 @@ def serve(top: Top, *, port: int, interval: float) -> Iterator[str]:
 
 
 _MOST_PAGES: Final = 32
-"""Connections at once. A browser opens a few; one that says nothing is closed after the handler's `timeout`."""
+"""Connections at once. A browser opens a few; one that does not end its request is closed after HEARD_S."""
+HEARD_S = 10.0
+"""Seconds for a whole request, so that a client that sends a byte now and then holds no place."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -184,12 +187,14 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._taken, self._reading = float("-inf"), b""
         self._places = threading.BoundedSemaphore(_MOST_PAGES)
+        self.unheard: dict[Any, float] = {}
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own; the connection is closed if too many are open."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        self.unheard[request] = time.monotonic() + HEARD_S
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -197,7 +202,15 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.unheard.pop(request, None)
             self._places.release()
+
+    def service_actions(self) -> None:
+        """Cut off requests that have not ended in time; socketserver calls this twice a second."""
+        for request, until in list(self.unheard.items()):
+            if time.monotonic() > until:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away."""
@@ -214,9 +227,10 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version, sys_version = "gemmaspec", ""
-    timeout = 10
+    timeout = HEARD_S
 
     def do_GET(self) -> None:
+        self.server.unheard.pop(self.connection, None)
         if not self._is_own():
             self._reply(403, "text/plain", b"this page is served under its own address only\n")
         elif self.path == "/":
@@ -238,7 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
             and hosts[0] in names
             and all(origin in [f"http://{name}" for name in names] for origin in origins)
         )
-        return same_origin and (site in ("none", "same-origin") or self.headers.get("Sec-Fetch-Mode") == "navigate")
+        linked = self.path == "/" and self.headers.get("Sec-Fetch-Mode") == "navigate"
+        return same_origin and (site in ("none", "same-origin") or linked)
 
     def _own_names(self) -> tuple[str, ...]:
         """Return the accepted Host headers, which exclude other names that point here (DNS rebinding)."""
