@@ -73,6 +73,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "chat": {"template": "gemma4"},
         }),
         ("vllm serve a/b --api-key $(cat key) --port 8001", {"serve": {"port": 8001}}),
+        ("uv run --with 'transformers<5.20,>=5.8' --with vllm==0.32.0 vllm serve a/b", {
+            "runtime": {"packages": {"transformers": "<5.20,>=5.8"}},
+        }),
+        ("vllm serve a/b --max-model-len auto", {"serve": {"extra_args": ["--max-model-len", "auto"]}}),
         ("vllm serve a/b --max-model-len 32k", {"serve": {"max_model_len": 32000}}),
         ("vllm serve a/b --max_model_len=32K", {"serve": {"max_model_len": 32768}}),
         ("vllm serve a/b -tp 2 --no-enable-prefix-caching", {"serve": {"tensor_parallel_size": 2, "enable_prefix_caching": False}}),
@@ -137,6 +141,13 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
     ("command", "named"),
     [
         ("docker run --pids-limit -1 i a/b", "docker run --pids-limit: has no key"),
+        (
+            "P=$((8000 + (ID % 10)))\nvllm serve a/b --port $P",
+            "serve.port: what arithmetic prints: the command does not set",
+        ),
+        ("srun --container-image=/i/vllm-v0.32.0.sqsh vllm serve a/b", "image /i/vllm-v0.32.0.sqsh: a file"),
+        ("singularity run --nv /i/vllm_0.32.0.sif vllm serve a/b", "image /i/vllm_0.32.0.sif: a file"),
+        ("vllm serve a/b --max-model-len -1", "vLLM takes what fits"),
         (
             "vllm serve a/b -ngl 99",
             "-ngl 99: it is a setting of llama.cpp; vLLM keeps the whole model on the GPU, so leave it",
@@ -320,10 +331,31 @@ def test_automatic_tool_calls_without_a_parser_are_named() -> None:
     )
 
 
-@pytest.mark.parametrize("command", ["ollama run gemma", "vllm serve", "vllm bench latency", "", "'", "docker run -it"])
-def test_another_command_is_refused(command: str) -> None:
-    with pytest.raises(UsageError):
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("ollama run gemma", "a command of ollama"),
+        ("vllm serve", "there is no model"),
+        ("vllm bench latency", "gemmaspec bench PROFILE"),
+        ("", "not a command"),
+        ("'", "check its quotes"),
+        ("docker run -it", "names no image"),
+        ('FROM x/y:v1\nCMD ["a/b"]', "a Modelfile or a Dockerfile"),
+        ("vllm serve a/b --speculative-config {method:mtp}", "in single quotes"),
+    ],
+)
+def test_another_command_is_refused(command: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
         from_command(command)
+    assert said in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_what_another_compose_file_holds_is_named() -> None:
+    whole = {"include": ["a.yaml"], "services": {"vllm": {"image": "i/vllm", "command": ["a/b"], "extends": {}}}}
+    left = from_compose(yaml.safe_dump(whole).encode(), file="compose.yaml").left
+    assert [one.partition(":")[0] for one in left if "docker compose config > FILE" in one] == [
+        "services.vllm.extends", "include",
+    ]  # fmt: skip
 
 
 def test_the_written_profile_serves_the_same_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,6 +201,9 @@ def _take(made: TakenOver, arg: Argument) -> None:
     elif key == "limit_mm_per_prompt" and isinstance(value, dict) and not all(map(_is_count, value.items())):
         made.decide(f"{arg.flag} {arg.value}", f"serve.{key} has counts alone; serve.extra_args takes sizes, too")
         _extra(made, arg)
+    elif key == "max_model_len" and str(value).lower() in ("-1", "auto"):
+        made.decide(f"{arg.flag} {value}", f"serve.{key} is a number; vLLM takes what fits, as serve.extra_args asks")
+        _extra(made, arg)
     elif key in Serve.model_fields and key not in ("extra_args", "bind") and len(arg.words) < 2:
         made.put("serve", key, not arg.negated if arg.value is None else _read(arg.value))
     elif any(is_module(word) for word in (arg.value, *arg.words)):
@@ -271,7 +274,8 @@ def _speculative(made: TakenOver, command: Command) -> None:
             if isinstance(config, str) and (held := _OPEN.findall(config)):
                 raise UsageError(f"--speculative-config: write the value of {held[0]}, which the command does not set")
             if not isinstance(config, dict):
-                raise UsageError(f"--speculative-config: {argument.value!r:.80} is not a JSON object")
+                kept = 'in single quotes the shell keeps it whole: \'{"method": "mtp", …}\''
+                raise UsageError(f"--speculative-config: {argument.value!r:.80} is not a JSON object; {kept}")
             given |= config
     target = made.content.get("target", {}).get("model", "")
     if not given and (head := _HEAD.fullmatch(str(target))):

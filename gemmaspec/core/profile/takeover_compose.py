@@ -44,6 +44,8 @@ def from_compose(content: bytes, *, file: str, service: str | None = None) -> Ta
     name = _chosen(services, file, service)
     made = TakenOver(contained=True)
     _settings(made, name, services[name])
+    if "include" in document:
+        made.leave("include", INSTEAD["include"])
     for other in services:
         if other != name:
             made.leave(f"services.{other}", "a profile is one server; keep others in a Compose file of their own")

@@ -10,7 +10,7 @@ from typing import Final
 
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.fields import secret_name
-from gemmaspec.core.profile.meant import OTHER_SERVER
+from gemmaspec.core.profile.meant import OTHER_SERVER, foreign_file
 from gemmaspec.core.profile.takeover import OUTPUT, TakenOver, from_words, variable
 from gemmaspec.core.profile.takeover_docker import docker_run, image_name, volume
 
@@ -30,7 +30,9 @@ _LIST: Final = re.compile(r"\s*(?:CMD|ENTRYPOINT|command:|args:)?\s*(\[.*\])\s*"
 _REDIRECTED: Final = re.compile(
     r"('[^']*'|\"(?:\\.|[^\"\\])*\")|(?:(?<=\s)[0-9]|&)?>>?(?:&[0-9-]|\s*[^\s;|&\n]+)|<\s*[^\s;|&<\n]+"
 )
-_BUILT: Final = re.compile(r"('[^']*')|\$\(\s*([^()]*)\)|`([^`\n]*)`|\$\{\w+:?\+[^}]*\}")
+_BUILT: Final = re.compile(
+    r"('[^']*')|\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\(\s*([^()]*)\)|`([^`\n]*)`|\$\{\w+:?\+[^}]*\}"
+)
 _HERE: Final = re.compile(r"\$\(pwd\)|`pwd`|\$\{PWD\}|\$PWD\b")
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash"})
 _ENGINES: Final = frozenset({"docker", "podman", "nerdctl"})
@@ -48,6 +50,7 @@ _MODULES: Final = frozenset(
 )
 _SCRIPT: Final = re.compile(r"(?:^|[\s/])vllm\s+serve\s|\s-m\s+vllm\.entrypoints")
 """A whole command in one word, as ssh, tmux and su are given it."""
+_FILE: Final = re.compile(r"(?:v?([0-9]+(?:\.[0-9]+){2})[^/]*)?\.(?:sif|sqsh|squashfs)$")
 _OF_PIP: Final = re.compile(r"-r|-c|-i|-f|-t|--(?:requirement|constraint|index-url|extra-index-url|find-links|target)")
 _LEFT_TO_UP: Final = "gemmaspec up starts the server itself"
 _IN_IMAGE: Final = "runtime: {packages: {NAME: '>=5.8,<5.20'}} installs a package once and bounded"
@@ -74,8 +77,10 @@ def from_command(text: str) -> TakenOver:
     if len(rows) > 1 and all(row.startswith("- ") or row.endswith(":") for row in rows):  # `args:` of a manifest
         words = [_list_word(row[2:].strip()) for row in rows if not row.endswith(":")]
     if not (arguments(made, words) if words else shell(made, text)):
+        if (foreign := foreign_file(text)) and not foreign[0].startswith("a command"):
+            raise UsageError(f"this is {foreign[0]}", hint=foreign[1].format(file="FILE"))
         part = "; give the words of `vllm serve` or `docker run` alone" if "vllm" in text else ""
-        hint = _COMPOSE if "compose" in text else _EXAMPLE
+        hint = _COMPOSE if "compose" in text else "gemmaspec bench PROFILE" if "vllm bench" in text else _EXAMPLE
         raise UsageError(
             f"this is not a command that serves with vLLM: {_no_secret(text.strip())[:80]!r}{part}",
             hint=hint,
@@ -253,13 +258,18 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
                 key, given, text = pair.partition("=")
                 if given:
                     variable(made, key, None if text.startswith("$") else text)
-        elif release := _RELEASE.fullmatch(value if name in ("--with", "--from") else word):
+        elif release := _RELEASE.fullmatch(asked := value if name in ("--with", "--from") else word):
             made.release = release[1]
+        elif (package := _PACKAGE.fullmatch(asked)) and _BOUNDED.fullmatch(package[2] or ""):
+            made.content.setdefault("runtime", {}).setdefault("packages", {})[package[1]] = package[2]
         elif assigned := _ASSIGNED.fullmatch(word):
             variable(made, assigned[1], assigned[2])
         elif name in ("--container-image", "--image") or (name == "-t" and "launch" in launcher) or "docker://" in word:
-            image = word if "docker://" in word and not equals else value if equals else rest.pop(0) if rest else ""
-            made.content["image"], made.contained = image_name(image), True
+            _image(
+                made, word if "docker://" in word and not equals else value if equals else rest.pop(0) if rest else ""
+            )
+        elif _FILE.search(word):
+            _image(made, word)
         elif name in ("--container-mounts", "-v", "--volume", "--bind", "-B"):
             for pair in (value if equals else rest.pop(0) if rest else "").split(","):
                 volume(made, pair)
@@ -267,6 +277,16 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
             unknown += [name] if name.startswith("-") or not unknown else []
     if unknown:
         made.leave(" ".join(unknown), _LEFT_TO_UP)
+
+
+def _image(made: TakenOver, text: str) -> None:
+    """Take over an image; a file of one has at most its release in its name."""
+    made.contained = True
+    if file := _FILE.search(text):
+        made.release = file[1] or made.release
+        made.leave(f"image {text}", "a file; write the image that it was made from")
+    else:
+        made.content["image"] = image_name(text)
 
 
 def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
@@ -325,6 +345,8 @@ def _built(match: re.Match[str]) -> str:
     """Return a name for what a command prints, which nobody knows here."""
     if match[1]:
         return match[1]
+    if match[0].startswith("$(("):
+        return f"${OUTPUT}arithmetic"
     words = (match[2] or match[3] or "").split()
     if len(words) == 1 and re.fullmatch(r"[A-Z][A-Z0-9_]*", words[0]):
         return f"${{{words[0]}}}"  # a variable in a manifest of Kubernetes
