@@ -709,6 +709,14 @@ def test_what_vllm_refused_when_it_was_asked_and_what_it_took(
 
 
 @pytest.mark.parametrize(
+    ("flag", "fix"),
+    [("--ctx-size", "the right name is serve.max_model_len"), ("-ngl", "so leave it out"), ("--gwm", "remove it")],
+)
+def test_a_flag_of_another_server_is_answered_by_the_key(flag: str, fix: str, tmp_path: Path) -> None:
+    assert fix in str(findings(tmp_path, case("0.33.0", _words(flag, "4096")))["GS101"].fix)
+
+
+@pytest.mark.parametrize(
     ("vllm", "sets", "told"),
     [("0.28.0", (), False), ("0.28.0", ("env.VLLM_USE_V2_MODEL_RUNNER='1'",), True), ("0.29.0", (), True)],
 )

@@ -59,6 +59,9 @@ KEYS = (
     ("containerPort: 8000", "serve.port"),
     # Ollama, LiteLLM, llama-swap, sparkrun
     ("num_ctx: 8192", "serve.max_model_len"),
+    ("c: 4096", "serve.max_model_len"),
+    ("serve: {limit_mm_per_prompt: {image: {count: 2, width: 512}}}", "serve.extra_args: [--limit-mm-per-prompt,"),
+    ("serve: {limit_mm_per_prompt: '{\"image\": 2}'}", "without the quotes around it, it is a map"),
     ("num_gpu: 1", "serve.tensor_parallel_size"),
     ("model_name: gemma", "serve.served_model_name"),
     ("api_base: http://a", "serve.port"),

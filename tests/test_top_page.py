@@ -98,7 +98,7 @@ def test_a_reading_is_shared_by_all_pages_that_are_open(address: str, top: FakeT
     assert top.looks == 1
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", ""])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "localhost:1", ""])
 def test_another_site_that_points_here_is_refused(address: str, host: str) -> None:
     for path in ("", "reading.json"):
         assert httpx.get(address + path, headers={"Host": host}).status_code == 403

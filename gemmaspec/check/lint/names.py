@@ -9,11 +9,13 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path as FilePath
 from typing import Any, Final
 
 from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core.finding import Severity
 from gemmaspec.core.profile.command import Argument
+from gemmaspec.core.profile.meant import key_meant
 from gemmaspec.core.releases.facts import Facts, spans
 from gemmaspec.core.releases.flags import Flag, refused, refused_keys
 
@@ -154,23 +156,12 @@ def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix="remove it, or write the flag that it belongs to")
 
 
-_SUCCESSORS: Final = {
-    "VLLM_NVFP4_GEMM_BACKEND": "use serve.linear_backend (vLLM 0.22 and later), with underscores in its value",
-    "VLLM_TEST_FORCE_FP8_MARLIN": "use serve.linear_backend: marlin (vLLM 0.22 and later)",
-    "VLLM_USE_NVFP4_CT_EMULATIONS": "use serve.linear_backend: emulation (vLLM 0.22 and later)",
-    "VLLM_USE_FLASHINFER_MOE_FP4": "use serve.moe_backend",
-    "VLLM_FLASHINFER_MOE_BACKEND": "use serve.moe_backend",
-    "VLLM_ATTENTION_BACKEND": "use serve.attention_backend",
-    "VLLM_FLASH_ATTN_VERSION": "use serve.extra_args: [--attention-config.flash_attn_version=…]",
-}
+_ROWS: Final = json.loads(FilePath(__file__).with_name("names.json").read_text(encoding="utf-8"))
+_SUCCESSORS: Final[Mapping[str, str]] = _ROWS["variables"]
 """Replacements of removed variables (vllm/envs.py and vllm/engine/arg_utils.py, every release)."""
-
+_REPLACED: Final[Mapping[str, str]] = _ROWS["flags"]
 _UNSET: Final = ("", "None")
 """Words that vLLM's parser reads as nothing (optional_type in vllm/engine/arg_utils.py)."""
-_REPLACED: Final = {
-    "--calculate-kv-scales": "remove it and use a checkpoint with KV scales, or kv_cache_dtype: auto",
-    "--linear-backend": "up to vLLM 0.23 the variable VLLM_NVFP4_GEMM_BACKEND does this for NVFP4",
-}
 
 
 @rule("GS101", "error")
@@ -182,7 +173,8 @@ def flag(subject: Subject) -> Iterator[Issue]:
             continue
         shown = f"--no-{given.flag.removeprefix('--')}" if given.negated else given.flag
         message = f"vLLM {subject.vllm} has no flag {shown}; available {spans('flag', given.flag)}"
-        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags) or "remove it"
+        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags)
+        fix = fix or key_meant(("serve", "extra_args"), given.flag) or "remove it"
         yield Issue(path=given.path, message=message, fix=fix)
 
 
