@@ -288,6 +288,8 @@ def test_resume_alone_goes_on_with_the_options_of_the_run(
     assert result(out)["settings"] == started_with
     assert run(["bench", "--resume", str(out), "--set", "serve.max_num_seqs=8"]) == 2
     assert "was started with --set serve.max_num_seqs=4" in capsys.readouterr().err
+    assert run(["bench", "--resume", str(out), "--temperature", "0.5"]) == 2
+    assert "was started with --temperature 0.0" in capsys.readouterr().err
     document = result(out)
     document["settings"]["ks"] = "many"
     (out / "result.json").write_text(json.dumps(document))

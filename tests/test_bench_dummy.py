@@ -19,13 +19,13 @@ from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.rows import Row
-from gemmaspec.measure.bench.cells import Arm, Cell, Task, arms_of, as_json
+from gemmaspec.measure.bench.cells import Arm, BenchRequest, Cell, Task, arms_of
 from gemmaspec.measure.bench.prompts import remarks
 from gemmaspec.measure.bench.result import cell_json, rows_of
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import count, of_length
 from gemmaspec.measure.servers import bench_server
-from gemmaspec.measure.servers.bench import BenchRequest, _settings, resumed
+from gemmaspec.measure.servers.bench import _decided, resumed
 from gemmaspec.measure.servers.bench_patches import patch_arms
 from gemmaspec.measure.servers.bench_server import dummy_overrides
 from gemmaspec.run.engine.server import Server
@@ -173,13 +173,13 @@ def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
 def test_a_run_is_taken_up_with_what_it_replaced(tmp_path: Path) -> None:
     """A result says that weights were random, and --resume does the same again; also one from elsewhere may."""
     request = BenchRequest(profile="nvidia-31b-mtp", out=tmp_path, dummy_weights=True, contexts=(256,))
-    asked = _settings(request, load_profile("nvidia-31b-mtp"), bench_server.PROMPTS)
+    asked = _decided(request, load_profile("nvidia-31b-mtp"), bench_server.PROMPTS)
     assert (asked.dummy_weights, asked.ignore_eos, asked.prompts) == (True, True, "dummy")
-    document = result() | {"settings": as_json(asked), "profile": "nvidia-31b-mtp"}
+    document = result() | {"settings": asked.settings(), "profile": "nvidia-31b-mtp"}
     (tmp_path / "result.json").write_text(json.dumps(document))
     again = resumed(BenchRequest(profile="nvidia-31b-mtp", out=tmp_path, resume=True))
     assert (again.dummy_weights, again.contexts, again.ignore_eos) == (True, (256,), True)
-    plain = asked.differs(as_json(dataclasses.replace(asked, dummy_weights=False)))
+    plain = asked.differs(dataclasses.replace(asked, dummy_weights=False).settings())
     assert plain == "dummy_weights"
     document["rows"][0]["weights"] = "dummy"
     assert "Weights are random" in " ".join(remarks(document))

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import json
 import os
 import re
 import subprocess
 import sys
+from inspect import getsource
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 from gemmaspec import __version__
+from gemmaspec.check.carry.verify import VerifyRequest
+from gemmaspec.check.here.fit import FitRequest, InspectRequest
+from gemmaspec.check.here.predict import PredictRequest
 from gemmaspec.cli import app as cli
 from gemmaspec.cli.app import run
+from gemmaspec.cli.bench import bench
+from gemmaspec.cli.fit import fit, inspect, predict
+from gemmaspec.cli.patch import verify
+from gemmaspec.cli.smoke import smoke
+from gemmaspec.cli.tune import tune
+from gemmaspec.cli.up import up
+from gemmaspec.look.smoke import SmokeRequest
+from gemmaspec.measure.bench.cells import BenchRequest
+from gemmaspec.measure.tune.tried import TuneRequest
+from gemmaspec.serve.decide import UpRequest
 from tests.test_fit_cli import TEXT
 
 COMMANDS = (
@@ -272,3 +289,24 @@ def test_nothing_heavy_is_imported_for_version_and_help() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+REQUESTS = {
+    bench: BenchRequest, tune: TuneRequest, fit: FitRequest, inspect: InspectRequest, predict: PredictRequest,
+    smoke: SmokeRequest, up: UpRequest, verify: VerifyRequest,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", REQUESTS)
+def test_no_option_of_a_request_is_lost(command: FunctionType) -> None:
+    """Each parameter is a field of the request by name, or the command itself uses it."""
+    function = ast.parse(getsource(command)).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    used = {node.id for line in function.body for node in ast.walk(line) if isinstance(node, ast.Name)}
+    fields = {field.name for field in dataclasses.fields(REQUESTS[command])}
+    assert {parameter.arg for parameter in function.args.args} <= fields | used
+
+
+def test_every_request_of_a_command_is_looked_at() -> None:
+    texts = [file.read_text() for file in Path(cli.__file__).parent.glob("*.py")]
+    assert sum(text.count("options.request(") for text in texts) == len(REQUESTS)

@@ -12,6 +12,7 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import state_dir
+from gemmaspec.measure.bench.cells import OWN
 from gemmaspec.measure.bench.prompts import PromptSet, read_prompts
 from gemmaspec.measure.servers.bench_cells import prompt_set
 from gemmaspec.run.models import datasets
@@ -152,7 +153,7 @@ def test_a_folder_comes_before_the_hub_and_needs_no_network(tmp_path: Path, monk
     (tmp_path / "a" / "b@main").mkdir(parents=True)
     (tmp_path / "a" / "b@main" / "chat.jsonl").write_text('{"prompt": "here"}')
     assert asked("a/b@main")[0].prompts[0].messages[0]["content"] == "here"
-    assert asked("gemmaspec")[0] == prompt_set(None, print)
+    assert asked("gemmaspec")[0] == prompt_set(OWN, print)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--prompts: file is not a folder"):
         asked("file")

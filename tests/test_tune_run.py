@@ -22,8 +22,9 @@ from gemmaspec.measure.bench.cells import Arm, Task
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.servers.bench_cells import Measuring
 from gemmaspec.measure.servers.bench_server import Servers
-from gemmaspec.measure.servers.tune import TuneRequest, state_file
+from gemmaspec.measure.servers.tune import state_file
 from gemmaspec.measure.servers.tune_field import Compared
+from gemmaspec.measure.tune.tried import TuneRequest
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.machine.nvidia import Gpu
 from gemmaspec.serve.up import tuned_remark
@@ -144,9 +145,9 @@ def test_a_table_of_k_that_is_faster_is_measured_and_written(fakes: Fakes, tune:
 
 @pytest.mark.parametrize("override", ["runtime.vllm=0.23.0", "serve.extra_args=[--data-parallel-size, '2']"])
 def test_no_table_is_tried_where_the_release_or_lint_refuses_it(override: str) -> None:
-    assert Compared.of("tiny-cpu", TuneRequest(profile="tiny-cpu", budget_s=1, others=False)).field.tables
+    assert Compared.of(TuneRequest(profile="tiny-cpu", budget_s=1, others=False)).field.tables
     asked = TuneRequest(profile="tiny-cpu", budget_s=1, others=False, overrides=(override,))
-    assert not Compared.of("tiny-cpu", asked).field.tables
+    assert not Compared.of(asked).field.tables
 
 
 def test_leaving_speculation_off_is_an_answer(

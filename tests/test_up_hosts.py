@@ -13,8 +13,8 @@ from gemmaspec.cli.app import run
 from gemmaspec.cli.options import complete_hosts
 from gemmaspec.core.errors import StartFailed
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.measure.bench.cells import Arm
-from gemmaspec.measure.servers.bench_server import Servers, Starts
+from gemmaspec.measure.bench.cells import Arm, BenchRequest
+from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.run.kept import stacks
 from tests.fake_engine import FakeMachine
 
@@ -152,12 +152,7 @@ def test_bench_starts_its_server_on_the_hosts_of_the_last_start(machine: FakeMac
     assert run(["up", "pair", "--hosts", "b,a"]) == 0
     assert run(["down", "pair"]) == 0
     servers = Servers(
-        "pair",
-        loaded=load_profile("pair"),
-        starts=Starts(overrides=(), engine=None, any_text=True, replace=False, timeout_s=5),
-        running=False,
-        url=None,
-        progress=Mock(),
+        BenchRequest(profile="pair", out=Path(), any_text=True, timeout_s=5), load_profile("pair"), Mock()
     )
     (arm,) = servers.arms([Arm(method="draft_model", k=4)])
     servers._start(arm)

@@ -22,7 +22,7 @@ from gemmaspec.measure.bench.compare import places
 def bench(
     context_: typer.Context,
     profile: options.OptionalProfile = None,
-    k: options.Drafts = None,
+    ks: options.Drafts = None,
     patches: Annotated[
         str | None,
         typer.Option(
@@ -32,9 +32,9 @@ def bench(
             "released (no patches, and vLLM's own choice of kernels). [default: the profile's]",
         ),
     ] = None,
-    concurrency: options.Concurrency = None,
-    context: options.Context = None,
-    category: options.Category = None,
+    concurrencies: options.Concurrency = None,
+    contexts: options.Context = None,
+    categories: options.Category = None,
     prompts: options.Prompts = None,
     each: options.Each = None,
     max_tokens: options.MaxTokens = 128,
@@ -53,7 +53,7 @@ def bench(
     ] = False,
     url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Measure the server at this address.")] = None,
     replace: options.Replace = False,
-    accept_any_text: options.AcceptAnyText = False,
+    any_text: options.AcceptAnyText = False,
     dummy_weights: Annotated[
         bool,
         typer.Option(
@@ -70,9 +70,9 @@ def bench(
         bool, typer.Option("--save-measured", help="Save the rows for gemmaspec predict.")
     ] = False,
     engine: options.Engine = None,
-    set_: options.Set = None,
-    timeout: options.Timeout = 1800,
-    request_timeout: options.RequestTimeout = 600,
+    overrides: options.Set = None,
+    timeout_s: options.Timeout = 1800,
+    request_timeout_s: options.RequestTimeout = 600,
     json: options.Json = False,
 ) -> None:
     """Measure a profile with and without speculation: tokens per second, step time, acceptance.
@@ -81,8 +81,7 @@ def bench(
     Ctrl-C keeps what was measured; --resume continues. Exit code 6 if a server does not start; the others are measured.
     """
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.core.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
-    from gemmaspec.measure.servers.bench import BenchRequest
+    from gemmaspec.measure.bench.cells import BenchRequest
     from gemmaspec.measure.servers.bench import bench as use_case
 
     if running and url:
@@ -91,33 +90,14 @@ def bench(
         raise UsageError("name a profile", hint="gemmaspec profile list")
     if patches and (running or url):
         raise UsageError("--speed-patches starts servers, and --running and --url start none")
-    request = BenchRequest(
-        profile=profile or "",
+    request = options.request(
+        BenchRequest,
+        locals(),
         out=resume or out or Path(f"{Path(profile or '').stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
-        overrides=tuple(set_ or ()),
-        engine=options.engine_name(engine),
-        running=running,
-        url=url,
-        ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
         patches=_sets(patches),
-        concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
-        contexts=options.whole_numbers(context, "--context", low=1, high=MAX_CONTEXT),
-        categories=tuple(name.strip() for name in category.split(",")) if category else (),
-        prompts=prompts,
-        each=2 if each is None else each,
-        max_tokens=max_tokens,
-        ignore_eos=ignore_eos,
         temperature=None if sample else temperature,
-        rounds=rounds,
-        repeats=repeats,
-        any_text=accept_any_text,
-        replace=replace,
-        dummy_weights=dummy_weights,
-        save_measured=save_measured,
         resume=resume is not None,
         given=_given(context_),
-        timeout_s=timeout,
-        request_timeout_s=request_timeout,
     )
     with start_progress() as progress:
         document = use_case(request, progress)
@@ -128,19 +108,13 @@ def bench(
 
 _PLACES: Final = 5
 """Keys of a result that are named at its end, at most."""
-_SETTINGS: Final = {
-    "k": "ks", "concurrency": "concurrencies", "context": "contexts", "category": "categories", "set_": "overrides",
-    "accept_any_text": "any_text", "sample": "temperature",
-}  # fmt: skip
-"""Parameters whose names are not those of their settings."""
 
 
 def _given(context: typer.Context) -> frozenset[str]:
     """Return the settings that the command line states."""
-    sources = {param: context.get_parameter_source(param) for param in context.params}
-    return frozenset(
-        _SETTINGS.get(option, option) for option, source in sources.items() if source and source.name == "COMMANDLINE"
-    )
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    stated = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    return frozenset(stated | ({"temperature"} if "sample" in stated else set()))
 
 
 def _sets(patches: str | None) -> tuple[str, ...]:

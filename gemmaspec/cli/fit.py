@@ -38,7 +38,7 @@ _UNITS: Final = {
 
 def fit(
     profile: options.Profile,
-    set_: options.Set = None,
+    overrides: options.Set = None,
     no_spec: options.NoSpec = False,
     release: options.Release = None,
     machine: options.Machine = None,
@@ -63,16 +63,7 @@ def fit(
     from gemmaspec.check.here.fit import fit as use_case
     from gemmaspec.cli.text import fit
 
-    request = FitRequest(
-        profile=profile,
-        overrides=tuple(set_ or ()),
-        no_spec=no_spec,
-        release=release,
-        machine=machine,
-        memory_gb=gigabytes(memory) if memory else None,
-        context=context,
-    )
-    fitted = use_case(request)
+    fitted = use_case(options.request(FitRequest, locals(), memory_gb=gigabytes(memory) if memory else None))
     if json:
         output.json_data(document(fitted))
     else:
@@ -111,10 +102,7 @@ def inspect(
     from gemmaspec.check.here import fit as use_case
     from gemmaspec.cli.text import inspect as text
 
-    request = use_case.InspectRequest(
-        target=target, draft=draft, revision=revision, draft_revision=draft_revision, offline=offline
-    )
-    inspection = use_case.inspect(request)
+    inspection = use_case.inspect(options.request(use_case.InspectRequest, locals()))
     text.inspection(inspection, as_json=json)
     raise typer.Exit(0 if inspection.works else 3)
 
@@ -129,9 +117,9 @@ def predict(
             help="Measured cells to predict from: a folder or file that bench wrote. [default: the known measurements]",
         ),
     ] = None,
-    k: options.Drafts = None,
-    concurrency: options.Concurrency = None,
-    context: options.Context = None,
+    ks: options.Drafts = None,
+    concurrencies: options.Concurrency = None,
+    contexts: options.Context = None,
     machine: options.Machine = None,
     answer_tokens: Annotated[
         int | None,
@@ -142,11 +130,11 @@ def predict(
             help="Tokens of an answer: the longer, the less the prompt counts. [default: as measured, else 256]",
         ),
     ] = None,
-    accept_other_machine: Annotated[
+    other_machine: Annotated[
         bool,
         typer.Option("--accept-other-machine", help="Take --measured cells of another machine or target model."),
     ] = False,
-    set_: options.Set = None,
+    overrides: options.Set = None,
     json: options.Json = False,
 ) -> None:
     """Predict tokens per second for each draft length, concurrency and context, with a 90 % interval.
@@ -156,21 +144,10 @@ def predict(
     """
     from gemmaspec.check.here.predict import PredictRequest, predict_profile
     from gemmaspec.cli.text import predict as text
-    from gemmaspec.core.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+    from gemmaspec.core.rows import MAX_CONTEXT
 
-    predicted = predict_profile(
-        PredictRequest(
-            profile=profile,
-            overrides=tuple(set_ or ()),
-            machine=machine,
-            measured=measured,
-            other_machine=accept_other_machine,
-            answer_tokens=answer_tokens,
-            ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
-            concurrencies=options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY),
-            contexts=options.whole_numbers(context, "--context", low=0, high=MAX_CONTEXT),
-        )
-    )
+    lengths = options.whole_numbers(contexts, "--context", low=0, high=MAX_CONTEXT)
+    predicted = predict_profile(options.request(PredictRequest, locals(), contexts=lengths))
     if json:
         output.json_data(text.document(predicted))
         return

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from gemmaspec.run.engine.server import EngineName
+
+Request = TypeVar("Request", bound="DataclassInstance")
 
 
 def engine_name(text: str | None) -> EngineName | None:
@@ -332,3 +338,32 @@ RequestTimeout = Annotated[
 def overrides_of(set_: list[str] | None, *, no_speed_patches: bool) -> tuple[str, ...]:
     """Return the values of --set, with what --no-speed-patches stands for."""
     return (*(set_ or ()), *(("patches.speed=off",) if no_speed_patches else ()))
+
+
+def request(record: type[Request], params: Mapping[str, Any], /, **decided: Any) -> Request:
+    """Return the request of a command: its parameters that are named as fields of the record, and what is `decided`.
+
+    `params` are the locals of its function. What was not given is left to the record's defaults. Raises UsageError for
+    a value that an option does not take.
+    """
+    names = {field.name for field in dataclasses.fields(record)} - decided.keys()
+    return record(**{n: _read(n, value) for n, value in params.items() if n in names and value is not None}, **decided)
+
+
+def _read(name: str, value: Any) -> Any:
+    """Return the value of a field, of what its option was given."""
+    from gemmaspec.core.rows import MAX_CONCURRENCY, MAX_CONTEXT, MAX_K
+
+    lists = {
+        "ks": ("--k", 0, MAX_K),
+        "concurrencies": ("--concurrency", 1, MAX_CONCURRENCY),
+        "loads": ("--concurrency", 1, MAX_CONCURRENCY),
+        "contexts": ("--context", 1, MAX_CONTEXT),
+    }
+    if name in lists:
+        option, low, high = lists[name]
+        return whole_numbers(value, option, low=low, high=high)
+    if name == "categories":
+        return tuple(part.strip() for part in value.split(",")) if value else ()
+    readers: dict[str, Callable[[str], Any]] = {"engine": engine_name, "hosts": host_names}
+    return readers[name](value) if name in readers else tuple(value) if isinstance(value, list) else value

@@ -59,17 +59,17 @@ def explain(patch: PatchId, folders: options.PatchFolders = None, json: options.
 
 def verify(
     patches: options.PatchIds = None,
-    release: Annotated[
+    releases: Annotated[
         list[str] | None,
         typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
     ] = None,
     all_releases: Annotated[
         bool, typer.Option("--all-releases", help="Check every release that the patches claim.")
     ] = False,
-    image: Annotated[
+    images: Annotated[
         list[str] | None, typer.Option("--image", metavar="REF", help="Docker image on this machine. Repeatable.")
     ] = None,
-    tree: Annotated[
+    trees: Annotated[
         list[Path] | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/. Repeatable.")
     ] = None,
     running: Annotated[
@@ -100,18 +100,7 @@ def verify(
     from gemmaspec.check.carry import verify as use_case
     from gemmaspec.cli.text import patch as text
 
-    request = use_case.VerifyRequest(
-        patches=tuple(patches or ()),
-        folders=tuple(folders or ()),
-        releases=tuple(release or ()),
-        all_releases=all_releases,
-        images=tuple(image or ()),
-        trees=tuple(tree or ()),
-        running=tuple(running or ()),
-        strict=strict,
-        by_behaviour=by_behaviour,
-        refresh=refresh,
-    )
+    request = options.request(use_case.VerifyRequest, locals())
     with text.tree_progress() as progress:
         outcome = use_case.verify(request, progress, output.progress)
     raise typer.Exit(text.verified(outcome, strict=request.strict, as_json=json))

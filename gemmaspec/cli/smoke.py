@@ -26,10 +26,10 @@ def smoke(
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the checks; send no request.")] = False,
-    request_timeout: Annotated[
+    request_s: Annotated[
         float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Time limit for one answer.")
     ] = 120,
-    timeout: Annotated[
+    run_s: Annotated[
         float,
         typer.Option(
             "--run-timeout", metavar="SECONDS", min=1, help="Time limit for all checks; those left over are unknown."
@@ -52,14 +52,7 @@ def smoke(
         return
     if not name:
         raise UsageError("name a server", hint="gemmaspec status")
-    request = use_case.SmokeRequest(
-        name=name,
-        only=tuple(only or ()),
-        skip=tuple(skip or ()),
-        against=against,
-        request_s=request_timeout,
-        run_s=timeout,
-    )
+    request = options.request(use_case.SmokeRequest, locals())
     with text.progress() as progress:
         report = use_case.smoke(request, progress)
     text.show(report, as_json=json)

@@ -16,12 +16,12 @@ from gemmaspec.core.errors import Interrupted
 
 def tune(
     profile: options.Profile,
-    concurrency: options.Concurrency = None,
+    loads: options.Concurrency = None,
     budget: Annotated[
         str, typer.Option("--budget", metavar="TIME", help="Time limit for the whole run, such as 45m or 1h30m.")
     ] = "45m",
-    k: options.Drafts = None,
-    arm: Annotated[
+    ks: options.Drafts = None,
+    arms: Annotated[
         list[str] | None,
         typer.Option(
             "--arm",
@@ -33,7 +33,7 @@ def tune(
     others: Annotated[
         bool, typer.Option("--others/--no-others", help="Also compare the shipped profiles for its target and machine.")
     ] = True,
-    try_: Annotated[
+    tries: Annotated[
         list[str] | None,
         typer.Option(
             "--try",
@@ -43,7 +43,7 @@ def tune(
         ),
     ] = None,
     prompts: options.Prompts = None,
-    category: options.Category = None,
+    categories: options.Category = None,
     each: options.Each = None,
     rounds: Annotated[
         int,
@@ -61,7 +61,7 @@ def tune(
     sample: options.Sample = False,
     repeats: options.Repeats = 1,
     replace: options.Replace = False,
-    accept_any_text: options.AcceptAnyText = False,
+    any_text: options.AcceptAnyText = False,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Name of the profile to write. [default: PROFILE-tuned]"),
@@ -73,9 +73,9 @@ def tune(
     resume: Annotated[bool, typer.Option("--continue", help="Resume an interrupted run.")] = False,
     dry_run: options.DryRun = False,
     engine: options.Engine = None,
-    set_: options.Set = None,
-    timeout: options.Timeout = 1800,
-    request_timeout: options.RequestTimeout = 600,
+    overrides: options.Set = None,
+    timeout_s: options.Timeout = 1800,
+    request_timeout_s: options.RequestTimeout = 600,
     json: options.Json = False,
 ) -> None:
     """Find the draft and k that serve a machine and its traffic fastest, and write them as a profile of your own.
@@ -86,36 +86,15 @@ def tune(
     """
     from gemmaspec.cli.text import tune as text
     from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.core.rows import MAX_CONCURRENCY, MAX_K
-    from gemmaspec.measure.servers.tune import TuneRequest, plan
+    from gemmaspec.measure.servers.tune import plan
     from gemmaspec.measure.servers.tune import tune as use_case
-    from gemmaspec.measure.tune.tried import seconds_of
+    from gemmaspec.measure.tune.tried import TuneRequest, seconds_of
 
-    request = TuneRequest(
-        profile=profile,
+    request = options.request(
+        TuneRequest,
+        locals(),
         budget_s=seconds_of(budget, "--budget"),
-        loads=tuple(sorted(options.whole_numbers(concurrency, "--concurrency", low=1, high=MAX_CONCURRENCY))),
-        ks=options.whole_numbers(k, "--k", low=0, high=MAX_K),
-        arms=tuple(arm or ()),
-        others=others,
-        tries=tuple(try_ or ()),
-        overrides=tuple(set_ or ()),
-        engine=options.engine_name(engine),
-        prompts=prompts,
-        categories=tuple(name.strip() for name in category.split(",")) if category else (),
-        each=4 if each is None else each,
-        rounds=rounds,
-        max_tokens=max_tokens,
-        ignore_eos=ignore_eos,
         temperature=None if sample else temperature,
-        repeats=repeats,
-        any_text=accept_any_text,
-        replace=replace,
-        resume=resume,
-        out=out,
-        name=name,
-        timeout_s=timeout,
-        request_timeout_s=request_timeout,
     )
     if dry_run:
         text.dry_run(*plan(request), as_json=json)

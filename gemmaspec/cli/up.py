@@ -44,7 +44,7 @@ def up(
             autocompletion=options.complete_hosts,
         ),
     ] = None,
-    timeout: options.Timeout = 1800,
+    timeout_s: options.Timeout = 1800,
     dry_run: options.DryRun = False,
     instead_of: Annotated[
         str | None,
@@ -82,16 +82,8 @@ def up(
     from gemmaspec.serve.observe import has_replicas
 
     profile = profile or _offered(yes=yes, dry_run=dry_run)
-    request = UpRequest(
-        profile=profile,
-        overrides=options.overrides_of(set_, no_speed_patches=no_speed_patches),
-        no_spec=no_spec,
-        engine=options.engine_name(engine),
-        locked=locked,
-        timeout_s=timeout,
-        rollback_on_failure=rollback_on_failure,
-        hosts=options.host_names(hosts),
-    )
+    overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
+    request = options.request(UpRequest, locals())
     name = Path(profile).stem if is_path(profile) else profile
     if instead_of and (dry_run or detach or has_replicas(request)):
         raise UsageError(

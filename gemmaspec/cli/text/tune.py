@@ -10,18 +10,17 @@ from gemmaspec.measure.bench.cells import Arm
 from gemmaspec.measure.servers.tune import TuneOutcome
 from gemmaspec.measure.servers.tune_field import Compared
 from gemmaspec.measure.tune.next_arm import all_arms, minutes
-from gemmaspec.measure.tune.tried import Tried, TuneSettings, worth
+from gemmaspec.measure.tune.tried import Tried, TuneRequest, worth
 
 
-def dry_run(compared: Compared, settings: TuneSettings, *, as_json: bool) -> None:
+def dry_run(compared: Compared, decided: TuneRequest, *, as_json: bool) -> None:
     """Print what would be tried."""
     field = compared.field
     if as_json:
         arms = [{"key": arm.key, "profile": arm.profile, "method": arm.method, "k": arm.k} for arm in field.arms]
         knobs = [{"profile": knob.profile, "try": knob.knob} for knob in field.knobs]
-        output.json_data(
-            {"ok": True, "arms": arms, "knobs": knobs, "left_out": dict(field.left_out), "settings": settings.as_json()}
-        )
+        more = {"left_out": dict(field.left_out), "settings": decided.settings()}
+        output.json_data({"ok": True, "arms": arms, "knobs": knobs, **more})
         return
     loads = ", ".join(map(str, compared.loads)) + " requests at once"
     output.told(f"{compared.base.profile.name}: would try {len(field.arms)} configurations with {loads}")

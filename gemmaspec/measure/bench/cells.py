@@ -9,7 +9,8 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -138,51 +139,78 @@ def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[T
     return tuple(tasks)
 
 
+OWN: Final = "gemmaspec"
+"""The name of the prompts that ship."""
 NO_TABLE: Final = "speculative.k_by_requests="
 """The override that leaves one k for every load."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchSettings:
-    """Everything that two parts of one run must have in common."""
+class Asked:
+    """What bench and tune are asked for alike. An empty tuple leaves the choice to the profile."""
+
+    COMMAND: ClassVar[str]
+    FREE: ClassVar[frozenset[str]] = frozenset({"out", "replace", "resume", "timeout_s", "request_timeout_s"})
+    """What two parts of one run need not have in common: it is in no file."""
 
     profile: str
-    overrides: tuple[str, ...]
-    engine: EngineName | None
-    running: bool
-    """Whether to measure a server that already runs, and start none."""
-    url: str | None
-    ks: tuple[int, ...]
-    patches: tuple[str, ...]
-    """Sets of patches for speed, each an arm; none for what the profile takes."""
-    concurrencies: tuple[int, ...]
-    contexts: tuple[int, ...]
-    categories: tuple[str, ...]
-    each: Annotated[int, Field(ge=0)]
-    """Prompts per category; 0 for all."""
-    max_tokens: Annotated[int, Field(ge=8, le=1_000_000)]
-    ignore_eos: bool
-    temperature: float | None
+    overrides: tuple[str, ...] = ()
+    engine: EngineName | None = None
+    ks: tuple[int, ...] = ()
+    categories: tuple[str, ...] = ()
+    each: Annotated[int, Field(ge=0)] = 2
+    """Prompts per category, of tune in its last round; 0 for all."""
+    rounds: Annotated[int, Field(ge=1, le=20)] = 2
+    max_tokens: Annotated[int, Field(ge=8, le=1_000_000)] = 128
+    ignore_eos: bool = False
+    temperature: float | None = 0.0
     """None for the server's default."""
-    rounds: Annotated[int, Field(ge=1, le=20)]
-    repeats: Annotated[int, Field(ge=0, le=10)]
+    repeats: Annotated[int, Field(ge=0, le=10)] = 1
     """How often to repeat a cell whose reference step changed."""
-    any_text: bool
-    prompts: str
-    prompts_sha256: str
-    dummy_weights: bool = False
+    any_text: bool = False
+    prompts: str = OWN
+    """A folder, OWNER/NAME@REVISION of the Hub, or OWN."""
+    prompts_sha256: str = ""
+    """Once they are read."""
+    replace: bool = False
+    """Whether a server that runs is stopped first."""
+    resume: bool = False
+    timeout_s: float = 1800.0
+    request_timeout_s: float = 600.0
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that two parts of one run must have in common, as a file holds it."""
+        whole = {name: value for name, value in dataclasses.asdict(self).items() if name not in self.FREE}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
 
     def differs(self, stored: Mapping[str, Any]) -> str | None:
-        """Return the first setting that differs from a stored result; None if there is none."""
-        settings = as_json(self)
-        later = {"dummy_weights": False}  # what a result of an earlier gemmaspec lacks
-        return next((name for name in settings if settings[name] != stored.get(name, later.get(name, []))), None)
+        """Return the first setting that differs from those of a file; None if there is none."""
+        return next((name for name, value in self.settings().items() if value != stored.get(name)), None)
 
 
-def as_json(settings: BenchSettings) -> dict[str, Any]:
-    """Return the settings in the form of a result."""
-    whole = dataclasses.asdict(settings)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest(Asked):
+    """What to measure."""
+
+    COMMAND = "bench"
+    FREE = Asked.FREE | {"save_measured", "given"}
+
+    profile: str = ""
+    """"" with `resume`: the profile that was measured."""
+    out: Path
+    running: bool = False
+    """Whether to measure a server that already runs, and start none."""
+    url: str | None = None
+    patches: tuple[str, ...] = ()
+    """Sets of patches for speed, each an arm: see bench_patches."""
+    concurrencies: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
+    dummy_weights: bool = False
+    """Whether weights and acceptance of the profile are replaced, and nothing else of it."""
+    save_measured: bool = False
+    """Whether the rows are kept for predict, in the user's own file."""
+    given: frozenset[str] = frozenset()
+    """With `resume`: the settings that the caller states; the others are those of the run in `out`."""
 
 
 _OPTIONS: Final = {
@@ -203,20 +231,22 @@ def in_words(name: str, value: Any) -> str:
         return "with --sample"
     if name == "overrides" and value:
         return f"with {' '.join(f'--set {override}' for override in value)}"
-    if value in (None, False, []):
+    if value in (None, []) or value is False:
         return f"without {option}"
     if value is True:
         return f"with {option}"
     return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def stored(settings: Mapping[str, Any], *, file: str) -> BenchSettings:
-    """Return the settings of a result. Raises UsageError where they are not what bench writes."""
+def with_stored(request: BenchRequest, stored: Mapping[str, Any], *, file: str) -> BenchRequest:
+    """Return a request with the settings of a result. Raises UsageError where they are not what bench writes."""
+    names = request.settings().keys()
     try:
-        return TypeAdapter(BenchSettings).validate_python(dict(settings))
-    except ValidationError as error:
-        key = ".".join(map(str, error.errors()[0]["loc"][:1]))
+        same = TypeAdapter(BenchRequest).validate_python({"out": request.out, **{name: stored[name] for name in names}})
+    except (KeyError, ValidationError) as error:
+        key = error.errors()[0]["loc"][0] if isinstance(error, ValidationError) else error.args[0]
         raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
+    return replace(request, **{name: getattr(same, name) for name in names})
 
 
 _MEASURING: Final = frozenset(
@@ -238,7 +268,7 @@ _MEASURING: Final = frozenset(
 """Keys that only decide how fast a server is and what it drafts: none names code, a file, an address or a model."""
 
 
-def beyond_measuring(settings: BenchSettings, *, own_prompts: str) -> dict[str, str]:
+def beyond_measuring(settings: BenchRequest) -> dict[str, str]:
     """Return the settings of somebody else's result that could do more than measure, each as its option is typed.
 
     By the setting's name: a profile's path, other prompts than those that ship, an address, and overrides of keys
@@ -249,7 +279,7 @@ def beyond_measuring(settings: BenchSettings, *, own_prompts: str) -> dict[str, 
         words["profile"] = shlex.quote(settings.profile)
     if any(override.partition("=")[0] not in _MEASURING for override in settings.overrides):
         words["overrides"] = shlex.join(word for override in settings.overrides for word in ("--set", override))
-    if settings.prompts != own_prompts and not settings.dummy_weights:
+    if settings.prompts != OWN and not settings.dummy_weights:
         words["prompts"] = shlex.join(("--prompts", settings.prompts))
     if settings.url is not None:
         words["url"] = shlex.join(("--url", settings.url))

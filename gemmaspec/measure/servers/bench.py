@@ -12,8 +12,6 @@ import shlex
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec import __version__
@@ -23,17 +21,25 @@ from gemmaspec.core.profile import limits
 from gemmaspec.core.profile.command import compile_of
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.rows import RESULT
-from gemmaspec.measure.bench import cells as settings
 from gemmaspec.measure.bench import result
-from gemmaspec.measure.bench.cells import Arm, BenchSettings, Task, arms_of, as_json, cells_of, in_words, order
-from gemmaspec.measure.bench.prompts import Prompt, PromptSet, chosen, page
+from gemmaspec.measure.bench.cells import (
+    Arm,
+    BenchRequest,
+    Task,
+    arms_of,
+    beyond_measuring,
+    cells_of,
+    in_words,
+    order,
+    with_stored,
+)
+from gemmaspec.measure.bench.prompts import PromptSet, chosen, page
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.servers import bench_server
-from gemmaspec.measure.servers.bench_cells import OWN, Measuring, prompt_set
+from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
 from gemmaspec.measure.servers.bench_patches import patch_arms
-from gemmaspec.measure.servers.bench_server import Servers, Starts
+from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
-from gemmaspec.run.engine.server import EngineName
 from gemmaspec.run.kept import groups, measurements
 from gemmaspec.run.kept.measurements import is_own, signature
 from gemmaspec.run.kept.stacks import warn_of_neighbours
@@ -81,45 +87,6 @@ REPORT: Final = "report.html"
 CONCURRENCIES: Final = (1, 4, 8)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchRequest:
-    """What to measure. An empty tuple leaves the choice to the profile."""
-
-    profile: str
-    """"" with `resume`: the profile that was measured."""
-    out: Path
-    overrides: tuple[str, ...] = ()
-    engine: EngineName | None = None
-    running: bool = False
-    url: str | None = None
-    ks: tuple[int, ...] = ()
-    patches: tuple[str, ...] = ()
-    """Sets of patches for speed, each an arm: see bench_patches."""
-    concurrencies: tuple[int, ...] = ()
-    contexts: tuple[int, ...] = ()
-    categories: tuple[str, ...] = ()
-    prompts: str | None = None
-    """A folder, or OWNER/NAME@REVISION of the Hub; None for those that ship."""
-    each: int = 2
-    max_tokens: int = 128
-    ignore_eos: bool = False
-    temperature: float | None = 0.0
-    rounds: int = 2
-    repeats: int = 1
-    any_text: bool = False
-    replace: bool = False
-    dummy_weights: bool = False
-    """Whether weights and acceptance of the profile are replaced, and nothing else of it."""
-    save_measured: bool = False
-    """Whether the rows are kept for predict, in the user's own file."""
-    resume: bool = False
-    """Whether `out` contains a part of this run that is already measured."""
-    given: frozenset[str] = frozenset()
-    """With `resume`: the settings that the caller states; the others are those of the run in `out`."""
-    timeout_s: float = 1800.0
-    request_timeout_s: float = 600.0
-
-
 def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     """Measure and return the result. After every cell, `out` holds all of it.
 
@@ -134,9 +101,7 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     if request.dummy_weights and (request.running or request.url):
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
     prompts = bench_server.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
-    asked = _settings(request, loaded, prompts)
-    run = _BenchRun(request, asked, loaded, chosen(prompts, categories=asked.categories, each=asked.each), progress)
-    return run.run()
+    return _BenchRun(request, _decided(request, loaded, prompts), loaded, prompts, progress).run()
 
 
 def resumed(request: BenchRequest) -> BenchRequest:
@@ -146,20 +111,16 @@ def resumed(request: BenchRequest) -> BenchRequest:
     without a result of bench, and for one from elsewhere that would do more, with the command that states it.
     """
     document = result.read_result(request.out)
-    earlier = settings.stored(document["settings"], file=str(request.out / RESULT))
-    if not is_own(settings.as_json(earlier), document.get("signature")):
+    earlier = with_stored(request, document["settings"], file=str(request.out / RESULT))
+    if not is_own(earlier.settings(), document.get("signature")):
         _refuse_foreign(request, earlier)
-    same = {
-        field.name: getattr(earlier, field.name)
-        for field in dataclasses.fields(request)
-        if hasattr(earlier, field.name) and field.name not in {*request.given, "profile"}
-    }
-    return dataclasses.replace(request, profile=request.profile or earlier.profile, **same)
+    stated = {name: getattr(request, name) for name in earlier.settings().keys() & request.given}
+    return dataclasses.replace(earlier, **{**stated, "profile": request.profile or earlier.profile})
 
 
-def _refuse_foreign(request: BenchRequest, earlier: BenchSettings) -> None:
+def _refuse_foreign(request: BenchRequest, earlier: BenchRequest) -> None:
     """Raise UsageError if a result from elsewhere would do more than measure, and the caller has not stated that."""
-    beyond = settings.beyond_measuring(earlier, own_prompts=OWN)
+    beyond = beyond_measuring(earlier)
     given = {*request.given, *(["profile"] if request.profile else [])}
     if unstated := [text for name, text in beyond.items() if name not in given]:
         profile = request.profile or beyond.get("profile") or earlier.profile
@@ -172,19 +133,19 @@ def _refuse_foreign(request: BenchRequest, earlier: BenchSettings) -> None:
         )
 
 
-def _settings(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchSettings:
+def _decided(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchRequest:
+    """Return the request with what the profile and the prompts decide of it."""
     asked = () if request.url else request.concurrencies
     loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
-    same: dict[str, Any] = {f.name: getattr(request, f.name, None) for f in dataclasses.fields(BenchSettings)}
-    decided: dict[str, Any] = {
-        "profile": loaded.profile.name,
-        "ks": tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
-        "concurrencies": request.concurrencies or loads,
-        "ignore_eos": request.ignore_eos or request.dummy_weights,
-        "prompts": prompts.name,
-        "prompts_sha256": prompts.sha256,
-    }
-    return BenchSettings(**{**same, **decided})
+    return dataclasses.replace(
+        request,
+        profile=loaded.profile.name,
+        ks=tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
+        concurrencies=request.concurrencies or loads,
+        ignore_eos=request.ignore_eos or request.dummy_weights,
+        prompts=prompts.name,
+        prompts_sha256=prompts.sha256,
+    )
 
 
 class _BenchRun:
@@ -193,38 +154,17 @@ class _BenchRun:
     def __init__(
         self,
         request: BenchRequest,
-        settings: BenchSettings,
+        settings: BenchRequest,
         loaded: Loaded,
-        prompts: Sequence[Prompt],
+        prompts: PromptSet,
         progress: StartProgress,
     ) -> None:
-        self._request, self._settings, self._loaded = request, settings, loaded
-        self._progress = progress
+        self._request, self._settings, self._loaded, self._progress = request, settings, loaded, progress
         self._servers = Servers(
-            request.profile,
-            loaded=loaded,
-            starts=Starts(
-                overrides=request.overrides,
-                engine=request.engine,
-                any_text=request.any_text,
-                replace=request.replace,
-                timeout_s=request.timeout_s,
-                dummy=request.dummy_weights,
-            ),
-            running=request.running,
-            url=request.url,
-            progress=progress,
+            request, loaded, progress, running=request.running, url=request.url, dummy=request.dummy_weights
         )
-        self._measuring = Measuring(
-            prompts=prompts,
-            max_tokens=settings.max_tokens,
-            ignore_eos=settings.ignore_eos,
-            temperature=settings.temperature,
-            timeout_s=request.request_timeout_s,
-            repeats=settings.repeats,
-            progress=progress,
-            exactly=settings.dummy_weights,
-        )
+        those = chosen(prompts, categories=settings.categories, each=settings.each)
+        self._measuring = Measuring(settings, those, progress, exactly=settings.dummy_weights)
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
         self._left = TimeLeft(starts=not (request.running or request.url))
@@ -344,8 +284,8 @@ class _BenchRun:
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
             "gemmaspec": __version__,
             "profile": self._loaded.profile.name,
-            "settings": as_json(self._settings),
-            "signature": signature(as_json(self._settings)),
+            "settings": self._settings.settings(),
+            "signature": signature(self._settings.settings()),
             "provenance": {**self._servers.machine, "arms": self._servers.facts},
             "failed": self._failed,
             "rows": result.rows_of(self._cells, common=common),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from gemmaspec.check.predict.speaks import GREEDY
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.measure.bench import result
-from gemmaspec.measure.bench.cells import Cell, Task
+from gemmaspec.measure.bench.cells import OWN, Asked, Cell, Task
 from gemmaspec.measure.bench.prompts import Prompt, PromptSet, mixed, read_prompts
 from gemmaspec.measure.bench.samples import MeasuredCell
 from gemmaspec.measure.cell import Asking, measure_cell
@@ -20,30 +20,15 @@ from gemmaspec.measure.lengths import fitting, of_length
 from gemmaspec.run.engine.server import Server
 from gemmaspec.serve.starting import StartProgress
 
-OWN: Final = "gemmaspec"
-"""The name of the prompts that ship."""
-
 
 class Measuring:
     """The prompts and settings that every arm of a run is measured with."""
 
     def __init__(
-        self,
-        *,
-        prompts: Sequence[Prompt],
-        max_tokens: int,
-        ignore_eos: bool,
-        temperature: float | None,
-        timeout_s: float,
-        repeats: int,
-        progress: StartProgress,
-        exactly: bool = False,
+        self, asked: Asked, prompts: Sequence[Prompt], progress: StartProgress, *, exactly: bool = False
     ) -> None:
         """`exactly`: prompts have just as many tokens as a cell, and no meaning; answers are timed apart from them."""
-        self._exactly = exactly
-        self._prompts, self._progress = prompts, progress
-        self._max_tokens, self._ignore_eos, self._temperature = max_tokens, ignore_eos, temperature
-        self._timeout_s, self._repeats = timeout_s, repeats
+        self._asked, self._prompts, self._progress, self._exactly = asked, prompts, progress, exactly
         self._made: dict[int | None, list[Prompt]] = {}
 
     def asking(self, server: Server, key: str | None, profile: Profile) -> Asking:
@@ -51,18 +36,19 @@ class Measuring:
         return Asking(
             server=server,
             api_key=key,
-            max_tokens=self._max_tokens,
-            ignore_eos=self._ignore_eos,
-            temperature=self._temperature,
-            timeout_s=self._timeout_s,
+            max_tokens=self._asked.max_tokens,
+            ignore_eos=self._asked.ignore_eos,
+            temperature=self._asked.temperature,
+            timeout_s=self._asked.request_timeout_s,
             calls_tools=profile.chat.tool_call_parser is not None,
         )
 
     def sampling(self, ran: Mapping[str, Any]) -> str:
         """Return how answers were sampled; `ran` is what is known of the server."""
-        if self._temperature is None:
+        temperature = self._asked.temperature
+        if temperature is None:
             return str(ran.get("sampling", "as the server does unasked"))
-        return f"temperature {self._temperature:g}" if self._temperature else GREEDY
+        return f"temperature {temperature:g}" if temperature else GREEDY
 
     def cell(self, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Measure a cell, again where the machine moved meanwhile, and return it as a result holds it.
@@ -71,7 +57,7 @@ class Measuring:
         """
         prompts = self._for(asking, task.cell, limit)
         repeated, measured = 0, self._measured(asking, task, prompts)
-        while not measured.steady and repeated < self._repeats:
+        while not measured.steady and repeated < self._asked.repeats:
             repeated, measured = repeated + 1, self._measured(asking, task, prompts)
         return result.cell_json(task, measured, repeated=repeated)
 
@@ -94,13 +80,13 @@ class Measuring:
         return self._made[cell.context]
 
 
-def prompt_set(named: str | None, note: Callable[[str], None]) -> PromptSet:
-    """Return a set of prompts: `gemmaspec` or None for those that ship, a folder, or OWNER/NAME@REVISION.
+def prompt_set(named: str, note: Callable[[str], None]) -> PromptSet:
+    """Return a set of prompts: OWN for those that ship, a folder, or OWNER/NAME@REVISION.
 
     A folder comes before a data set of the same name. Raises UsageError for a missing folder and for lines that are
     no prompts, EnvironmentMissing for a data set that cannot be fetched.
     """
-    if named is None or named == OWN:
+    if named == OWN:
         return read_prompts(data.PROMPTS, name=OWN)
     if os.path.exists(named):  # noqa: PTH110 - Path.exists raises for a name that is too long
         return read_prompts(Path(named), name=named)

@@ -11,7 +11,6 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
@@ -24,12 +23,12 @@ from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.facts import newest
 from gemmaspec.core.rows import GRAPH_MODES
-from gemmaspec.measure.bench.cells import NONE, Arm
+from gemmaspec.measure.bench.cells import NONE, Arm, Asked
 from gemmaspec.measure.bench.prompts import Prompt, PromptSet
 from gemmaspec.measure.lengths import ServedModel, served
 from gemmaspec.measure.stream import Broken, speculates
 from gemmaspec.run.engine.http import exchange
-from gemmaspec.run.engine.server import EngineName, Server, server_at
+from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import logged
 from gemmaspec.run.kept.models import models_of
@@ -100,37 +99,22 @@ OF_SERVER: Final = (
 """What a row says of the server that it was measured on, where that is known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Starts:
-    """How the servers of a run are started."""
-
-    overrides: tuple[str, ...]
-    engine: EngineName | None
-    any_text: bool
-    replace: bool
-    """Whether a server that runs is stopped first."""
-    timeout_s: float
-    dummy: bool = False
-    """Whether they have dummy weights, and accept drafts by lot."""
-
-
 class Servers:
     """At most one server at a time."""
 
     def __init__(
         self,
-        profile: str,
-        *,
+        asked: Asked,
         loaded: Loaded,
-        starts: Starts,
-        running: bool,
-        url: str | None,
         progress: StartProgress,
-        command: str = "bench",
+        *,
+        running: bool = False,
+        url: str | None = None,
+        dummy: bool = False,
     ) -> None:
-        self._command = command
-        self._profile, self._loaded, self._starts = profile, loaded, starts
-        self._running, self._url, self._progress = running, url, progress
+        """`asked` names the profile as it was typed."""
+        self._asked, self._loaded, self._progress = asked, loaded, progress
+        self._running, self._url, self._dummy = running, url, dummy
         self._arm: Arm | None = None
         self._server: Server | None = None
         self._model: ServedModel | None = None
@@ -160,7 +144,7 @@ class Servers:
         machine = self.machine
         versions = [fact["vllm"] for fact in self.facts.values() if fact.get("vllm")]
         spec = self._loaded.profile.speculative
-        by_lot = self._starts.dummy and draws_lots(self._loaded.profile)
+        by_lot = self._dummy and draws_lots(self._loaded.profile)
         synthetic = bool(spec and (by_lot or spec.rejection_sample_method == "synthetic"))
         return {
             "machine": machine["machine"],
@@ -168,7 +152,7 @@ class Servers:
             **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
             **({"vllm": versions[0]} if versions else {}),
             **({"acceptance_by": "synthetic"} if synthetic else {}),
-            **({"weights": "dummy"} if self._starts.dummy else {}),
+            **({"weights": "dummy"} if self._dummy else {}),
         }
 
     @property
@@ -233,7 +217,7 @@ class Servers:
 
     def within(self, timeout_s: float) -> None:
         """Give the next start no more time than this."""
-        self._starts = dataclasses.replace(self._starts, timeout_s=timeout_s)
+        self._asked = dataclasses.replace(self._asked, timeout_s=timeout_s)
 
     def close(self) -> None:
         """Stop what this run has started."""
@@ -254,7 +238,7 @@ class Servers:
         with contextlib.suppress(UsageError):
             self._before = stacks.find(name)
         before = self._before
-        if before is None or (before.by is None and self._starts.replace):
+        if before is None or (before.by is None and self._asked.replace):
             return
         with contextlib.suppress(EnvironmentMissing):
             if stacks.engine_of(before).state(before.server).status == "running":
@@ -266,14 +250,14 @@ class Servers:
                     hint = f"gemmaspec down {name}    # ends that; or wait for it"
                     raise UsageError(f"{name} is being measured by {before.by}", hint=hint)
                 raise UsageError(
-                    f"{name} is already running, and {self._command} needs to start its own server",
+                    f"{name} is already running, and {self._asked.COMMAND} needs to start its own server",
                     hint=self._instead(),
                 )
 
     def _instead(self) -> str:
-        if self._command == "bench":
-            return f"gemmaspec bench {self._profile} --running    # measure it as it is; --replace stops it"
-        return f"gemmaspec down {self._profile}    # or --replace, which stops it"
+        if self._asked.COMMAND == "bench":
+            return f"gemmaspec bench {self._asked.profile} --running    # measure it as it is; --replace stops it"
+        return f"gemmaspec down {self._asked.profile}    # or --replace, which stops it"
 
     def _find(self) -> Server:
         if self._url:
@@ -282,24 +266,24 @@ class Servers:
             return dataclasses.replace(there, speculates=drafts)
         started = stacks.find(self._loaded.profile.name)
         if stacks.engine_of(started).state(started.server).status != "running":
-            raise UsageError(f"{started.server.name} is not running", hint=f"gemmaspec up {self._profile}")
+            raise UsageError(f"{started.server.name} is not running", hint=f"gemmaspec up {self._asked.profile}")
         return started.server
 
     def _start(self, arm: Arm) -> Server:
         self._progress.note(f"starting {self._loaded.profile.name}: {arm.said}")
-        if self._starts.any_text:
+        if self._asked.any_text:
             self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
-        overrides, note = self._starts.overrides, self._progress.note
-        stand_in = dummy_overrides(self._profile, overrides, arm, note) if self._starts.dummy else ()
+        overrides, note = self._asked.overrides, self._progress.note
+        stand_in = dummy_overrides(self._asked.profile, overrides, arm, note) if self._dummy else ()
         request = UpRequest(
-            profile=self._profile,
+            profile=self._asked.profile,
             overrides=(*overrides, *arm.overrides, *stand_in),
             no_spec=arm.alone,
-            engine=self._starts.engine,
+            engine=self._asked.engine,
             hosts=self._before.options.hosts if self._before else (),
-            timeout_s=self._starts.timeout_s,
-            measured_by=self._command,
-            any_text=self._starts.any_text or self._starts.dummy,
+            timeout_s=self._asked.timeout_s,
+            measured_by=self._asked.COMMAND,
+            any_text=self._asked.any_text or self._dummy,
         )
         self._started = True
         return up(request, self._progress).started.server
@@ -323,7 +307,7 @@ class Servers:
         if self._url:
             return {"vllm": version, "url": self._url, "patches": None}
         started = stacks.find(self._server.name)
-        loaded = load_profile(self._profile, overrides=started.overrides, no_spec=started.no_spec)
+        loaded = load_profile(self._asked.profile, overrides=started.overrides, no_spec=started.no_spec)
         facts: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
         facts |= {"images": not images_off(loaded.profile, command_of(loaded.profile))}
         facts |= _kernels(started, loaded.profile)

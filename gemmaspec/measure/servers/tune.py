@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,47 +21,16 @@ from gemmaspec.measure.bench.prompts import PromptSet, chosen
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.servers import tuned
 from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
-from gemmaspec.measure.servers.bench_server import Servers, Starts
+from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.servers.tune_field import Compared, launches_of
 from gemmaspec.measure.stream import Broken
 from gemmaspec.measure.tune import choose as stored
 from gemmaspec.measure.tune.choose import TuneChoice, choose
 from gemmaspec.measure.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
-from gemmaspec.measure.tune.tried import Tried, TriedCell, TuneSettings, with_launches
-from gemmaspec.run.engine.server import EngineName
+from gemmaspec.measure.tune.tried import Tried, TriedCell, TuneRequest, with_launches
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve.starting import StartProgress
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneRequest:
-    """What is to be tuned. An empty tuple leaves the choice to the profile."""
-
-    profile: str
-    budget_s: float
-    loads: tuple[int, ...] = ()
-    ks: tuple[int, ...] = ()
-    arms: tuple[str, ...] = ()
-    others: bool = True
-    tries: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
-    engine: EngineName | None = None
-    prompts: str | None = None
-    categories: tuple[str, ...] = ()
-    each: int = 4
-    rounds: int = 3
-    max_tokens: int = 128
-    ignore_eos: bool = False
-    temperature: float | None = 0.0
-    repeats: int = 1
-    any_text: bool = False
-    replace: bool = False
-    resume: bool = False
-    out: Path | None = None
-    name: str | None = None
-    timeout_s: float = 1800.0
-    request_timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +62,10 @@ def tune(request: TuneRequest, progress: StartProgress) -> TuneOutcome:
     return _TuneRun(request, progress).run()
 
 
-def plan(request: TuneRequest) -> tuple[Compared, TuneSettings]:
+def plan(request: TuneRequest) -> tuple[Compared, TuneRequest]:
     """Return what a tuning would compare; starts nothing."""
-    compared = Compared.of(request.profile, request)
-    return compared, _settings(request, compared, prompt_set(request.prompts, lambda _: None))
+    compared = Compared.of(request)
+    return compared, _decided(request, compared, prompt_set(request.prompts, lambda _: None))
 
 
 def state_file(name: str) -> Path:
@@ -105,15 +73,15 @@ def state_file(name: str) -> Path:
     return state_dir() / "tune" / f"{name}.json"
 
 
-def _settings(request: TuneRequest, compared: Compared, prompts: PromptSet) -> TuneSettings:
-    same: dict[str, Any] = {f.name: getattr(request, f.name, None) for f in dataclasses.fields(TuneSettings)}
-    decided: dict[str, Any] = {
-        "profile": compared.base.profile.name,
-        "loads": compared.loads,
-        "prompts": prompts.name,
-        "prompts_sha256": prompts.sha256,
-    }
-    return TuneSettings(**{**same, **decided})
+def _decided(request: TuneRequest, compared: Compared, prompts: PromptSet) -> TuneRequest:
+    """Return the request with what the profile and the prompts decide of it."""
+    return replace(
+        request,
+        profile=compared.base.profile.name,
+        loads=compared.loads,
+        prompts=prompts.name,
+        prompts_sha256=prompts.sha256,
+    )
 
 
 class _TuneRun:
@@ -122,22 +90,11 @@ class _TuneRun:
     def __init__(self, request: TuneRequest, progress: StartProgress) -> None:
         self._request, self._progress = request, progress
         prompts = prompt_set(request.prompts, progress.note)
-        self._compared = Compared.of(request.profile, request)
-        self._settings = _settings(request, self._compared, prompts)
+        self._compared = Compared.of(request)
+        self._settings = _decided(request, self._compared, prompts)
         self._target = tuned.destination(self._compared.base, name=request.name, out=request.out)
         sets = [chosen(prompts, categories=request.categories, each=each) for each in self._eaches(prompts)]
-        self._measuring = [
-            Measuring(
-                prompts=prompts,
-                max_tokens=request.max_tokens,
-                ignore_eos=request.ignore_eos,
-                temperature=request.temperature,
-                timeout_s=request.request_timeout_s,
-                repeats=request.repeats,
-                progress=progress,
-            )
-            for prompts in sets
-        ]
+        self._measuring = [Measuring(request, prompts, progress) for prompts in sets]
         self._tried = Tried(loads=self._compared.loads, prompts=tuple(map(len, sets)))
         self._servers: dict[str, Servers] = {}
         self._running: Arm | None = None
@@ -298,22 +255,8 @@ class _TuneRun:
     def _server_of(self, profile: str) -> Servers:
         """Return the servers of one profile; at most one of all runs."""
         if profile not in self._servers:
-            loaded = self._compared.loaded[profile]
-            servers = Servers(
-                self._compared.typed[profile],
-                loaded=loaded,
-                starts=Starts(
-                    overrides=self._request.overrides,
-                    engine=self._request.engine,
-                    any_text=self._request.any_text,
-                    replace=self._request.replace,
-                    timeout_s=self._request.timeout_s,
-                ),
-                running=False,
-                url=None,
-                progress=self._progress,
-                command="tune",
-            )
+            request = replace(self._request, profile=self._compared.typed[profile])
+            servers = Servers(request, self._compared.loaded[profile], self._progress)
             servers.expect(self._provenance["arms"].get(profile) or {})
             self._servers[profile] = servers
         return self._servers[profile]
@@ -348,7 +291,7 @@ class _TuneRun:
                 f"the tuning in {self._file} was started with another {other}: {document['settings'].get(other)!r}",
                 hint="use the same options with --continue, or start again without it",
             )
-        self._tried = dataclasses.replace(tried, loads=self._compared.loads, prompts=self._tried.prompts)
+        self._tried = replace(tried, loads=self._compared.loads, prompts=self._tried.prompts)
         self._provenance = {"machine": {}, "arms": {}, **document["provenance"]}
         self._spent_before = float(document["spent_s"])
         self._progress.note(f"resuming: {tried.kept}")
@@ -391,7 +334,7 @@ class _TuneRun:
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
             "gemmaspec": __version__,
             "profile": self._compared.base.profile.name,
-            "settings": self._settings.as_json(),
+            "settings": self._settings.settings(),
             "spent_s": round(self._spent_before + time.monotonic() - self._clock, 1),
             "provenance": self._provenance,
             **stored.tried_json(self._tried, self._compared.field),

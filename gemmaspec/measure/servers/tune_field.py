@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from packaging.version import Version
 
@@ -26,7 +26,7 @@ from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
 from gemmaspec.measure.tune.launches import Launches, layers, reading
-from gemmaspec.measure.tune.tried import Field, field_of
+from gemmaspec.measure.tune.tried import Field, TuneRequest, field_of
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.server import EngineName
 from gemmaspec.run.kept.attention import expected
@@ -89,25 +89,6 @@ TABLES_FROM: Final = Version("0.32.0")
 """The first vLLM whose table of k was measured against fixed ones."""
 
 
-class ArmsAsked(Protocol):
-    """What of a request decides the arms."""
-
-    @property
-    def loads(self) -> tuple[int, ...]: ...
-    @property
-    def ks(self) -> tuple[int, ...]: ...
-    @property
-    def arms(self) -> tuple[str, ...]: ...
-    @property
-    def others(self) -> bool: ...
-    @property
-    def tries(self) -> tuple[str, ...]: ...
-    @property
-    def overrides(self) -> tuple[str, ...]: ...
-    @property
-    def temperature(self) -> float | None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Compared:
     """Every profile with an arm."""
@@ -121,12 +102,13 @@ class Compared:
     field: Field
 
     @classmethod
-    def of(cls, profile: str, asked: ArmsAsked) -> Compared:
+    def of(cls, asked: TuneRequest) -> Compared:
         """Return what is compared.
 
         Raises UsageError for a load that the profile does not run, for a named profile that cannot be compared, for a
         server on several machines, for replicas, and where there is nothing to choose from.
         """
+        profile = asked.profile
         need_profile(profile, "tune")
         base = load_profile(profile, overrides=asked.overrides)
         need_one_machine(base.profile, "tune")

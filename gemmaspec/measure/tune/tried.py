@@ -2,7 +2,7 @@
 
 Arms of a tuning: what a server is started for, built from profiles.
 
-What a tuning was asked for: kept with what it tried, so that it goes on as it was begun.
+What a tuning is asked for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import math
 import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
 
 from gemmaspec.check.predict.steps import PARALLEL
 from gemmaspec.core import launcher
@@ -26,7 +27,7 @@ from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import backend_for
 from gemmaspec.core.releases.drafting import RunnerInput, runner_for, runs
 from gemmaspec.core.releases.facts import nearest, newest
-from gemmaspec.measure.bench.cells import NONE, Arm, arm_of, arms_of
+from gemmaspec.measure.bench.cells import NONE, Arm, Asked, arm_of, arms_of
 
 USUAL: Final = (1, 2, 4, 8)
 """Drafted tokens to try in addition to a profile's own, if the draft generates them one by one."""
@@ -244,42 +245,25 @@ _PART: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([hms])")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneSettings:
-    """Everything that two parts of one tuning must share."""
+class TuneRequest(Asked):
+    """What is to be tuned."""
 
-    profile: str
-    overrides: tuple[str, ...]
-    engine: str | None
-    arms: tuple[str, ...]
-    """The other named profiles."""
-    others: bool
-    """Whether shipped profiles of its target and machine were compared too."""
-    ks: tuple[int, ...]
-    tries: tuple[str, ...]
-    """What was to be tried on the fastest arm, as KEY=VALUE."""
-    loads: tuple[int, ...]
-    categories: tuple[str, ...]
-    each: int
-    """Prompts of each category in the last rung; 0 for all."""
-    rounds: int
+    COMMAND = "tune"
+    FREE = Asked.FREE | {"budget_s", "name"}
+
+    budget_s: float
+    each: int = 4
+    rounds: int = 3
     """Rungs at most."""
-    max_tokens: int
-    ignore_eos: bool
-    temperature: float | None
-    """None: as the server decides."""
-    repeats: int
-    any_text: bool
-    prompts: str
-    prompts_sha256: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the settings as a file holds them."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    def differs(self, stored: Mapping[str, Any]) -> str | None:
-        """Return the first setting that is not as it was stored; None when all are."""
-        settings = self.as_json()
-        return next((name for name in settings if settings[name] != stored.get(name)), None)
+    arms: tuple[str, ...] = ()
+    """The other named profiles."""
+    others: bool = True
+    """Whether shipped profiles of its target and machine are compared too."""
+    tries: tuple[str, ...] = ()
+    """What is to be tried on the fastest arm, as KEY=VALUE."""
+    loads: tuple[int, ...] = ()
+    out: Path | None = None
+    name: str | None = None
 
 
 def seconds_of(text: str, option: str) -> float:
