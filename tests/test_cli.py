@@ -24,12 +24,14 @@ from gemmaspec.cli.app import run
 from gemmaspec.cli.bench import bench
 from gemmaspec.cli.fit import fit, inspect, predict
 from gemmaspec.cli.patch import verify
+from gemmaspec.cli.render import render
 from gemmaspec.cli.smoke import smoke
 from gemmaspec.cli.tune import tune
 from gemmaspec.cli.up import up
 from gemmaspec.look.smoke import SmokeRequest
 from gemmaspec.measure.bench.cells import BenchRequest
 from gemmaspec.measure.tune.tried import TuneRequest
+from gemmaspec.run.cluster.server import ClusterSettings
 from gemmaspec.serve.decide import UpRequest
 from tests.test_fit_cli import TEXT
 
@@ -293,7 +295,7 @@ def test_nothing_heavy_is_imported_for_version_and_help() -> None:
 
 REQUESTS = {
     bench: BenchRequest, tune: TuneRequest, fit: FitRequest, inspect: InspectRequest, predict: PredictRequest,
-    smoke: SmokeRequest, up: UpRequest, verify: VerifyRequest,
+    render: ClusterSettings, smoke: SmokeRequest, up: UpRequest, verify: VerifyRequest,
 }  # fmt: skip
 
 

@@ -131,8 +131,7 @@ def _show(document: Mapping[str, Any], out: Path, *, as_json: bool) -> None:
     if as_json:
         output.json_data({"ok": not document["failed"], **document, "envelope": text.envelope(document)})
     else:
-        for line in text.lines(document, width=output.width_of(sys.stdout)):
-            output.told(line)
+        output.told(*text.lines(document, width=output.width_of(sys.stdout)))
     output.progress(f"written to {out}/")
     if named := list(places(document, host=socket.gethostname())):
         more = f" and {len(named) - _PLACES} more" if len(named) > _PLACES else ""
@@ -168,8 +167,7 @@ def compare(
     if json:
         output.json_data({"ok": not (comparison.slower or comparison.lost), **comparison_json(comparison)})
     else:
-        for line in text.lines(comparison, str(a), str(b), width=output.width_of(sys.stdout)):
-            output.told(line)
+        output.told(*text.lines(comparison, str(a), str(b), width=output.width_of(sys.stdout)))
     raise typer.Exit(1 if comparison.slower or comparison.lost else 0)
 
 

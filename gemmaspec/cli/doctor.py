@@ -78,8 +78,7 @@ def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> N
     else:
         _table(seen.rows)
         output.told(f"\n# {seen.file}, as the machines describe it:")
-        for line in seen.lines:
-            output.told(line)
+        output.told(*seen.lines)
     raise typer.Exit(0 if seen.ok else 4)
 
 

@@ -67,8 +67,7 @@ def fit(
     if json:
         output.json_data(document(fitted))
     else:
-        for line in fit.lines(fitted):
-            output.told(line)
+        output.told(*fit.lines(fitted))
     raise typer.Exit(0 if fitted.fits else 1)
 
 
@@ -151,5 +150,4 @@ def predict(
     if json:
         output.json_data(text.document(predicted))
         return
-    for line in text.lines(predicted, width=output.width_of(sys.stdout)):
-        output.told(line)
+    output.told(*text.lines(predicted, width=output.width_of(sys.stdout)))

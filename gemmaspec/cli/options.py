@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -137,24 +138,14 @@ def complete_patch(incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-Profile = Annotated[
-    str,
-    typer.Argument(
-        metavar="PROFILE",
-        help="Name of a profile, or path of a profile file.",
-        autocompletion=complete_profile,
-        show_default=False,
-    ),
-]
-OptionalProfile = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[PROFILE]",
-        help="Name of a profile, or path of a profile file.",
-        autocompletion=complete_profile,
-        show_default=False,
-    ),
-]
+_profile = partial(
+    typer.Argument,
+    help="Name of a profile, or path of a profile file.",
+    autocompletion=complete_profile,
+    show_default=False,
+)
+Profile = Annotated[str, _profile(metavar="PROFILE")]
+OptionalProfile = Annotated[str | None, _profile(metavar="[PROFILE]")]
 Prompts = Annotated[
     str | None,
     typer.Option(
@@ -164,30 +155,10 @@ Prompts = Annotated[
         "OWNER/NAME@REVISION. [default: those of gemmaspec]",
     ),
 ]
-Stack = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME", help="Name of a server: its profile's.", autocompletion=complete_stack, show_default=False
-    ),
-]
-OptionalStack = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[NAME]",
-        help="Name of a server: its profile's.",
-        autocompletion=complete_stack,
-        show_default=False,
-    ),
-]
-Stacks = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME]...",
-        help="Names of servers. [default: all]",
-        autocompletion=complete_stack,
-        show_default=False,
-    ),
-]
+_stack = partial(typer.Argument, autocompletion=complete_stack, show_default=False)
+Stack = Annotated[str, _stack(metavar="NAME", help="Name of a server: its profile's.")]
+OptionalStack = Annotated[str | None, _stack(metavar="[NAME]", help="Name of a server: its profile's.")]
+Stacks = Annotated[list[str] | None, _stack(metavar="[NAME]...", help="Names of servers. [default: all]")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -220,15 +191,19 @@ Engine = Annotated[
 ]
 
 # of commands about patches
-PatchIds = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PATCH", help="Ids of patches. [default: all]", autocompletion=complete_patch, show_default=False
-    ),
+_patch = partial(typer.Argument, metavar="PATCH", autocompletion=complete_patch, show_default=False)
+PatchId = Annotated[str, _patch(help="Id of a patch.")]
+PatchIds = Annotated[list[str] | None, _patch(help="Ids of patches. [default: all]")]
+PatchFolder = Annotated[
+    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones.")
 ]
 PatchFolders = Annotated[
     list[Path] | None,
     typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones. Repeatable."),
+]
+Releases = Annotated[
+    list[str] | None,
+    typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
 ]
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]

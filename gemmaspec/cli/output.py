@@ -56,9 +56,10 @@ def data(text: str) -> None:
         raise unwritten(error) from None
 
 
-def told(text: str) -> None:
-    """Print text for people. On a terminal, lines that are too long continue on the next one, indented."""
-    data(fitted(text, width_of(sys.stdout)))
+def told(*lines: str) -> None:
+    """Print lines for people. On a terminal, those that are too long continue on the next one, indented."""
+    for line in lines:
+        data(fitted(line, width_of(sys.stdout)))
 
 
 def width_of(stream: TextIO) -> int | None:

@@ -10,10 +10,6 @@ import typer
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import options, output, patch_carry
 
-PatchId = Annotated[
-    str,
-    typer.Argument(metavar="PATCH", help="Id of a patch.", autocompletion=options.complete_patch, show_default=False),
-]
 Refresh = Annotated[
     bool, typer.Option("--refresh", help="Fetch the list of releases again even if it was fetched today.")
 ]
@@ -41,7 +37,7 @@ def list_(folders: options.PatchFolders = None, json: options.Json = False) -> N
     text.listing(patches, as_json=json)
 
 
-def show(patch: PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
+def show(patch: options.PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """Print a patch: its metadata and its diffs."""
     from gemmaspec.check.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
@@ -49,7 +45,7 @@ def show(patch: PatchId, folders: options.PatchFolders = None, json: options.Jso
     text.show(load_set((patch,), folders or ()), patch, as_json=json)
 
 
-def explain(patch: PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
+def explain(patch: options.PatchId, folders: options.PatchFolders = None, json: options.Json = False) -> None:
     """Explain a patch: the bug, the error without it, where it is, what upstream says, who needs it."""
     from gemmaspec.check.carry.patchset import load_set
     from gemmaspec.cli.text import patch as text
@@ -59,10 +55,7 @@ def explain(patch: PatchId, folders: options.PatchFolders = None, json: options.
 
 def verify(
     patches: options.PatchIds = None,
-    releases: Annotated[
-        list[str] | None,
-        typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
-    ] = None,
+    releases: options.Releases = None,
     all_releases: Annotated[
         bool, typer.Option("--all-releases", help="Check every release that the patches claim.")
     ] = False,
@@ -132,10 +125,7 @@ def apply(
 
 def known(
     patches: options.PatchIds = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones."),
-    ] = None,
+    folder: options.PatchFolder = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 3 if a known.json is not up to date.")
     ] = False,

@@ -22,9 +22,6 @@ NewId = Annotated[
 OldId = Annotated[str, typer.Argument(metavar="PATCH", help="Id of a patch.", show_default=False)]
 Tree = Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")]
 Release = Annotated[str | None, typer.Option("--release", metavar="RELEASE", help="vLLM release, such as 0.34.0.")]
-Folder = Annotated[
-    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones.")
-]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -39,9 +36,7 @@ def add_to(group: typer.Typer) -> None:
 
 def rebase(
     patch: OldId,
-    to: Annotated[
-        str | None, typer.Option("--release", metavar="RELEASE", help="vLLM release, such as 0.34.0.")
-    ] = None,
+    to: Release = None,
     tree: Tree = None,
     floor: Annotated[
         str | None,
@@ -50,7 +45,7 @@ def rebase(
     successor: Annotated[
         str, typer.Option("--successor", metavar="FILE:NAME", help="The function's new name: vllm/….py:Class.name.")
     ] = "",
-    folder: Folder = None,
+    folder: options.PatchFolder = None,
     json: options.Json = False,
 ) -> None:
     """Rebase a patch onto a vLLM release that it does not fit, by a three-way merge that adds one more diff to it.
@@ -106,7 +101,7 @@ def new(
     output.progress(f"edit {'it' if len(places) == 1 else 'them'}, then: gemmaspec patch commit {patch}")
 
 
-def commit(patch: OldId, folder: Folder = None, json: options.Json = False) -> None:
+def commit(patch: OldId, folder: options.PatchFolder = None, json: options.Json = False) -> None:
     """Turn the edit into a patch: a minimal diff of each file, and a patch.yaml to fill in.
 
     The patch is unreviewed until you write its texts and set `reviewed: true`.
@@ -144,7 +139,7 @@ def import_(
     date: Annotated[
         str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date to record as the day of the import.")
     ] = None,
-    folder: Folder = None,
+    folder: options.PatchFolder = None,
     json: options.Json = False,
 ) -> None:
     """Turn a public diff into an unreviewed patch: its edits of vllm/**/*.py, with the source and its sha256.
@@ -205,7 +200,7 @@ def export(
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="File to write. [default: standard output]"),
     ] = None,
-    folder: Folder = None,
+    folder: options.PatchFolder = None,
     json: options.Json = False,
 ) -> None:
     """Write a patch as an ordinary diff for one vLLM release, with three lines of context, for git apply and patch.

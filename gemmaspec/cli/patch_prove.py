@@ -22,10 +22,7 @@ def add_to(group: typer.Typer) -> None:
 
 def prove(
     patches: options.PatchIds = None,
-    release: Annotated[
-        list[str] | None,
-        typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
-    ] = None,
+    release: options.Releases = None,
     all_releases: Annotated[
         bool,
         typer.Option(

@@ -182,6 +182,7 @@ def rollback(
     With the NAME of a profile that has replicas, goes back to what the last change replaced, one replica at a time.
     """
     from gemmaspec.run.kept.groups import is_group
+    from gemmaspec.serve import replicas
     from gemmaspec.serve import up as use_case
     from gemmaspec.serve.knowngood import known_goods
 
@@ -190,18 +191,13 @@ def rollback(
         _list(list(known_goods(chosen)), use_case.current(chosen), as_json=json)
         return
     if name and is_group(name):
-        _replicas(name, to, timeout_s=timeout, json=json)
+        if to:
+            hint = f"gemmaspec rollback {name}-1 --stack {to}"
+            raise UsageError("--stack is for one server; name a replica", hint=hint)
+        carry_out(name, partial(replicas.rollback, name, timeout_s=timeout), as_json=json)
         return
     name = name or use_case.only_name()
     carry_out(name, partial(use_case.rollback, name, to=to, timeout_s=timeout), as_json=json)
-
-
-def _replicas(name: str, to: str | None, *, timeout_s: float, json: bool) -> None:
-    from gemmaspec.serve import replicas
-
-    if to:
-        raise UsageError("--stack is for one server; name a replica", hint=f"gemmaspec rollback {name}-1 --stack {to}")
-    carry_out(name, partial(replicas.rollback, name, timeout_s=timeout_s), replicas=True, as_json=json)
 
 
 def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:

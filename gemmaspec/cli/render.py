@@ -86,23 +86,10 @@ def render(
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
     loaded = load_profile(profile, overrides=overrides, no_spec=no_spec)
     stop_on_errors(loaded, output.progress)
-    settings = {
-        "replicas": loaded.profile.replicas if replicas is None else replicas,
-        "storage": storage,
-        "runtime_class": runtime_class,
-        "secret": secret,
-        "namespace": namespace,
-    }
     if to == _COMPOSE:
         _refuse_replicas(loaded)
-        _refuse_for_compose(
-            {
-                **settings,
-                "replicas": _DEFAULTS.replicas if replicas is None else replicas,
-                "validate": validate,
-            },
-            profile,
-        )
+        given = {"replicas": replicas, "storage": storage, "runtime_class": runtime_class, "secret": secret}
+        _refuse_for_compose({**given, "namespace": namespace, "validate": validate}, profile)
         made: Rendered = _stack(loaded, single_file=single_file, locked=locked)
         out = out or Path(loaded.profile.name)
         follow = [f"next: docker compose -f {out}/compose.yaml up"]
@@ -110,7 +97,13 @@ def render(
         if single_file:
             raise UsageError("--single-file is for a Compose stack", hint=f"gemmaspec render {profile} --single-file")
         _refuse_words(to, validate)
-        manifests = _manifests(loaded, settings, locked=locked, validate=bool(validate), namespace=namespace)
+        settings = options.request(
+            ClusterSettings,
+            locals(),
+            replicas=loaded.profile.replicas if replicas is None else replicas,
+            runtime_class=None if runtime_class == "none" else runtime_class,
+        )
+        manifests = _manifests(loaded, settings, locked=locked, validate=bool(validate))
         out, made = out or Path(f"{loaded.profile.name}-{to}"), manifests
         follow = _next(manifests, out)
     _write(loaded, made, out, check=check, force=force, json=json, follow=follow)
@@ -138,7 +131,7 @@ def _refuse_replicas(loaded: Loaded) -> None:
 def _refuse_for_compose(given: dict[str, Any], profile: str) -> None:
     """Raise UsageError for an option that only a cluster has."""
     for name, value in given.items():
-        if value != getattr(_DEFAULTS, name, None):
+        if value not in (None, getattr(_DEFAULTS, name, None)):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} is for a cluster", hint=f"gemmaspec render {profile} --to kubernetes")
 
@@ -153,17 +146,13 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
     return build_stack(loaded, form="single-file" if single_file else "folder")
 
 
-def _manifests(
-    loaded: Loaded, settings: dict[str, Any], *, locked: bool, validate: bool, namespace: str | None
-) -> Manifests:
+def _manifests(loaded: Loaded, settings: ClusterSettings, *, locked: bool, validate: bool) -> Manifests:
     from gemmaspec.serve.render import manifests
     from gemmaspec.serve.render import validate as validate_all
 
-    if settings["runtime_class"] == "none":
-        settings["runtime_class"] = None
-    made = manifests(loaded, ClusterSettings(**settings), locked=locked, note=output.progress)
+    made = manifests(loaded, settings, locked=locked, note=output.progress)
     if validate:
-        validate_all(made, namespace=namespace, note=output.progress)
+        validate_all(made, namespace=settings.namespace, note=output.progress)
     return made
 
 

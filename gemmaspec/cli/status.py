@@ -34,11 +34,10 @@ def logs(
 ) -> None:
     """Print the log of a server since its last start; with replicas, of each after its name."""
     from gemmaspec.run.kept import logs as use_case
-    from gemmaspec.run.kept.groups import is_group
 
     if follow and previous:
         raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")
-    with told_on_interrupt(name, replicas=is_group(name)):
+    with told_on_interrupt(name):
         for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
             output.data(line)
 
@@ -107,9 +106,8 @@ def _wait(name: str | None, timeout: float, *, as_json: bool) -> None:
 
     if name is None:
         raise UsageError("--wait needs the name of a server", hint="gemmaspec status")
-    grouped = is_group(name)
-    verb = partial(replicas.wait_for_all if grouped else wait_for_one, name, timeout_s=timeout)
-    carry_out(name, verb, replicas=grouped, as_json=as_json, verdicts=True)
+    verb = replicas.wait_for_all if is_group(name) else wait_for_one
+    carry_out(name, partial(verb, name, timeout_s=timeout), as_json=as_json, verdicts=True)
 
 
 def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:

@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def told_on_interrupt(name: str, *, replicas: bool = False) -> Iterator[None]:
+def told_on_interrupt(name: str) -> Iterator[None]:
     """Turn Ctrl-C in the body into Interrupted, which says what keeps running, or where to see it."""
     try:
         yield
     except KeyboardInterrupt:
-        if replicas:
-            output.progress(f"gemmaspec status {name}    # or: gemmaspec down {name}")
-            raise Interrupted(f"interrupted; the other replicas of {name} keep serving") from None
         from gemmaspec.look.status import after_interrupt
 
         raise Interrupted(after_interrupt(name, output.progress)) from None
@@ -34,7 +31,6 @@ def carry_out(
     name: str,
     verb: Callable[[StartProgress], Running | Rolled],
     *,
-    replicas: bool = False,
     as_json: bool,
     verdicts: bool = False,
 ) -> None:
@@ -47,7 +43,7 @@ def carry_out(
     from gemmaspec.run.kept.stacks import engine_of, last_verdicts
     from gemmaspec.serve.starting import Running
 
-    with told_on_interrupt(name, replicas=replicas), text.start_progress() as progress:
+    with told_on_interrupt(name), text.start_progress() as progress:
         result = verb(progress)
     if isinstance(result, Running):
         last = last_verdicts(result.started, engine_of(result.started)) if verdicts else None

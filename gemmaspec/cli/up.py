@@ -154,10 +154,8 @@ def restart(
     from gemmaspec.serve import replicas
     from gemmaspec.serve import up as single
 
-    grouped = is_group(name)
-    of = replicas.restart if grouped else single.restart
-    verb = partial(of, name, timeout_s=timeout, overrides=tuple(set_ or ()))
-    carry_out(name, verb, replicas=grouped, as_json=json)
+    verb = replicas.restart if is_group(name) else single.restart
+    carry_out(name, partial(verb, name, timeout_s=timeout, overrides=tuple(set_ or ())), as_json=json)
 
 
 def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
@@ -189,4 +187,4 @@ def _up_replicas(name: str, request: UpRequest, *, dry_run: bool, detach: bool, 
             "--detach is for one server: replicas are started one after another, and each has to answer first",
             hint=f"gemmaspec up {request.profile} &",
         )
-    carry_out(name, partial(replicas.up, request), replicas=True, as_json=json)
+    carry_out(name, partial(replicas.up, request), as_json=json)

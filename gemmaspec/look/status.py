@@ -21,6 +21,7 @@ from gemmaspec.run.engine.lines import split_host
 from gemmaspec.run.engine.server import Engine, Server, State
 from gemmaspec.run.kept import owner, stacks
 from gemmaspec.run.kept.attention import Graphs, Logged, graphs_lost, of_running
+from gemmaspec.run.kept.groups import is_group
 from gemmaspec.run.kept.logs import next_after, why_ended
 from gemmaspec.run.kept.stacks import Last, Started, hang_of, last_verdicts
 from gemmaspec.run.ready.death import Death
@@ -338,8 +339,11 @@ def _counters(started: Started) -> Counters | None:
 
 
 def after_interrupt(name: str, note: Callable[[str], None]) -> str:
-    """Return a sentence on whether a server keeps running after Ctrl-C."""
+    """Return a sentence on what keeps running after Ctrl-C, of a server or of replicas."""
     try:
+        if is_group(name):
+            note(f"gemmaspec status {name}    # or: gemmaspec down {name}")
+            return f"interrupted; the other replicas of {name} keep serving"
         state = stacks.look(stacks.find(name))
     except GemmaspecError:
         return "interrupted; no server was started"

@@ -7,10 +7,8 @@ from typing import Any
 
 from gemmaspec.check.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
 from gemmaspec.cli.text import table
-from gemmaspec.measure.bench.prompts import alone, remarks
-from gemmaspec.measure.bench.result import mark_of, patch_set, said, spread_of
-
-Row = Mapping[str, Any]
+from gemmaspec.measure.bench.prompts import remarks
+from gemmaspec.measure.bench.result import Row, alone, mark_of, patch_set, said, speedup, spread_of
 
 _COLUMNS = (
     table.Column("method"),
@@ -33,7 +31,7 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     where = ", ".join(_where(document))
     yield f"{document['profile']} on {where}"
     yield ""
-    cells = [_cells(row, alone(row, rows)) for row in rows]
+    cells = [_cells(row, speedup(row, rows)) for row in rows]
     columns: tuple[table.Column, ...] = _COLUMNS
     if any(patch_set(row) for row in rows):
         columns = (*_COLUMNS[:2], table.Column("patches"), *_COLUMNS[2:])
@@ -91,8 +89,7 @@ def _where(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"{document['settings']['rounds']} rounds"
 
 
-def _cells(row: Row, base: Row | None) -> tuple[str, ...]:
-    times = f"{row['tokens_per_second'] / base['tokens_per_second']:.2f}" if base and row["k"] else "-"
+def _cells(row: Row, times: float | None) -> tuple[str, ...]:
     return (
         row["method"],
         str(row["k"]),
@@ -100,7 +97,7 @@ def _cells(row: Row, base: Row | None) -> tuple[str, ...]:
         f"{row['context']:,}",
         f"{row['tokens_per_second']:,.1f}",
         "–" if (spread := spread_of(row)) is None else f"{spread:.1%}",
-        times,
+        f"{times:.2f}" if times else "-",
         f"{row['acceptance_length']:.2f}",
         f"{row['step_ms']:.2f}",
         f"{row['ttft_ms']:.1f}",

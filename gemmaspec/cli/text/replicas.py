@@ -188,8 +188,7 @@ def _whole(status: Status) -> None:
         _drafting(status)
     for node in status.nodes:
         output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
-    for line in verdict_lines(status.last):
-        output.told(line)
+    output.told(*verdict_lines(status.last))
     if status.cause:
         output.told(f"  log       gemmaspec logs {server.name}")
     if status.next:

@@ -168,8 +168,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
     if result.is_toy:
         output.told("  toy       a tiny model that knows a few dozen sentences about itself, and one tool: get_weather")
     output.told("  clients   gemmaspec connect")
-    for line in verdict_lines(last):
-        output.told(line)
+    output.told(*verdict_lines(last))
     if lost:
         output.told(f"  next      {lost.next}")
     return fine
@@ -197,8 +196,7 @@ def detached(started: Started, *, as_json: bool, last: Last) -> None:
         output.json_data({"ok": True, "detached": True, **facts, **verdict_document(last)})
         return
     output.told(f"{server.name} is starting ({started.engine}, port {server.port})")
-    for line in verdict_lines(last):
-        output.told(line)
+    output.told(*verdict_lines(last))
     output.progress(f"  next: gemmaspec status {server.name} --wait    # or: gemmaspec status {server.name}")
 
 
@@ -222,8 +220,7 @@ def report_lines(report: dict[str, Any] | None) -> None:
         lines = list(_of_report(report)) if report else []
     except (KeyError, TypeError, AttributeError, ValueError):
         lines = ["  WARNING   the launcher's report is damaged"]
-    for line in lines:
-        output.told(line)
+    output.told(*lines)
 
 
 def _of_report(report: dict[str, Any]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.measure.bench.result import nearest, patch_set, said, spread_of
+from gemmaspec.measure.bench.result import alike, nearest, patch_set, said, spread_of
 
 TOLERANCE: Final = 0.02
 """Relative change that counts as noise, unless the rounds themselves differ by more."""
@@ -165,7 +165,7 @@ def _pairs(
     """
     left, alone = list(b), []
     for mine in a:
-        if other := nearest(mine, [row for row in left if _alike(mine, row) and _kind(mine) == _kind(row)]):
+        if other := nearest(mine, [row for row in left if alike(mine, row) and _kind(mine) == _kind(row)]):
             left.remove(other)
             yield mine, other
         else:
@@ -175,7 +175,7 @@ def _pairs(
     if single or drafts:
         for mine in alone:
             if other := nearest(
-                mine, [row for row in left if _alike(mine, row) and (single or (mine["k"] and row["k"]))]
+                mine, [row for row in left if alike(mine, row) and (single or (mine["k"] and row["k"]))]
             ):
                 left.remove(other)
                 yield mine, other
@@ -195,12 +195,6 @@ def _measured(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _arm(row: Mapping[str, Any]) -> str:
     return str(row.get("arm") or f"{row['method']}/{row['k']}")
-
-
-def _alike(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two rows have the same concurrency, and contexts that differ by at most a tenth."""
-    near = abs(row["context"] - other["context"]) <= 0.1 * max(row["context"], other["context"], 1)
-    return bool(row["concurrency"] == other["concurrency"] and near)
 
 
 def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
-from gemmaspec.measure.bench.result import mark_of, nearest
+from gemmaspec.measure.bench.result import Row, mark_of, speedup
 
 MAX_FILE: Final = 16 * 1024 * 1024
 MAX_PROMPTS: Final = 10_000
@@ -169,7 +169,6 @@ def _maps(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(value)
 
 
-Row = Mapping[str, Any]
 _PLACE: Final = '<script type="application/json" id="result">{}</script>'
 _SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
 
@@ -177,28 +176,11 @@ _SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
 def page(document: Mapping[str, Any]) -> str:
     """Return the page of a result: the template with the result's rows in it, as JSON that can hold no markup."""
     rows: Sequence[Row] = document["rows"]
-    timed = [{**row, "times": round(times, 3) if (times := _times(row, rows)) else None} for row in rows]
+    timed = [{**row, "times": round(times, 3) if (times := speedup(row, rows)) else None} for row in rows]
     shown = {name: document.get(name) for name in _SHOWN} | {"rows": timed, "remarks": list(remarks(document))}
     inside = json.dumps(shown).replace("<", "\\u003c")
     template = (data.TEMPLATES / "result.html").read_text(encoding="utf-8")
     return template.replace(_PLACE, _PLACE.replace("{}", inside))
-
-
-def alone(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row without speculation to compare a row with. Contexts may differ slightly.
-
-    Of several with different patches for speed, that with the most similar set.
-    """
-    return nearest(
-        row,
-        [
-            base
-            for base in rows
-            if base["k"] == 0
-            and base["concurrency"] == row["concurrency"]
-            and abs(base["context"] - row["context"]) <= 0.1 * max(base["context"], row["context"])
-        ],
-    )
 
 
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
@@ -220,12 +202,6 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "Answers continue past their natural end (ignore_eos), which overstates acceptance: use costs, not E(k)."
     if any(cell["foreign_tokens"] for cell in document["cells"]):
         yield "Another client used the server: it generated tokens that this run did not request."
-
-
-def _times(row: Row, rows: Sequence[Row]) -> float | None:
-    """Return how many times as fast a row is as the one without speculation."""
-    base = alone(row, rows) if row["k"] else None
-    return row["tokens_per_second"] / base["tokens_per_second"] if base else None
 
 
 _WHO: Final = ("Mara", "the night crew", "Ilias", "the harbour pilot", "Ndeye", "both apprentices", "old Tomas", "Ruth")

@@ -51,6 +51,23 @@ def nearest(row: Row, among: Sequence[Row]) -> Row | None:
     return min(among, key=lambda other: len(patches ^ set(patch_set(other) or ())), default=None)
 
 
+def alike(row: Row, other: Row) -> bool:
+    """Return whether two rows have the same concurrency, and contexts that differ by at most a tenth."""
+    near = abs(row["context"] - other["context"]) <= 0.1 * max(row["context"], other["context"])
+    return bool(row["concurrency"] == other["concurrency"] and near)
+
+
+def alone(row: Row, rows: Sequence[Row]) -> Row | None:
+    """Return the row without speculation to compare a row with: of several, that with the most similar patches."""
+    return nearest(row, [base for base in rows if base["k"] == 0 and alike(base, row)])
+
+
+def speedup(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return how many times as fast a row is as the one without speculation."""
+    base = alone(row, rows) if row["k"] else None
+    return row["tokens_per_second"] / base["tokens_per_second"] if base else None
+
+
 def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any]:
     """Return one measured cell with every sample."""
     return {

@@ -35,8 +35,8 @@ def patch_arms(arms: Sequence[Arm], sets: Sequence[str], profile: str, overrides
     shelf = Shelf(data.patch_folders())
     kept: dict[tuple[str, int, frozenset[str], bool], Arm] = {}
     for arm in arms:
+        plain = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.alone).profile
         for wanted in sets:
-            plain = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.alone).profile
             own = replace(arm, patches=wanted, overrides=(*arm.overrides, *_override(wanted, plain, shelf, arm)))
             run = load_profile(profile, overrides=(*overrides, *own.overrides), no_spec=arm.alone).profile
             kept.setdefault((arm.method, arm.k, frozenset(speed_choice(run, shelf).taken), wanted == RELEASED), own)
