@@ -76,6 +76,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("uv run --with 'transformers<5.20,>=5.8' --with vllm==0.32.0 vllm serve a/b", {
             "runtime": {"packages": {"transformers": "<5.20,>=5.8"}},
         }),
+        ("vllm serve a/b --limit-mm-per-prompt x=1 --limit-mm-per-prompt.image 0", {
+            "serve": {"limit_mm_per_prompt": "x=1", "extra_args": ["--limit-mm-per-prompt.image", "0"]},
+        }),
+        ("vllm serve a/b --limit-mm-per-prompt '{\"video\": 1}' --limit-mm-per-prompt.image 0", {
+            "serve": {"limit_mm_per_prompt": {"video": 1, "image": 0}},
+        }),
         ("vllm serve a/b --max-model-len auto", {"serve": {"extra_args": ["--max-model-len", "auto"]}}),
         ("vllm serve a/b --max-model-len 32k", {"serve": {"max_model_len": 32000}}),
         ("vllm serve a/b --max_model_len=32K", {"serve": {"max_model_len": 32768}}),

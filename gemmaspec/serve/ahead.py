@@ -90,7 +90,7 @@ class Ahead:
             parts.append(
                 f"the first start here reads {self.weights / 1e9:.1f} GB ({read} at 1 GB/s) and compiles kernels"
             )
-        return "; ".join(parts) or "the first start of this profile here"
+        return "; ".join(parts) or "not known before the first start of this profile here"
 
 
 def ahead(start: Start) -> Ahead:

@@ -208,17 +208,15 @@ def _take(made: TakenOver, arg: Argument) -> None:
         made.put("serve", key, not arg.negated if arg.value is None else _read(arg.value))
     elif any(is_module(word) for word in (arg.value, *arg.words)):
         made.leave(f"{arg.flag} {arg.value or ' '.join(arg.words)}", CODE.format("serve.extra_args"))
-    elif meaning := _foreign(arg):
+    elif spans("flag", arg.flag).startswith("in no ") and (meaning := _foreign(arg)):
         made.leave(" ".join(map(_shown, [arg.written, *arg.words])), meaning)
     else:
         _extra(made, arg)
 
 
 def _foreign(arg: Argument) -> str:
-    """Return what an option of another server means here; empty for one of vLLM, and for one that nobody knows."""
-    if not spans("flag", arg.flag).startswith("in no "):
-        return ""
-    value = _shown(arg.value or next(iter(arg.words), "…"))
+    """Return what an option of another server means here; empty for one that nobody knows."""
+    value = _shown(arg.value or " ".join(arg.words[:1]))
     meaning = option_meant(arg.flag, value, {"serve": Serve.model_fields}) or ""
     return meaning if "--set" in meaning or "vLLM" in meaning else ""
 
@@ -227,19 +225,20 @@ def _take_one_key(made: TakenOver, argument: Argument, key: str) -> None:
     """Take over `--a.b value`, which sets one key of a flag's JSON."""
     of_chat = _CHAT.get(argument.flag)
     section, name, known = ("chat", of_chat, Chat) if of_chat else ("serve", key, Serve)
+    held = made.content.get(section, {}).get(name, {})
     is_map = name in known.model_fields and "dict" in str(known.model_fields[name].annotation)
-    if is_map and len(argument.keys) == 1 and argument.value is not None and not argument.written.endswith("+"):
-        made.content.setdefault(section, {}).setdefault(name, {})[argument.keys[0]] = _read(argument.value)
+    is_one = len(argument.keys) == 1 and not argument.written.endswith("+")
+    if is_map and is_one and isinstance(held, dict) and argument.value is not None:
+        made.put(section, name, {**held, argument.keys[0]: _read(argument.value)})
     else:
         _extra(made, argument)
 
 
 def _extra(made: TakenOver, argument: Argument) -> None:
     """Add the words of a flag as they were written to serve.extra_args."""
-    words = [argument.written, *argument.words]
-    if "=" in argument.written or argument.written.startswith("-O"):
-        words = words[:1]
-    elif len(argument.words) == 1 and argument.words[0].startswith("-"):
+    whole = "=" in argument.written or argument.written.startswith("-O")
+    words = [argument.written, *(() if whole else argument.words)]
+    if len(words) == 2 and words[1].startswith("-"):
         words = ["=".join(words)]
     made.content.setdefault("serve", {}).setdefault("extra_args", []).extend(words)
 
