@@ -221,7 +221,7 @@ def test_every_advice_that_says_so_starts() -> None:
     ("argument", "said"),
     [
         ("--max-num-seqs=64", "write --max-num-seqs as serve.max_num_seqs"),
-        ("--max_model_len", "write --max-model-len as serve.max_model_len"),
+        ("--max_model_len", "write --max-model-len as serve.max_model_len, a number"),
         ("-tp", "write --tensor-parallel-size as serve.tensor_parallel_size"),
         ("--limit-mm-per-prompt.video=0", "--limit-mm-per-prompt"),
         ("-cc.mode=0", "--compilation-config"),

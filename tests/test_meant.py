@@ -293,7 +293,7 @@ def test_what_docker_or_uv_does_is_named(command: str, said: str, capsys: pytest
     ("text", "said"),
     [
         ("serve: {gpu_memory_utilization: '0,85'}", "write it with a point"),
-        ("serve: {max_model_len: -1}", "vLLM takes the model's own"),
+        ("serve: {max_model_len: -1}", "[--max-model-len=-1] takes what fits"),
         ("serve: {port: '8.000'}", "write it without points"),
         ("speculative: {method: nextn}", "vLLM's name for it is mtp"),
         ("devices: [/dev/nvidia0]", "devices: [0]"),

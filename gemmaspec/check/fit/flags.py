@@ -62,8 +62,8 @@ _COUNTED: Final = (
     "language_model_only",
 )
 _WITH_KEY: Final = {f"--{name.replace('_', '-')}": f"serve.{name}" for name in _COUNTED} | {
-    "--quantization": "target.quantization"
-}
+    "--quantization": "target.quantization", "--max-model-len": "serve.max_model_len, a number",
+}  # fmt: skip
 """Flags that matter here, and the keys they are read from."""
 
 

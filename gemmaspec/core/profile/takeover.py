@@ -202,7 +202,7 @@ def _take(made: TakenOver, arg: Argument) -> None:
         made.decide(f"{arg.flag} {arg.value}", f"serve.{key} has counts alone; serve.extra_args takes sizes, too")
         _extra(made, arg)
     elif key == "max_model_len" and str(value).lower() in ("-1", "auto"):
-        made.decide(f"{arg.flag} {value}", f"serve.{key} is a number; vLLM takes what fits, as serve.extra_args asks")
+        made.decide(f"{arg.flag} {value}", f"serve.{key} is a number, as fit needs; vLLM takes what fits")
         _extra(made, arg)
     elif key in Serve.model_fields and key not in ("extra_args", "bind") and len(arg.words) < 2:
         made.put("serve", key, not arg.negated if arg.value is None else _read(arg.value))
