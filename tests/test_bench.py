@@ -24,7 +24,7 @@ from gemmaspec.core.errors import StartFailed, UsageError
 from gemmaspec.core.live.sample import Counters, read_sample
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.rows import parse_rows
-from gemmaspec.measure.bench.cells import NO_TABLE, Arm, Cell, Task, arms_of, cells_of, order
+from gemmaspec.measure.bench.cells import NO_TABLE, Arm, Asked, Cell, Task, arms_of, cells_of, order
 from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, filler, lengthened, mixed, read_prompts
 from gemmaspec.measure.bench.samples import Span, by_request, percentile, steady_rate
 from gemmaspec.measure.cell import Asking, GpuWatch, reference_step
@@ -386,15 +386,15 @@ def test_the_reference_is_timed_from_first_token_to_last(fake: FakeVllm, tmp_pat
     """Chunks in bursts: nearly all gaps are zero, as from a fast server on a busy machine."""
     fake.k, fake.step_s, fake.burst = 0, 0.02, 3
     there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
-    asking = Asking(server=there, api_key=None, max_tokens=8, ignore_eos=False, temperature=0.0, timeout_s=60)
+    asking = Asking(server=there, api_key=None, asked=Asked(profile="x", max_tokens=8))
     assert reference_step(asking) == pytest.approx(0.02, rel=0.5)  # the median gap is under 0.001
 
 
 def test_the_reference_is_repeated_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [(0.39, 39), (0.0, 39), (0.78, 39)]
     monkeypatch.setattr("gemmaspec.measure.cell._reference", lambda _: answers.pop(0))
-    asking = Asking(server=server_at("http://127.0.0.1:9", option="--url", name="x"), api_key=None, max_tokens=8,
-                    ignore_eos=False, temperature=0.0, timeout_s=60)  # fmt: skip
+    there = server_at("http://127.0.0.1:9", option="--url", name="x")
+    asking = Asking(server=there, api_key=None, asked=Asked(profile="x", max_tokens=8))
     assert reference_step(asking) == pytest.approx(0.015), "one that came in one piece does not count"
     assert answers == []
 
@@ -404,7 +404,7 @@ def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(
 ) -> None:
     """Its chunks arrive within a thousandth of a step, be it with a draft or without."""
     there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
-    asking = Asking(server=there, api_key=None, max_tokens=8, ignore_eos=False, temperature=0.0, timeout_s=60)
+    asking = Asking(server=there, api_key=None, asked=Asked(profile="x", max_tokens=8))
     for k, burst in ((0, 1), (0, 39), (2, 1)):
         fake.k, fake.step_s, fake.burst, fake.held, fake.decode_seconds = k, 0.02, burst, True, 0.0
         assert reference_step(asking) == pytest.approx(0.02, rel=0.5)

@@ -19,7 +19,7 @@ from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.rows import Row
-from gemmaspec.measure.bench.cells import Arm, BenchRequest, Cell, Task, arms_of
+from gemmaspec.measure.bench.cells import Arm, Asked, BenchRequest, Cell, Task, arms_of
 from gemmaspec.measure.bench.prompts import remarks
 from gemmaspec.measure.bench.result import cell_json, rows_of
 from gemmaspec.measure.cell import Asking, measure_cell
@@ -194,7 +194,8 @@ def fake() -> Iterator[FakeVllm]:
 def asking_of(fake: FakeVllm) -> Asking:
     port = int(fake.url.rpartition(":")[2])
     server = Server(name="x", folder=Path("/x"), port=port, bind="127.0.0.1", model="m", speculates=False)
-    return Asking(server=server, api_key=None, max_tokens=8, ignore_eos=True, temperature=0.0, timeout_s=10.0)
+    asked = Asked(profile="x", max_tokens=8, ignore_eos=True, request_timeout_s=10.0)
+    return Asking(server=server, api_key=None, asked=asked)
 
 
 def test_prompts_have_just_as_many_tokens_as_a_cell(fake: FakeVllm) -> None:

@@ -15,6 +15,7 @@ from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.measure.bench.cells import NONE, Arm
+from gemmaspec.measure.bench.result import text_of
 from gemmaspec.measure.tune import choose as stored
 from gemmaspec.measure.tune.choose import TuneChoice, choose
 from gemmaspec.measure.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
@@ -537,7 +538,7 @@ def test_what_was_tried_is_read_again() -> None:
     machine.play(WHOLE)
     assert machine.tried
     document = {"kind": stored.KIND, "schema": 1, "settings": {}, "provenance": {}, "spent_s": 1.0}
-    text = stored.text_of({**document, **stored.tried_json(machine.tried, WHOLE)})
+    text = text_of({**document, **stored.tried_json(machine.tried, WHOLE)})
     assert stored.parse(text, file="x")[1] == machine.tried
 
 

@@ -1,6 +1,6 @@
 """Make a file of measurements/ from results of `gemmaspec bench`: store_results.py RESULT... > measurements/NAME.json
 
-A row keeps what gemmaspec.core.rows reads; what all rows share is written once. `steady: false` marks a row around which the
+A row keeps what core/rows.py reads; what all rows share is written once. `steady: false` marks a row around which the
 machine moved, as it always does for a server without full CUDA graphs: leave out a result that a neighbour disturbed.
 """
 

@@ -33,12 +33,9 @@ def list_(json: options.Json = False) -> None:
         output.json_data({"profiles": rows})
         return
     columns = (
-        table.Column("NAME"),
-        table.Column("FROM", rank=2),
-        table.Column("STATE", rank=1),
-        table.Column("MACHINE", rank=3),
+        table.Column("NAME"), table.Column("FROM", 2), table.Column("STATE", 1), table.Column("MACHINE", 3),
         table.Column("SUMMARY", wraps=True),
-    )
+    )  # fmt: skip
     cells = [(row.name, row.source, row.state, row.machine, row.summary) for row in rows]
     table.show(columns, cells)
 

@@ -211,13 +211,9 @@ def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None
     from gemmaspec.cli.text import table
 
     columns = (
-        table.Column(""),
-        table.Column("ID"),
-        table.Column("ENGINE", rank=2),
-        table.Column("VLLM"),
-        table.Column("PORT", rank=1),
-        table.Column("OPTIONS AND IMAGE", rank=3, wraps=True),
-    )
+        table.Column(""), table.Column("ID"), table.Column("ENGINE", 2), table.Column("VLLM"), table.Column("PORT", 1),
+        table.Column("OPTIONS AND IMAGE", 3, wraps=True),
+    )  # fmt: skip
     table.show(columns, [_row(good, current) for good in goods])
 
 

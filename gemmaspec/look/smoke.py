@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import write_whole
@@ -20,7 +20,7 @@ from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.redact import redact
 from gemmaspec.core.rows import Row
-from gemmaspec.measure.lengths import served
+from gemmaspec.measure.lengths import served, version_in, version_of
 from gemmaspec.measure.smoke.catalogue import CHECKS, budget_s, chosen
 from gemmaspec.measure.smoke.check import (
     LONGEST_BODY,
@@ -183,7 +183,7 @@ def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool
         lacks.add(Need.REFERENCE)
     if not long:
         lacks.add(Need.LONG)
-    versions = [version for version in (_version(server, key), _reported(started)) if version]
+    seen = [version.partition("+")[0] for version in (version_of(server, key), _reported(started)) if version]
     return ServerOffer(
         model=server.model,
         lacks=frozenset(lacks),
@@ -191,7 +191,7 @@ def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool
         max_len=model.max_model_len or ServerOffer.max_len,
         entry_tokens=_entry_tokens(server, key),
         stored_length=_stored_length(loaded),
-        versions=tuple(dict.fromkeys(versions)),
+        versions=tuple(dict.fromkeys(seen)),
     )
 
 
@@ -238,25 +238,12 @@ def _stored_length(loaded: Loaded) -> float | None:
     return next((cell.acceptance_length for cell in published), None)
 
 
-def _version(server: Server, key: str | None) -> str | None:
-    """Return the release that the server says it is, without what follows a `+`."""
-    with contextlib.suppress(GemmaspecError):
-        reply = exchange(server.base_url, "/version", timeout_s=_LOOK_S, api_key=key)
-        return _release(reply.json()) if reply.status == 200 else None
-    return None
-
-
 def _reported(started: Started) -> str | None:
     """Return the release that the launcher's report names."""
     with contextlib.suppress(GemmaspecError):
         report = stacks.engine_of(started).report(started.server)
-        return _release(report.get("vllm")) if report else None
+        return version_in(report.get("vllm")) if report else None
     return None
-
-
-def _release(document: Any) -> str | None:
-    version = document.get("version") if isinstance(document, dict) else None
-    return printable(version)[:80].partition("+")[0] if isinstance(version, str) and version else None
 
 
 def _reference(request: SmokeRequest) -> Reference:

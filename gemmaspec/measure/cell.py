@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.live.sample import Counters
-from gemmaspec.measure.bench.cells import Cell
+from gemmaspec.measure.bench.cells import Asked, Cell
 from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt
 from gemmaspec.measure.bench.samples import MeasuredCell, RequestSample, SampleGroup
 from gemmaspec.measure.stream import Broken, Load, Stream, read_counters, run_load, settled
@@ -86,12 +86,7 @@ class Asking:
 
     server: Server
     api_key: str | None
-    max_tokens: int
-    ignore_eos: bool
-    temperature: float | None
-    """None for the server's default."""
-    timeout_s: float
-    """Seconds to wait for the next bytes of an answer."""
+    asked: Asked
     calls_tools: bool = False
     """Whether the server parses tool calls; if not, vLLM rejects requests with an automatic tool choice."""
 
@@ -99,27 +94,31 @@ class Asking:
         self, prompt: Mapping[str, Any], *, tokens: int | None = None, fixed: bool | None = None, salt: str = ""
     ) -> bytes:
         """Return a request's JSON. Its salt prevents hits in the prefix cache, but for requests with the same."""
-        fixed = self.ignore_eos if fixed is None else fixed
+        fixed = self.asked.ignore_eos if fixed is None else fixed
         body: dict[str, Any] = {
             "model": self.server.model,
             **prompt,
-            "max_tokens": tokens or self.max_tokens,
+            "max_tokens": tokens or self.asked.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
             "cache_salt": salt or uuid.uuid4().hex,
         }
         if "tools" in prompt and not self.calls_tools:
             body["tool_choice"] = "none"
-        if self.temperature is not None:
-            body["temperature"] = self.temperature
+        if self.asked.temperature is not None:
+            body["temperature"] = self.asked.temperature
         if fixed:
-            body |= {"ignore_eos": True, "min_tokens": tokens or self.max_tokens}
+            body |= {"ignore_eos": True, "min_tokens": tokens or self.asked.max_tokens}
         return json.dumps(body).encode()
 
     def run(self, bodies: Sequence[bytes], concurrency: int) -> Load:
         """Send requests and wait for them."""
         return run_load(
-            self.server.base_url, bodies, concurrency=concurrency, timeout_s=self.timeout_s, api_key=self.api_key
+            self.server.base_url,
+            bodies,
+            concurrency=concurrency,
+            timeout_s=self.asked.request_timeout_s,
+            api_key=self.api_key,
         )
 
     def counters(self) -> Counters:

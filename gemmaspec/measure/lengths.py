@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from gemmaspec.core.errors import UsageError
+from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.measure.bench.prompts import Prompt, lengthened, padded
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.engine.http import exchange
 from gemmaspec.run.engine.server import Server
+from gemmaspec.run.ready.logline import printable
 
 _TIMEOUT_S: Final = 60.0
+_VERSION_S: Final = 30.0
 _TRIES: Final = 4
 _MOST_TRIES: Final = 24
 _NEAR: Final = 0.01
@@ -41,6 +44,20 @@ def served(server: Server, api_key: str | None) -> ServedModel:
     return ServedModel(name=name, max_model_len=length if isinstance(length, int) else None)
 
 
+def version_of(server: Server, api_key: str | None) -> str | None:
+    """Return the release that a server says it is; None if it does not say."""
+    with contextlib.suppress(GemmaspecError):
+        reply = exchange(server.base_url, "/version", timeout_s=_VERSION_S, api_key=api_key)
+        return version_in(reply.json()) if reply.status == 200 else None
+    return None
+
+
+def version_in(document: Any) -> str | None:
+    """Return the version that a server's answer or a report names, as text for a terminal."""
+    version = document.get("version") if isinstance(document, dict) else None
+    return printable(version)[:80] if isinstance(version, str) and version else None
+
+
 def count(asking: Asking, prompt: Prompt) -> int:
     """Return the tokens of a prompt with its template, by the server's /tokenize. Raises Broken if it has none."""
     body = {"model": asking.server.model, **prompt.body()}
@@ -59,12 +76,13 @@ def fitting(asking: Asking, prompts: Sequence[Prompt], *, limit: int | None) -> 
     """
     if limit is None:
         return list(prompts), []
-    room = limit - asking.max_tokens
+    answer = asking.asked.max_tokens
+    room = limit - answer
     fits = {prompt.id: room > 0 and count(asking, prompt) <= room for prompt in prompts}
     kept = [prompt for prompt in prompts if fits[prompt.id]]
     if not kept:
         raise UsageError(
-            f"no prompt fits: the server's context is {limit} tokens, {asking.max_tokens} of them for the answer",
+            f"no prompt fits: the server's context is {limit} tokens, {answer} of them for the answer",
             hint="use a smaller --max-tokens, shorter prompts, or a larger serve.max_model_len",
         )
     return kept, [prompt.id for prompt in prompts if not fits[prompt.id]]

@@ -10,7 +10,6 @@ import hashlib
 import json
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 
 from gemmaspec.core.files import state_dir, unwritable, write_whole
 from gemmaspec.run.runtime.pip_settings import uv_environment
-from gemmaspec.run.runtime.uv import Uv, define_torchvision_ops, held_lock
+from gemmaspec.run.runtime.uv import Uv, define_torchvision_ops, held_lock, site_packages
 
 TORCH: Final = "torch==2.13.0"
 TRANSFORMERS: Final = "transformers>=5.14,<5.15"
@@ -110,9 +109,4 @@ def _install(uv: Uv, folder: Path) -> None:
     overrides.write_text("triton ; sys_platform == 'never'\n", encoding="utf-8")  # see TRITON
     target = ("--python", str(interpreter), "--link-mode", "copy", "--overrides", str(overrides))
     uv.run("pip", "install", *target, TORCH, TRANSFORMERS, *LIGHT)
-    define_torchvision_ops(_site_packages(interpreter))
-
-
-def _site_packages(interpreter: Path) -> Path:
-    command = [str(interpreter), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    define_torchvision_ops(site_packages(interpreter))

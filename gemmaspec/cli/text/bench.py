@@ -11,18 +11,10 @@ from gemmaspec.measure.bench.prompts import remarks
 from gemmaspec.measure.bench.result import Row, alone, mark_of, patch_set, said, speedup, spread_of
 
 _COLUMNS = (
-    table.Column("method"),
-    table.Column("k", right=True),
-    table.Column("requests", right=True),
-    table.Column("context", right=True),
-    table.Column("tok/s", right=True),
-    table.Column("spread", rank=3, right=True),
-    table.Column("speedup", right=True),
-    table.Column("E(k)", rank=1, right=True),
-    table.Column("ms/step", rank=2, right=True),
-    table.Column("TTFT ms", rank=4, right=True),
-    table.Column(""),
-)
+    table.Column("method"), table.number("k"), table.number("requests"), table.number("context"),
+    table.number("tok/s"), table.number("spread", 3), table.number("speedup"), table.number("E(k)", 1),
+    table.number("ms/step", 2), table.number("TTFT ms", 4), table.Column(""),
+)  # fmt: skip
 
 
 def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:

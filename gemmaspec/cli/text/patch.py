@@ -171,11 +171,8 @@ def listing(patches: PatchSet, *, as_json: bool) -> None:
         )
         return
     columns = (
-        table.Column("PATCH"),
-        table.Column("VLLM"),
-        table.Column("NEEDED BY", rank=1),
-        table.Column("TITLE", rank=0, wraps=True),
-    )
+        table.Column("PATCH"), table.Column("VLLM"), table.Column("NEEDED BY", 1), table.Column("TITLE", wraps=True),
+    )  # fmt: skip
     table.show(columns, [_row(patches.every[name]) for name in patches.judges])
     for error in patches.refused.values():
         output.progress(f"invalid patch: {error.message}")
@@ -260,17 +257,9 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
 def _explanation(patch: Patch) -> dict[str, Any]:
     text = patch.text.model_dump(mode="json")
     keys = (
-        "hole",
-        "errors",
-        "required_by",
-        "runner",
-        "speculation_only",
-        "needs",
-        "until",
-        "superseded",
-        "upstream",
+        "hole", "errors", "required_by", "runner", "speculation_only", "needs", "until", "superseded", "upstream",
         "drop_when",
-    )
+    )  # fmt: skip
     return {"where": {row["versions"]: row["scopes"] for row in text["variants"]}, **{key: text[key] for key in keys}}
 
 

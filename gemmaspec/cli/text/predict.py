@@ -13,16 +13,10 @@ from gemmaspec.cli.text import table
 from gemmaspec.core.rows import setting_json
 
 _COLUMNS = (
-    table.Column("method"),
-    table.Column("k", right=True),
-    table.Column("requests", right=True),
-    table.Column("tok/s", right=True),
-    table.Column("90 %", rank=1, right=True),
-    table.Column("speedup", rank=2, right=True),
-    table.Column("E(k)", rank=3, right=True),
-    table.Column("ms/step", rank=4, right=True),
-    table.Column("first token", rank=5, right=True),
-)
+    table.Column("method"), table.number("k"), table.number("requests"), table.number("tok/s"),
+    table.number("90 %", 1), table.number("speedup", 2), table.number("E(k)", 3), table.number("ms/step", 4),
+    table.number("first token", 5),
+)  # fmt: skip
 
 
 def document(prediction: Prediction) -> dict[str, Any]:

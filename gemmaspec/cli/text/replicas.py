@@ -107,15 +107,9 @@ def _router(router: Any) -> dict[str, Any]:
 
 
 _COLUMNS = (
-    table.Column("NAME"),
-    table.Column("PROFILE", rank=4),
-    table.Column("ENGINE", rank=2),
-    table.Column("PORT", rank=1),
-    table.Column("STATE"),
-    table.Column("SINCE", rank=3),
-    table.Column("DRAFTING", rank=5),
-    table.Column("", wraps=True),
-)
+    table.Column("NAME"), table.Column("PROFILE", 4), table.Column("ENGINE", 2), table.Column("PORT", 1),
+    table.Column("STATE"), table.Column("SINCE", 3), table.Column("DRAFTING", 5), table.Column("", wraps=True),
+)  # fmt: skip
 _COLOURS = {"ready": 32, "starting": 33, "degraded": 31, "exited": 31, "unknown": 35, "stopped": 2}
 
 

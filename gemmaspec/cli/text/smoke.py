@@ -23,18 +23,10 @@ if TYPE_CHECKING:
 _SHOWN = 60
 
 _COLUMNS = (
-    table.Column("method"),
-    table.Column("k", right=True),
-    table.Column("requests", right=True),
-    table.Column("context", right=True),
-    table.Column("A tok/s", rank=3, right=True),
-    table.Column("B tok/s", rank=4, right=True),
-    table.Column("change", right=True),
-    table.Column("noise", rank=2, right=True),
-    table.Column("E(k)", rank=5, right=True),
-    table.Column("ms/step", rank=6, right=True),
-    table.Column(""),
-)
+    table.Column("method"), table.number("k"), table.number("requests"), table.number("context"),
+    table.number("A tok/s", 3), table.number("B tok/s", 4), table.number("change"), table.number("noise", 2),
+    table.number("E(k)", 5), table.number("ms/step", 6), table.Column(""),
+)  # fmt: skip
 
 
 def lines(comparison: Comparison, a: str, b: str, *, width: int | None) -> Iterator[str]:
@@ -160,33 +152,17 @@ def _row(row: SmokeRow, *, vllm: str | None) -> None:
 
 def checks(checks: Sequence[Check], *, as_json: bool) -> None:
     """Print the checks themselves."""
+    needs = {check.id: sorted(need.name.lower() for need in check.needs) for check in checks}
     if as_json:
         rows = [
-            {
-                "id": check.id,
-                "name": check.name,
-                "counts": check.counts,
-                "needs": sorted(need.name.lower() for need in check.needs),
-            }
-            for check in checks
+            {"id": check.id, "name": check.name, "counts": check.counts, "needs": needs[check.id]} for check in checks
         ]
         output.json_data({"checks": rows})
         return
     columns = (
-        table.Column("ID"),
-        table.Column("A FAILURE"),
-        table.Column("NEEDS", rank=1),
-        table.Column("CHECK", wraps=True),
-    )
+        table.Column("ID"), table.Column("A FAILURE"), table.Column("NEEDS", 1), table.Column("CHECK", wraps=True),
+    )  # fmt: skip
+    fails = {True: "fails", False: "warns"}
     table.show(
-        columns,
-        [
-            (
-                check.id,
-                "fails" if check.counts else "warns",
-                ", ".join(sorted(need.name.lower() for need in check.needs)) or "-",
-                check.name,
-            )
-            for check in checks
-        ],
+        columns, [(check.id, fails[check.counts], ", ".join(needs[check.id]) or "-", check.name) for check in checks]
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +21,11 @@ from gemmaspec.run.kept.attention import graphs_lost, of_running
 if TYPE_CHECKING:
     from gemmaspec.look.pods import PodStatus
     from gemmaspec.run.engine.server import Server
-    from gemmaspec.run.kept.stacks import Last, Started
+    from gemmaspec.run.kept.stacks import Last, Started, Watching
     from gemmaspec.run.ready.first_request import Answer
     from gemmaspec.run.ready.phases import Phase
     from gemmaspec.serve.observe import DryRun
     from gemmaspec.serve.starting import Running, StartProgress
-
-import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from gemmaspec.run.kept.stacks import Last, Watching
 
 
 class PlainProgress:
@@ -261,14 +256,9 @@ def _clipped(text: str) -> str:
 
 
 _COLUMNS = (
-    table.Column("POD"),
-    table.Column("NAMESPACE", rank=2),
-    table.Column("PROFILE", rank=3),
-    table.Column("NODE", rank=4),
-    table.Column("STATE"),
-    table.Column("RESTARTS", rank=1),
-    table.Column("", wraps=True),
-)
+    table.Column("POD"), table.Column("NAMESPACE", 2), table.Column("PROFILE", 3), table.Column("NODE", 4),
+    table.Column("STATE"), table.Column("RESTARTS", 1), table.Column("", wraps=True),
+)  # fmt: skip
 
 
 def show(pods: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gemmaspec.cli import output
 
@@ -24,6 +25,8 @@ class Column:
     """Whether its text may continue on the next line, broken at blanks. Only the last column may."""
 
 
+number = partial(Column, right=True)
+"""A column of numbers."""
 _LEAST = 24
 """The narrowest column, in characters, in which wrapped text is readable."""
 

@@ -43,10 +43,7 @@ def outcome(outcome: TuneOutcome, *, as_json: bool) -> None:
     loads = outcome.tried.loads
     output.data(f"{outcome.compared.base.profile.name}: {len(outcome.tried.cells)} cells measured")
     columns = (
-        table.Column("profile"),
-        table.Column("method"),
-        table.Column("k"),
-        *(table.Column(f"{load} at once") for load in loads),
+        *map(table.Column, ("profile", "method", "k", *(f"{load} at once" for load in loads))),
         table.Column("times"),
         table.Column("round", rank=1),
         table.Column("", wraps=True),

@@ -177,6 +177,7 @@ class Asked:
     resume: bool = False
     timeout_s: float = 1800.0
     request_timeout_s: float = 600.0
+    """Seconds to wait for the next bytes of an answer."""
 
     def settings(self) -> dict[str, Any]:
         """Return everything that two parts of one run must have in common, as a file holds it."""

@@ -164,7 +164,7 @@ def _compact(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """Return the document as text, with one line per row, cell and sample."""
+    """Return a document of bench or tune as its file holds it."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 

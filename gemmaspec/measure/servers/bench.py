@@ -112,9 +112,10 @@ def resumed(request: BenchRequest) -> BenchRequest:
     """
     document = result.read_result(request.out)
     earlier = with_stored(request, document["settings"], file=str(request.out / RESULT))
-    if not is_own(earlier.settings(), document.get("signature")):
+    settings = earlier.settings()
+    if not is_own(settings, document.get("signature")):
         _refuse_foreign(request, earlier)
-    stated = {name: getattr(request, name) for name in earlier.settings().keys() & request.given}
+    stated = {name: getattr(request, name) for name in settings.keys() & request.given}
     return dataclasses.replace(earlier, **{**stated, "profile": request.profile or earlier.profile})
 
 

@@ -36,10 +36,7 @@ class Measuring:
         return Asking(
             server=server,
             api_key=key,
-            max_tokens=self._asked.max_tokens,
-            ignore_eos=self._asked.ignore_eos,
-            temperature=self._asked.temperature,
-            timeout_s=self._asked.request_timeout_s,
+            asked=self._asked,
             calls_tools=profile.chat.tool_call_parser is not None,
         )
 

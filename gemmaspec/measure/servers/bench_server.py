@@ -25,9 +25,8 @@ from gemmaspec.core.releases.facts import newest
 from gemmaspec.core.rows import GRAPH_MODES
 from gemmaspec.measure.bench.cells import NONE, Arm, Asked
 from gemmaspec.measure.bench.prompts import Prompt, PromptSet
-from gemmaspec.measure.lengths import ServedModel, served
+from gemmaspec.measure.lengths import ServedModel, served, version_of
 from gemmaspec.measure.stream import Broken, speculates
-from gemmaspec.run.engine.http import exchange
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import logged
@@ -303,7 +302,7 @@ class Servers:
 
     def _facts(self, arm: Arm, key: str | None) -> dict[str, Any]:
         assert self._server
-        version = _version(self._server, key)
+        version = version_of(self._server, key)
         if self._url:
             return {"vllm": version, "url": self._url, "patches": None}
         started = stacks.find(self._server.name)
@@ -347,16 +346,6 @@ def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
         }
         facts |= {name: value for name, value in known.items() if value is not None}
     return facts
-
-
-def _version(server: Server, key: str | None) -> str | None:
-    """Return the server's vLLM version; None if it does not report one."""
-    with contextlib.suppress(GemmaspecError):
-        reply = exchange(server.base_url, "/version", timeout_s=30.0, api_key=key)
-        document = reply.json() if reply.status == 200 else None
-        version = document.get("version") if isinstance(document, dict) else None
-        return printable(version)[:80] if isinstance(version, str) else None
-    return None
 
 
 def _key(server: Server, url: str | None) -> str | None:

@@ -18,6 +18,7 @@ from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.measure.bench.cells import Arm, Cell, Task
 from gemmaspec.measure.bench.prompts import PromptSet, chosen
+from gemmaspec.measure.bench.result import text_of
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.servers import tuned
 from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
@@ -340,5 +341,5 @@ class _TuneRun:
             **stored.tried_json(self._tried, self._compared.field),
             "choice": stored.choice_json(choose(self._tried, self._compared.field)),
         }
-        write_whole(self._file, stored.text_of(document), mode=0o600)
+        write_whole(self._file, text_of(document), mode=0o600)
         return document

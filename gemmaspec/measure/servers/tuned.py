@@ -81,13 +81,8 @@ def _tuned(name: str, choice: TuneChoice, measured: Profile, document: Mapping[s
         complete=document["complete"],
         why=choice.why,
         k_by_load=[
-            TunedLoad(
-                concurrency=load.concurrency,
-                k=load.k,
-                tokens_per_second=round(load.tokens_per_second, 3),
-                times=round(load.times, 4),
-            )
-            for load in choice.loads
+            TunedLoad(**{name: load[name] for name in TunedLoad.model_fields})
+            for load in document["choice"]["k_by_load"]
         ],
         gpu=machine.get("gpu") or [],
         driver=machine.get("driver"),

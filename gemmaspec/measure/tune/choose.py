@@ -223,11 +223,6 @@ def choice_json(choice: TuneChoice | None) -> dict[str, Any] | None:
     }
 
 
-def text_of(document: Mapping[str, Any]) -> str:
-    """Return the document as a file holds it."""
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-
-
 def parse(text: str, *, file: str) -> tuple[dict[str, Any], Tried]:
     """Return a stored tuning and what it tried. Raises UsageError for a file that tune did not write."""
     try:

@@ -30,7 +30,14 @@ from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import state_dir, unwritable, write_whole
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.spec import RuntimeSpec
-from gemmaspec.run.runtime.uv import Uv, alias_distribution, define_torchvision_ops, held_lock, repair_cpu_speculation
+from gemmaspec.run.runtime.uv import (
+    Uv,
+    alias_distribution,
+    define_torchvision_ops,
+    held_lock,
+    repair_cpu_speculation,
+    site_packages,
+)
 
 _ANY_RELEASES_PYTHON: Final = "3.12"
 """Supported by every release from 0.19.0 on; used to read a wheel before choosing a Python for it."""
@@ -300,7 +307,7 @@ def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
     uv.progress(f"creating a Python {python} environment with {spec.vllm_requirement}")
     uv.run("venv", "--allow-existing", "--no-project", "--python", _python_request(python), str(path))
     interpreter = path / "bin" / "python"
-    into = Destination(arguments=("--python", str(interpreter)), packages=_site_packages(interpreter), scratch=scratch)
+    into = Destination(arguments=("--python", str(interpreter)), packages=site_packages(interpreter), scratch=scratch)
     install(spec, release, uv=uv, into=into)
     shutil.rmtree(scratch)
     uv.progress("checking that the packages load")
@@ -311,11 +318,6 @@ def _python_request(version: str) -> str:
     """Return the running interpreter if it has this version, so that nothing is downloaded; else the version."""
     running = platform.python_version()
     return sys.executable if running == version or running.startswith(f"{version}.") else version
-
-
-def _site_packages(interpreter: Path) -> Path:
-    command = [str(interpreter), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
 
 
 def _require_disk(folder: Path, needed: int) -> None:
