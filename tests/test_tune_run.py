@@ -347,6 +347,8 @@ def test_a_dry_run_starts_nothing(fakes: Fakes, tune: Callable[..., int], capsys
     assert "tiny-cpu-ngram  ngram" in capsys.readouterr().out
     assert tune("--dry-run", "--json") == 0
     assert [one["k"] for one in json.loads(capsys.readouterr().out)["arms"]] == [0, 4, 2]
+    assert tune("--dry-run", "--concurrency", "4,1") == 0
+    assert "with 1, 4 requests at once" in capsys.readouterr().out
     assert not fakes.started
     assert not state_file("tiny-cpu-tuned").exists()
 

@@ -113,7 +113,7 @@ class Compared:
         base = load_profile(profile, overrides=asked.overrides)
         need_one_machine(base.profile, "tune")
         need_one_server(profile, base, "tune")
-        loads = limits.concurrencies(base.profile, asked.loads, usual=USUAL_LOADS, why=limits.QUEUED)
+        loads = limits.concurrencies(base.profile, sorted(asked.loads), usual=USUAL_LOADS, why=limits.QUEUED)
         profiles = {base.profile.name: (profile, base)}
         for name in asked.arms:
             loaded = load_profile(name, overrides=asked.overrides)
