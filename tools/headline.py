@@ -18,7 +18,8 @@ def headline() -> str:
     gain = _cell(_ours, CONTEXTS[0]) / _cell(_alone, CONTEXTS[0])
     lines = (
         f"**Gemma 4 31B, {gain:.1f} times as fast on an H200.** Tokens per second of one request while it decodes,",
-        f"after {CONTEXTS[0]:,} ({CONTEXTS[1]:,}) tokens, `nvidia-31b-mtp` as it ships, with a smaller cache: **{_both(_ours)}**",
+        f"after {CONTEXTS[0]:,} ({CONTEXTS[1]:,}) tokens, `nvidia-31b-mtp` as it ships, with a smaller cache: "
+        f"**{_both(_ours)}**",
         f"with gemmaspec's patches for vLLM and Triton's attention, {_both(_alone)} without its draft,",
         f"{_both(_released)} with the same draft on vLLM {RELEASE} as released, whose own choice of attention gives up "
         "graphs for it.",

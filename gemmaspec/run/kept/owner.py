@@ -142,12 +142,12 @@ def owned(
         raise unwritable(Path(lock.lock_file), error) from None
     try:
         me = Holder(stack=name, since=round(time.time(), 3), wants=wants, **dataclasses.asdict(this_command(command)))
-        owner = Owner(me)
-        try:
-            with _interrupted_by_sigterm():
+        with _interrupted_by_sigterm():  # before anybody can read who holds the stack, and terminate it
+            owner = Owner(me)
+            try:
                 yield owner
-        finally:
-            owner.close()
+            finally:
+                owner.close()
     finally:
         lock.release()
 
