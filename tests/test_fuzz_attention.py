@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import pytest
 
+from gemmaspec.check import proof
 from gemmaspec.check.proof.environment import prove_python, triton_folder
 from gemmaspec.check.proof.prove import NUMBERS
 from gemmaspec.check.proof.source import source_of
-from gemmaspec.core import data, launcher
+from gemmaspec.core import launcher
 from gemmaspec.core.patching.decide import chain
 from gemmaspec.core.patching.patch import load_patches
 from tests.real import STATE
@@ -41,7 +42,7 @@ def run() -> Run:
         triton = triton_folder(python, progress=print)
 
     def fuzz(*path: Path, **job: Any) -> list[list[Any]]:
-        folders = [*path, triton, data.TUNE_KERNELS.parents[1] / "proof"]
+        folders = [*path, triton, Path(proof.__file__).parent]
         quiet = {
             "VLLM_LOGGING_LEVEL": "CRITICAL",
             "VLLM_PLUGINS": "",
