@@ -92,7 +92,7 @@ class FakeEngine:
         from gemmaspec.run.engine import lines
         from gemmaspec.run.engine.process import launch_args
 
-        return lines.up_args(server) if self.name == "docker" else launch_args(server)
+        return lines.args_of(server, "up") if self.name == "docker" else launch_args(server)
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         self.machine.note(f"{self.name} preflight", server)

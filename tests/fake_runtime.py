@@ -4,7 +4,7 @@ slow for, or cannot be made to show.
 The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, or until the file FAKE_VLLM_GO is there;
 FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print, FAKE_VLLM_DIES_OF
 the text of a request that ends it, FAKE_VLLM_SILENT paths that get no answer,
-FAKE_VLLM_DRIBBLES a file with which every header comes byte by byte and never ends, FAKE_VLLM_LARGE to be as slow to end as a real one:
+FAKE_VLLM_DRIBBLES a file with which every header comes byte by byte and never ends, FAKE_VLLM_GROWS a file with which it takes ever more memory, FAKE_VLLM_LARGE to be as slow to end as a real one:
 with 60 threads and 300 MB, and on SIGTERM only once its streams have ended. A streamed answer names its port, 20 times a
 second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
@@ -97,6 +97,17 @@ class Handler(BaseHTTPRequestHandler):
 
 
 server = Server((host, int(port)), Handler)
+
+
+def grows(until):
+    held = bytearray()
+    while True:
+        held += b"x" * 1_000_000 * os.path.exists(until)
+        time.sleep(0.01)
+
+
+if "FAKE_VLLM_GROWS" in os.environ:
+    threading.Thread(target=grows, args=(os.environ["FAKE_VLLM_GROWS"],), daemon=True).start()
 
 
 def drained():

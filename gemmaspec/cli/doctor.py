@@ -77,8 +77,7 @@ def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> N
         output.json_data({"ok": seen.ok, "profile": profile, "file": seen.file, "rows": rows, "fleet": seen.lines})
     else:
         _table(seen.rows)
-        output.told(f"\n# {seen.file}, as the machines describe it:")
-        output.told(*seen.lines)
+        output.told("", f"# {seen.file}, as the machines describe it:", *seen.lines)
     raise typer.Exit(0 if seen.ok else 4)
 
 

@@ -1,9 +1,4 @@
-"""`gemmaspec fit`.
-
-`gemmaspec inspect`.
-
-`gemmaspec predict`.
-"""
+"""`gemmaspec fit`, `gemmaspec inspect` and `gemmaspec predict`."""
 
 from __future__ import annotations
 

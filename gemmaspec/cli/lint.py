@@ -82,7 +82,7 @@ def _tell(linted: Sequence[Linted]) -> None:
         if report.invalid:
             output.data(report.invalid)
         for finding in report.findings:
-            output.told(_coloured(as_text(finding), finding.severity))
+            output.told(*_coloured(as_text(finding), finding.severity).split("\n"))
     counts = [(sum(report.count(name) for report in linted), name) for name in ("error", "warning", "note")]
     summary = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
     left_out = sum(report.inherited for report in linted)

@@ -57,9 +57,12 @@ def data(text: str) -> None:
 
 
 def told(*lines: str) -> None:
-    """Print lines for people. On a terminal, those that are too long continue on the next one, indented."""
+    """Print lines for people. On a terminal, those that are too long continue on the next one, indented.
+
+    The end of a line in one of them is shown, because text from elsewhere could write a line of ours with it.
+    """
     for line in lines:
-        data(fitted(line, width_of(sys.stdout)))
+        data(fitted(line.replace("\n", r"\n"), width_of(sys.stdout)))
 
 
 def width_of(stream: TextIO) -> int | None:

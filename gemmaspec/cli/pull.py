@@ -1,9 +1,4 @@
-"""`gemmaspec pull`.
-
-`gemmaspec lock`.
-
-`gemmaspec rollback`.
-"""
+"""`gemmaspec pull`, `gemmaspec lock` and `gemmaspec rollback`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`gemmaspec status`.
-
-`gemmaspec logs`.
-
-`gemmaspec top`.
-"""
+"""`gemmaspec status`, `gemmaspec logs` and `gemmaspec top`."""
 
 from __future__ import annotations
 
@@ -40,6 +35,8 @@ def logs(
     with told_on_interrupt(name):
         for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
             output.data(line)
+        if not previous and (why := use_case.how_it_ended(name)):
+            output.progress(f"{name} has exited: {why}")
 
 
 def status(

@@ -1,7 +1,4 @@
-"""`top --web`: one page on the loopback interface, and its readings.
-
-`top`: live readings of the running stacks.
-"""
+"""`top`: live readings of the running stacks, also as one page on the loopback interface (`top --web`)."""
 
 from __future__ import annotations
 

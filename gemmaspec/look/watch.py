@@ -40,7 +40,7 @@ from gemmaspec.run.engine.server import Engine, State
 from gemmaspec.run.kept import measurements, stacks
 from gemmaspec.run.kept.attention import graphs_lost
 from gemmaspec.run.kept.groups import each_of
-from gemmaspec.run.kept.logs import keep_log
+from gemmaspec.run.kept.logs import ending, keep_log
 from gemmaspec.run.kept.stacks import Started, Watching, keep_watch, last_watch, stack_folder
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
@@ -250,7 +250,8 @@ def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:
     state = stacks.look(now)
     if now.outcome == "ready" and state.status == "exited":
         code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
-        yield from _told(stack, stack.faults.gone(f"the server has exited{code}"), restart)
+        why = ending(now, state, follow=stack.policy.on_exit == "report")
+        yield from _told(stack, stack.faults.gone(f"the server has exited{code}{': ' if why else ''}{why}"), restart)
 
 
 def _lost_rank(stack: Watched) -> State | None:

@@ -1,7 +1,4 @@
-"""Measuring one cell on a running server: warm-up, reference, load, reference.
-
-Clock, power and temperature of the GPUs while a cell is measured.
-"""
+"""Measure one cell on a running server: warm-up, reference, load, reference, and what its GPUs do meanwhile."""
 
 from __future__ import annotations
 

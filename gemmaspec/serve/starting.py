@@ -125,6 +125,7 @@ def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Cal
     """Carry out a start, and return once the server has been started, without waiting for its answer."""
     if start.joins:
         told.note(f"{start.server.name} is already running")
+        _watch_again(engine, start.server, told)
         return start.started
     with launched(start, engine, told, go_back=go_back):
         return start.started
@@ -159,7 +160,17 @@ def launched(
 def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Probe a server that already runs."""
     told.note(f"{start.server.name} is already running; sending a request")
+    _watch_again(engine, start.server, told)
     return wait(start, engine, told, timeout_s=timeout_s, shows_phases=not healthy(start.server))
+
+
+def _watch_again(engine: Engine, server: Server, told: Told) -> None:
+    if not server.watched:
+        return
+    from gemmaspec.run.engine.docker import DockerEngine  # its SDK is slow to import
+
+    if isinstance(engine, DockerEngine) and engine.start_watch(server):
+        told.note(f"the watch of {server.name} had ended; it was started again")
 
 
 def check(start: Start, engine: Engine, told: Told) -> None:

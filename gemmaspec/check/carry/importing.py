@@ -1,7 +1,4 @@
-"""`patch import`: a diff from a pull request or a file, as an unreviewed patch.
-
-`patch verify --by-behaviour`: what the probes say of the conflicts.
-"""
+"""`patch import`: a pull request or file as an unreviewed patch; `patch verify --by-behaviour` of conflicts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The estimate as one document.
-
-What to change so that more fits, with the effect of each change.
-"""
+"""The estimate as one document, and what to change so that more fits, with the effect of each change."""
 
 from __future__ import annotations
 

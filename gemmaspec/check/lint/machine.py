@@ -1,7 +1,4 @@
-"""GS5xx: what depends on the machine.
-
-GS2xx and GS8xx: several GPUs and machines, and forced model runners.
-"""
+"""GS5xx: what depends on the machine. GS2xx and GS8xx: several GPUs and machines, forced model runners."""
 
 from __future__ import annotations
 

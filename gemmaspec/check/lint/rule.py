@@ -360,4 +360,5 @@ def documentation(finding: Finding) -> str:
 def as_text(finding: Finding) -> str:
     """Return a finding of a rule as text in two lines."""
     head = f"{finding.place}: {finding.severity} {finding.code}: {finding.key}: {finding.message}"
-    return f"{head}\n    {finding.fix}  [{documentation(finding)}]"
+    lines = (head, f"    {finding.fix}  [{documentation(finding)}]")
+    return "\n".join(line.replace("\n", r"\n") for line in lines)

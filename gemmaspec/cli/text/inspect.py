@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,7 +34,7 @@ def inspection(inspection: Inspection, *, as_json: bool) -> None:
         output.told("")
         _pairing(inspection.pairing)
     if chosen := words(inspection.attention):
-        output.told(f"\nattention: {chosen}")
+        output.told("", f"attention: {chosen}")
     for line in inspection.graphs:
         output.told(f"WARNING: {line}")
 
@@ -178,19 +175,11 @@ def _pairing(pairing: Pairing) -> None:
 def _findings(findings: Sequence[Finding]) -> None:
     for finding in sorted(findings, key=lambda finding: list(_VERDICTS).index(finding.severity)):
         fixes = [*(f"patch {patch}" for patch in finding.patches), *([finding.fix] if finding.fix else [])]
-        output.told(_indented(finding.message, f"  {_VERDICTS[finding.severity]:<8} "))
+        output.told(f"  {_VERDICTS[finding.severity]:<7}  {finding.message}")
         if finding.impact:
-            output.told(_indented(finding.impact, " " * 11))
+            output.told(f"{' ' * 11}{finding.impact}")
         if fixes:
-            output.told(_indented(", ".join(fixes), f"{' ' * 11}-> "))
-
-
-def _indented(text: str, first: str) -> str:
-    """Return the text wrapped to the terminal's width; on one line if no terminal reads it."""
-    if not sys.stdout.isatty():
-        return first + text
-    width = max(60, shutil.get_terminal_size().columns)
-    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False)
+            output.told(f"{' ' * 11}-> {', '.join(fixes)}")
 
 
 def _json(inspection: Inspection) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Print patches, verdicts and release days, for people and as JSON.
-
-What a patch for speed buys, from its measured cells.
-"""
+"""Print patches, verdicts, release days, and what a patch for speed buys, for people and as JSON."""
 
 from __future__ import annotations
 

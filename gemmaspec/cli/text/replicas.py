@@ -1,7 +1,4 @@
-"""Print what happens to replicas, and how they and their router are.
-
-Print `status`: a table of all stacks, or one of them in full.
-"""
+"""Print `status`, of all stacks or of one in full, and what happens to replicas and their router."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rich's console for text of any origin.
-
-Print the readings of `top`.
-"""
+"""Rich's console for text of any origin, and the readings of `top` on it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Print results of starts, for people and as JSON.
-
-What `status --kubernetes` prints.
-"""
+"""Print results of starts, for people and as JSON, and what `status --kubernetes` shows."""
 
 from __future__ import annotations
 
@@ -320,7 +317,8 @@ def verdict_lines(last: Last | None) -> Iterator[str]:
     if last and last.beside:
         yield f"  watch     in its container: {_watching(last.beside)}"
     if last and last.beside_log:
-        yield f"  watch     in its container: does not run, or has written nothing; next: {' '.join(last.beside_log)}"
+        following = f"{last.beside_again}    # log: {' '.join(last.beside_log)}"
+        yield f"  watch     in its container: does not run, or has written nothing; next: {following}"
 
 
 def _watching(watching: Watching) -> str:

@@ -46,13 +46,14 @@ def lines(
 ) -> list[str]:
     """Return a table's lines, each after `indent`; `width` is in characters, None for no limit."""
     width = width and max(width - len(indent), 1)
+    rows = [[cell.replace("\n", r"\n") for cell in row] for row in rows]
     kept = _kept(columns, rows, width)
     widths = {index: max((len(row[index]) for row in _all(columns, rows, titles)), default=0) for index in kept}
     made = []
     for row in _all(columns, rows, titles):
         cells = [f"{row[index]:{'>' if columns[index].right else '<'}{widths[index]}}" for index in kept]
         line = _fit(GAP.join(cells).rstrip(), sum(widths[index] + len(GAP) for index in kept[:-1]), width)
-        made.append("\n".join(f"{indent}{part}" for part in line.split("\n")))
+        made += [f"{indent}{part}" for part in line]
     return made
 
 
@@ -79,12 +80,12 @@ def _least(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Seque
     return sum(widths) + len(GAP) * (len(kept) - 1)
 
 
-def _fit(line: str, indent: int, width: int | None) -> str:
+def _fit(line: str, indent: int, width: int | None) -> list[str]:
     """Return a line whose last column continues on the next line if it is too long."""
     import textwrap
 
     if width is None or len(line) <= width or len(line) <= indent:
-        return line
+        return [line]
     head, text = line[:indent], line[indent:]
     parts = textwrap.wrap(text, max(width - indent, _LEAST), break_long_words=False, break_on_hyphens=False)
-    return "\n".join([head + parts[0], *(" " * indent + part for part in parts[1:])])
+    return [head + parts[0], *(" " * indent + part for part in parts[1:])]

@@ -1,4 +1,1 @@
-"""From patch folders and diffs to a plan.
-
-Pure. Start at patch.py and plan.py; launcher/launch.py makes the decisions.
-"""
+"""From patch folders and diffs to a plan. Pure. Start at patch.py; launcher/launch.py makes the decisions."""

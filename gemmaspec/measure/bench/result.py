@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -169,6 +168,8 @@ def text_of(document: Mapping[str, Any]) -> str:
 
 
 _NUMBER: Final = (int, float)
+_MOST: Final = 1e15
+"""No figure of a result is larger."""
 _ROW: Final[Mapping[str, tuple[type, ...]]] = {
     "method": (str,),
     "k": (int,),
@@ -219,6 +220,8 @@ def parse(text: str, *, file: str) -> dict[str, Any]:
     for name, keys in (("rows", _SUMMARY), ("cells", _CELL)):
         for number, entry in enumerate(document[name], 1):
             _check(entry, keys, f"{file}: {name}, number {number}")
+    if not isinstance(document["provenance"].get("arms") or {}, dict):
+        raise UsageError(f"{file}: provenance.arms must be a map")
     if any("steady" not in cell["reference"] or "median" not in cell["ttft_ms"] for cell in document["cells"]):
         raise UsageError(f"{file}: a cell is incomplete")
     return document
@@ -229,13 +232,13 @@ def _check(entry: Any, keys: Mapping[str, tuple[type, ...]], place: str) -> None
     if not isinstance(entry, dict):
         raise UsageError(f"{place} must be a map of keys")
     for name, kinds in keys.items():
-        value = entry.get(name)
+        value = entry.get(name, ...)
         whole = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-        if not whole or (isinstance(value, float) and not math.isfinite(value)):
+        if not whole or (isinstance(value, int | float) and not abs(value) < _MOST):
             raise UsageError(f"{place}: {name} is missing or not what bench writes")
     if entry["tokens_per_second"] <= 0 or entry["concurrency"] < 1 or not 0 <= entry["k"] <= 1024:
         raise UsageError(f"{place}: contains an impossible number")
-    if not all(isinstance(rate, int | float) for rate in entry["acceptance"]):
+    if not all(isinstance(rate, int | float) and abs(rate) < _MOST for rate in entry["acceptance"]):
         raise UsageError(f"{place}: acceptance is missing or not what bench writes")
 
 

@@ -32,6 +32,7 @@ from gemmaspec.run.engine.lines import clean, lines
 from gemmaspec.run.engine.server import EngineName, Node, Runs, Server, State
 from gemmaspec.run.stack.build import STACK_FILES
 from gemmaspec.run.stack.paths import IN_CONTAINER
+from gemmaspec.run.stack.serve import SERVICE as WATCH
 
 REPORT: Final = "/run/gemmaspec/report.json"
 ATTESTED: Final = "/run/gemmaspec/attested.json"
@@ -123,7 +124,7 @@ class DockerEngine:
 
     def start_command(self, server: Server) -> tuple[str, ...]:
         """Return `docker compose … up` as `start` runs it; `create` if files are copied before the container starts."""
-        return compose.create_args(server) if server.copied else compose.up_args(server)
+        return compose.args_of(server, "create" if server.copied else "up")
 
     def start(self, server: Server) -> None:
         """Start the container in the background. Raise EnvironmentMissing or StartFailed."""
@@ -133,16 +134,25 @@ class DockerEngine:
                 self.start_created(server)
             else:
                 self._ensure_ours(server)
-                compose.start(server, self.endpoint.environment())
+                compose.act(server, "up", self.endpoint.environment())
         except BaseException:  # also Ctrl-C, because Compose may have created or started the container
             with contextlib.suppress(GemmaspecError):
                 compose.stop(server, self.endpoint.environment())
             raise
 
+    def start_watch(self, server: Server) -> bool:
+        """Start the server's watch if it should run and has ended; return whether it did. Raise as `start`."""
+        with _answering(self.endpoint):
+            watch = self._container(server, WATCH)
+        if not server.watched or server.copied or (watch and watch.status in ("running", "restarting")):
+            return False
+        compose.act(server, "watch", self.endpoint.environment())
+        return True
+
     def create(self, server: Server) -> None:
         """Create the container, and copy the stack's files into its volume. Raise as `start`; stop nothing."""
         self._ensure_ours(server)
-        compose.create(server, self.endpoint.environment())
+        compose.act(server, "create", self.endpoint.environment())
         with _answering(self.endpoint):
             container = self._container(server)
             if container is None:
@@ -151,7 +161,7 @@ class DockerEngine:
 
     def start_created(self, server: Server) -> None:
         """Start the container that `create` made. Raise as `start`; stop nothing."""
-        compose.start_created(server, self.endpoint.environment())
+        compose.act(server, "start", self.endpoint.environment())
 
     def ensure_answers(self, server: Server) -> None:
         """Raise StartFailed unless the container runs and publishes the port, which docker gives to only one."""

@@ -42,8 +42,6 @@ def state_of(attributes: dict[str, Any]) -> State:
     detail = [f"container {attributes['Id'][:12]}"]
     if health := seen.get("Health"):
         detail.append(str(health["Status"]))
-    if seen.get("OOMKilled"):
-        detail.append("a process was killed: out of memory")
     if seen.get("Error"):
         detail.append(clean(str(seen["Error"])))
     if seen["Status"] in ("created", "paused"):
@@ -55,6 +53,7 @@ def state_of(attributes: dict[str, Any]) -> State:
         detail=", ".join(detail),
         unhealthy=bool(health) and health["Status"] == "unhealthy",
         ended=_ended(seen),
+        starved="memory ran out: the kernel has killed a process of its container" if seen.get("OOMKilled") else "",
     )
 
 

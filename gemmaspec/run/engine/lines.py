@@ -25,6 +25,7 @@ from typing import Final
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine.server import Server
+from gemmaspec.run.stack.serve import SERVICE as WATCH
 
 MAX_LINE: Final = 64 * 1024
 """Maximum characters of a line; longer ones are split, so that they cannot fill the memory."""
@@ -95,19 +96,17 @@ _MACHINE_FAULTS: Final = {
 }
 
 
-def up_args(server: Server) -> tuple[str, ...]:
-    """Return the command that starts in the background; Compose does nothing if the same configuration runs."""
-    return (*_with_file(server), "up", "--detach", "--no-build", "--quiet-pull")
+_COMPOSE: Final[Mapping[str, tuple[str, ...]]] = {
+    "up": ("up", "--detach", "--no-build", "--quiet-pull"),  # Compose does nothing if the same configuration runs
+    "create": ("create", "--no-build"),  # so that files can be copied into its volume before it starts
+    "start": ("start",),
+    "watch": ("up", "--detach", "--no-build", "--no-deps", "--no-recreate", WATCH),  # and the server is left as it is
+}
 
 
-def create_args(server: Server) -> tuple[str, ...]:
-    """Return the command that creates the container, so that files can be copied into its volume before it starts."""
-    return (*_with_file(server), "create", "--no-build")
-
-
-def start_args(server: Server) -> tuple[str, ...]:
-    """Return the command that starts a created container."""
-    return (*_with_file(server), "start")
+def args_of(server: Server, verb: str) -> tuple[str, ...]:
+    """Return the command that starts in the background ("up"), creates, starts what was created, or starts a watch."""
+    return (*_compose(server), "-f", str(file_of(server)), *_COMPOSE[verb])
 
 
 def file_of(server: Server) -> Path:
@@ -127,10 +126,6 @@ def _compose(server: Server) -> tuple[str, ...]:
     return ("docker", "compose", "--ansi", "never", "-p", server.project)
 
 
-def _with_file(server: Server) -> tuple[str, ...]:
-    return (*_compose(server), "-f", str(file_of(server)))
-
-
 def environment() -> dict[str, str]:
     """Return this process's environment, which Compose interpolates and passes on by name, plus GEMMASPEC_STATE.
 
@@ -140,24 +135,13 @@ def environment() -> dict[str, str]:
     return kept | {"GEMMASPEC_STATE": str(state_dir())}
 
 
-def start(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
-    """Run `docker compose up`. Raise EnvironmentMissing for a problem of the machine, StartFailed otherwise."""
-    _act(server, up_args(server), where, timeout_s=None)
+def act(server: Server, verb: str, where: Mapping[str, str] = NOWHERE) -> None:
+    """Run the command of `args_of`. Raise EnvironmentMissing for a problem of the machine, StartFailed otherwise.
 
-
-def create(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
-    """Run `docker compose create`. Raise as `start`, also if the daemon has not answered within five minutes."""
-    _act(server, create_args(server), where, timeout_s=REMOTE_S)
-
-
-def start_created(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
-    """Run `docker compose start`. Raise as `create`."""
-    _act(server, start_args(server), where, timeout_s=REMOTE_S)
-
-
-def _act(server: Server, command: Sequence[str], where: Mapping[str, str], *, timeout_s: float | None) -> None:
+    Raise EnvironmentMissing also if the daemon has not answered within five minutes, except while it may pull.
+    """
     ensure_docker_cli()
-    done = _run(command, where, timeout_s=timeout_s)
+    done = _run(args_of(server, verb), where, timeout_s=None if verb == "up" else REMOTE_S)
     if done.returncode:
         raise why_not_up(server, done.stderr)
 

@@ -25,6 +25,15 @@ def now_ticks() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
+def memory_kills() -> int | None:
+    """Return how many processes the kernel has killed since boot because memory ran out, of a group or of the machine.
+
+    None where it does not count them (before Linux 4.13).
+    """
+    rows = (line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
+    return next((int(count) for name, count in rows if name == "oom_kill"), None)
+
+
 def stat(pid: int) -> list[str]:
     """Return /proc/PID/stat from its third field on; the second is a name with arbitrary characters.
 

@@ -135,7 +135,13 @@ class ProcessEngine:
         if last.pid is None:  # the command that started it was killed in the meantime
             return State(status="running", detail=record.describe(left)) if left else _without_record(server)
         detail = f"left processes behind: {record.describe(left)}" if left else ""
-        return State(status="exited", exit_code=self._exit_code(server), detail=detail, ended=_last_word(server))
+        return State(
+            status="exited",
+            exit_code=self._exit_code(server),
+            detail=detail,
+            ended=_last_word(server),
+            starved=_starved(last),
+        )
 
     def runs(self, server: Server) -> Runs | None:
         """Return the recorded command of the living leader."""
@@ -204,6 +210,7 @@ class ProcessEngine:
             command=record.without_key(command),
             host=platform.node(),
             namespace=record.namespace(),
+            memory_kills=proc.memory_kills(),
         )
         record.write(server.run_dir, made)
         try:
@@ -227,6 +234,14 @@ def _remove_report(server: Server) -> None:
         file.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(file, error) from None
+
+
+def _starved(last: Record) -> str:
+    """Return that the kernel has killed processes for memory since the start; of which program, it does not count."""
+    before, now = last.memory_kills, proc.memory_kills()
+    killed = now - before if now is not None and before is not None and last.boot_id == proc.boot_id() else 0
+    word = "1 process" if killed == 1 else f"{killed} processes"
+    return f"memory ran out: the kernel has killed {word} of this machine since it started" if killed > 0 else ""
 
 
 def _last_word(server: Server) -> float | None:

@@ -47,6 +47,8 @@ class Record:
     """The name of the machine or container that started it; "" in a record of an earlier gemmaspec."""
     namespace: str = ""
     """The namespace of its pids, such as pid:[4026531836]; in another one they mean other processes."""
+    memory_kills: int | None = None
+    """How many processes the kernel had killed by then because memory ran out; None if that is not known."""
     schema: Literal[1] = 1
 
     @property

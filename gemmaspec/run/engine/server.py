@@ -101,6 +101,8 @@ class State:
     """Whether it runs and its own health check has failed several times in a row."""
     ended: float | None = None
     """Seconds since 1970 at which it exited; None while it runs, or if unknown."""
+    starved: str = ""
+    """That the kernel has killed a process since it started because memory ran out, in words."""
     host: str = ""
     """Of a server on several machines: the host whose rank this state is about, such as the one that ended first, or
     the first that is unhealthy."""

@@ -88,8 +88,24 @@ def why_ended(started: Started, state: State) -> Death:
         if started.outcome == "failed" and state.status == "absent":
             return failed(list(lines(tail_of.read(stacks.stack_folder(name) / FAILED_LOG, tail=_WHY_LINES))))
         last_lines = list(stacks.engine_of(started).logs(started.server, tail=_WHY_LINES))
-        return death(last_lines, exit_code=state.exit_code)
+        return death(last_lines, exit_code=state.exit_code, starved=state.starved)
     return Death(why="")
+
+
+def ending(started: Started, state: State, *, follow: bool = True) -> str:
+    """Return why a server has ended that nobody stopped, and how it gets running again, for a line of ours."""
+    death = why_ended(started, state)
+    command = f"next: {next_after(started, state)}" if follow else ""
+    return "; ".join(filter(None, (death.why.rstrip("."), (death.fix or "").rstrip("."), command)))
+
+
+def how_it_ended(name: str) -> str:
+    """Return `ending` of a server by its name; '' for one that runs or was stopped, and for replicas."""
+    with contextlib.suppress(GemmaspecError):
+        started = stacks.find(name)
+        state = stacks.look(started)
+        return ending(started, state) if state.status == "exited" else ""
+    return ""
 
 
 def next_after(started: Started, state: State) -> str:

@@ -314,6 +314,8 @@ class Last:
     """What the watch in a container next to the server knows; None where there is none, or its verdict is missing."""
     beside_log: tuple[str, ...] = ()
     """The command that shows the log of that container, where it should run and has no verdict."""
+    beside_again: str = ""
+    """The command that starts that container again."""
 
 
 def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
@@ -327,6 +329,7 @@ def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
         watch=last_watch(started.server.name),
         beside=beside,
         beside_log=("docker", "compose", "-p", started.server.project, "logs", SERVICE) if asks and not beside else (),
+        beside_again=started.options.command,
     )
 
 

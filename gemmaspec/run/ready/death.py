@@ -44,19 +44,22 @@ def failed(lines: Sequence[str]) -> Death:
     return Death(why=_short(launched[-1].removeprefix(LAUNCHER)))
 
 
-def death(lines: Sequence[str], *, exit_code: int | None = None) -> Death:
-    """Return why a server has ended: a known failure, its first exception, or how it was ended, as far as it shows."""
+def death(lines: Sequence[str], *, exit_code: int | None = None, starved: str = "") -> Death:
+    """Return why a server has ended: a known failure, its first exception, or how it was ended, as far as it shows.
+
+    `starved`: that the kernel has killed a process since it started because memory ran out.
+    """
     end = _after_it_lived(lines)
     if last_words := _said(end):
         return last_words
     messages = [message_of(line) for line in end]
-    if any(map(_CORE_GONE.match, messages)):
-        return Death(why="its engine core ended without an error, as after kill -9 or when memory runs out")
-    if exit_code in _SIGKILL:
-        return Death(why=KILLED.finding.message, fix=KILLED.finding.fix)
-    if any(map(_ASKED.search, messages)):
+    core_gone = any(map(_CORE_GONE.match, messages))
+    if exit_code not in _SIGKILL and not core_gone and any(map(_ASKED.search, messages)):
         return Death(why="it was told to stop (SIGTERM or Ctrl-C), not by gemmaspec")
-    return Death(why="its log names no error, as after kill -9 or when memory runs out")
+    if starved or (exit_code in _SIGKILL and not core_gone):
+        return Death(why=starved or KILLED.finding.message, fix=KILLED.finding.fix)
+    ended = "its engine core ended without an error" if core_gone else "its log names no error"
+    return Death(why=f"{ended}, as after kill -9 or when memory runs out")
 
 
 def _said(lines: Sequence[str]) -> Death | None:

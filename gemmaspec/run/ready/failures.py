@@ -1,7 +1,4 @@
-"""Why a server failed, read from its log.
-
-A failed start as one error: what happened, why, and how to fix it. Pure.
-"""
+"""Why a server failed, read from its log, as one error: what happened, why, and how to fix it. Pure."""
 
 from __future__ import annotations
 
@@ -107,7 +104,7 @@ def failed_start(ended: Ended, *, secrets: Sequence[str] = ()) -> GemmaspecError
     launched = [text for text in messages if text.startswith(LAUNCHER)]
     if launched and not any(map(STARTS_VLLM.match, launched)):
         return _not_started(ended, launched, secrets=secrets)
-    killed = ended.state.exit_code in _SIGKILL
+    killed = ended.state.exit_code in _SIGKILL or ended.state.starved
     if not_attested := [text for text in launched if text.startswith(NOT_ATTESTED)]:
         return _replaced(ended, not_attested, secrets=secrets)
     return explained(_what(ended), ended.lines, secrets=secrets, otherwise=KILLED if killed else None)
@@ -155,7 +152,7 @@ def _how(state: State) -> str:
     }
     how = words.get(state.status, "it exited")
     code = f", exit code {state.exit_code}" if state.exit_code is not None else ""
-    return f"{how}{code}{f'; {state.detail}' if state.detail else ''}"
+    return "; ".join(part for part in (f"{how}{code}", state.detail, state.starved) if part)
 
 
 def _not_started(ended: Ended, lines: Sequence[str], *, secrets: Sequence[str]) -> GemmaspecError:

@@ -265,11 +265,6 @@ def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Pat
     return runtime.interpreter
 
 
-def remove_runtime(spec: RuntimeSpec) -> bool:
-    """Remove a runtime, complete or not; return whether it existed."""
-    return remove_folder(runtime_dir(spec))
-
-
 def remove_folder(path: Path) -> bool:
     """Remove the runtime in a folder, complete or not; return whether it existed."""
     with held_lock(path.parent / f".{path.name}.lock", waiting=lambda: None):

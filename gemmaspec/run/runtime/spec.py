@@ -1,7 +1,4 @@
-"""The contents of a runtime, and the resulting name of its folder.
-
-The program that routes between replicas: HAProxy, from the system.
-"""
+"""The contents of a runtime, the resulting name of its folder, and HAProxy, which the system provides."""
 
 from __future__ import annotations
 

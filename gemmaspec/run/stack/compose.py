@@ -1,7 +1,4 @@
-"""compose.yaml of a stack.
-
-Quote text for a Compose file: for YAML, with Compose's own `$` escaped. The only way in.
-"""
+"""compose.yaml of a stack, and the only way to quote text in it: for YAML, with Compose's own `$` escaped."""
 
 from __future__ import annotations
 
