@@ -25,8 +25,7 @@ from gemmaspec.measure.bench.result import cell_json, rows_of
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import count, of_length
 from gemmaspec.measure.servers import bench_server
-from gemmaspec.measure.servers.bench import _decided, resumed
-from gemmaspec.measure.servers.bench_patches import patch_arms
+from gemmaspec.measure.servers.bench import _decided, patch_arms, resumed
 from gemmaspec.measure.servers.bench_server import dummy_overrides
 from gemmaspec.run.engine.server import Server
 from gemmaspec.run.kept.attention import logged

@@ -20,7 +20,7 @@ from gemmaspec.core.rows import parse_rows, setting_json
 from gemmaspec.measure.bench.cells import Arm, arms_of
 from gemmaspec.measure.bench.compare import compare
 from gemmaspec.measure.servers import bench_server
-from gemmaspec.measure.servers.bench_patches import patch_arms
+from gemmaspec.measure.servers.bench import patch_arms
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.run.engine.server import server_at
 from gemmaspec.run.kept import measurements

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 
+from gemmaspec.check.inspect import meaning
 from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.check.inspect.pair import KnownPair, Pairing, pair, step_bytes
 from gemmaspec.core.checkpoint.parts import Checkpoint, TextModel
-from gemmaspec.core.finding import Finding
+from gemmaspec.core.finding import SEVERITIES, Finding
 from tests import shapes
 from tests.checkpoints import assistant, checkpoint, gemma, head
 
@@ -237,3 +239,11 @@ def test_every_patch_that_a_finding_names_is_shipped() -> None:
         if finding.severity == "patch" and not finding.patches
     ]
     assert bare == [], "a finding that a patch fixes names it"
+
+
+def test_each_code_has_one_row_that_says_what_it_means() -> None:
+    folder = meaning.TABLE.parent
+    texts = "".join(file.read_text() for file in folder.glob("*.py"))
+    said = set(re.findall(r"finding\(\s*f?\"([a-z0-9-]+)\"", texts.replace("{part}", "vision")))
+    assert said | {"audio-tower-missing"} == set(meaning.meanings())
+    assert {row.get("severity", "error") for row in meaning.meanings().values()} <= set(SEVERITIES)

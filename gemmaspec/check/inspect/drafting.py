@@ -7,8 +7,8 @@ target's cache or hidden states, and must match their dimensions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
+from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Speculator, parts
 from gemmaspec.core.checkpoint.sizes import UNIFIED
 from gemmaspec.core.finding import Finding
@@ -16,27 +16,13 @@ from gemmaspec.core.patching.bugs import error_text
 from gemmaspec.core.releases.drafting import ASSISTANTS_FROM, found_in_path, since
 from gemmaspec.core.releases.facts import first_with, releases
 
-_ONE_GROUP: Final = "serve.disable_hybrid_kv_cache_manager: true"
-
 
 def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, asked: str) -> Iterator[Finding]:
     """Yield findings on the method that the draft is made for, and the one that vLLM uses."""
     if target.speculator:
-        yield Finding(
-            code="target-is-draft",
-            severity="error",
-            message=f"{target.ref} can only be used as a draft ({target.architecture})",
-            impact="vLLM cannot serve it alone.",
-            fix="give the target first, and the draft with --draft",
-        )
+        yield finding("target-is-draft", f"{target.ref} can only be used as a draft ({target.architecture})")
     if asked != fitting:
-        yield Finding(
-            code="method",
-            severity="error",
-            message=f"{draft.architecture} drafts with method {fitting}, not {asked}",
-            impact="vLLM builds a different model from the stored one.",
-            fix=f"speculative.method: {fitting}",
-        )
+        yield finding("method", f"{draft.architecture} drafts with method {fitting}, not {asked}", method=fitting)
     yield from _since(target, draft, fitting)
     if fitting in ("draft_model", "mtp"):
         yield from _path(draft.ref)
@@ -48,12 +34,11 @@ def _path(ref: str) -> Iterator[Finding]:
     if taken is None:
         return
     folder = ref.startswith(("/", "~", ".", "state:"))
-    yield Finding(
-        code="path-decides",
+    yield finding(
+        "path-decides",
+        f"{taken[0]!r} in {ref} makes vLLM {taken[2]} and later take method {taken[1]} instead",
         severity="warning" if folder else "error",
-        message=f"{taken[0]!r} in {ref} makes vLLM {taken[2]} and later take method {taken[1]} instead",
         impact="In a container the folder is /models/draft, so its own name does not matter." if folder else "",
-        fix="serve it from a folder with another name",
     )
 
 
@@ -61,21 +46,14 @@ def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Findi
     unified = "unified" in target.model_type or "unified" in draft.model_type
     first = first_with(UNIFIED) if unified else since(method)
     if first and first != releases()[0]:
-        yield Finding(
-            code="releases",
-            severity="note",
-            message=f"method {method} for this target works from vLLM {first} on",
+        yield finding(
+            "releases",
+            f"method {method} for this target works from vLLM {first} on",
             impact=f"Gemma 4 assistants also need transformers {ASSISTANTS_FROM} or later." if method == "mtp" else "",
         )
     if method == "eagle3":
-        yield Finding(
-            code="eagle3-groups",
-            severity="note",
-            message="vLLM 0.19.0 needs a patch for an EAGLE-3 head with Gemma 4; later releases do not",
-            impact="With the hybrid KV cache manager on, the head's one layer splits the cache into a group for each "
-            "layer, and every step builds metadata for all of them.",
-            fix=_ONE_GROUP,
-            patches=("eagle3-gemma4-target",),
+        yield finding(
+            "eagle3-groups", "vLLM 0.19.0 needs a patch for an EAGLE-3 head with Gemma 4; later releases do not"
         )
 
 
@@ -90,13 +68,10 @@ def own_cache_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Findin
 def _windows(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     mine, other = _window_sizes(target), _window_sizes(draft)
     if len(mine | other) > 1:
-        yield Finding(
-            code="sliding-windows",
-            severity="patch",
-            message=f"sliding windows differ: {_listed(mine)} in the target, {_listed(other)} in the draft",
-            impact="With the hybrid KV cache manager off, every release of vLLM stops: "
-            f"{error_text('kv-spec-uniform-valueerror')}",
-            patches=("kv-spec-uniform-valueerror",),
+        yield finding(
+            "sliding-windows",
+            f"sliding windows differ: {_listed(mine)} in the target, {_listed(other)} in the draft",
+            error=error_text("kv-spec-uniform-valueerror"),
         )
 
 
@@ -107,48 +82,30 @@ def _sharing(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     }
     if any(shared.values()):
         message = ", ".join(f"{number} of the {role}'s layers" for role, number in shared.items() if number)
-        yield Finding(
-            code="kv-sharing",
-            severity="patch",
-            message=f"{message} read another layer's KV cache",
-            impact="With the hybrid KV cache manager off, every release of vLLM stops: "
-            f"{error_text('kv-sharing-uniform-specs')}",
-            patches=("kv-sharing-uniform-specs",),
+        yield finding(
+            "kv-sharing", f"{message} read another layer's KV cache", error=error_text("kv-sharing-uniform-specs")
         )
 
 
 def _groups(draft: Checkpoint) -> Iterator[Finding]:
     if len({layer.kind for layer in draft.text.layers}) > 1:
-        yield Finding(
-            code="kv-groups",
-            severity="warning",
-            message="the draft has sliding and full attention",
-            impact="With the hybrid KV cache manager on, vLLM before 0.31.0 stops: "
-            f"{error_text('draft-several-kv-groups')}. From 0.31.0 on model runner v2 drafts over several groups.",
-            fix=_ONE_GROUP,
+        yield finding(
+            "kv-groups", "the draft has sliding and full attention", error=error_text("draft-several-kv-groups")
         )
 
 
 def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     more = [kind for kind in ("image", "video", "audio") if kind in target.modalities]
     if more:
-        yield Finding(
-            code="multimodal-target",
-            severity="patch",
-            message=f"the target also takes {' and '.join(more)}",
-            impact=f"vLLM 0.19.0-0.20.2 refuses: {error_text('draft-text-only')}. From 0.21.0 on model runner v1 "
-            f"fails at the first request: {error_text('draft-text-only', 1)}",
-            fix="or serve.language_model_only: true",
-            patches=("draft-text-only",),
+        yield finding(
+            "multimodal-target",
+            f"the target also takes {' and '.join(more)}",
+            early=error_text("draft-text-only"),
+            late=error_text("draft-text-only", 1),
         )
     towers = sum(part.nbytes for part in parts(draft.tensors) if part.name in ("vision", "audio"))
     if towers:
-        yield Finding(
-            code="draft-towers",
-            severity="note",
-            message=f"the draft has {towers / 1e9:.2f} GB of image and audio encoders",
-            impact="It drafts from text only, so they waste memory.",
-        )
+        yield finding("draft-towers", f"the draft has {towers / 1e9:.2f} GB of image and audio encoders")
 
 
 def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
@@ -158,20 +115,14 @@ def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
         return
     width = speculator.target_hidden_size
     if width and width != target.text.hidden_size:
-        yield Finding(
-            code="hidden-size",
-            severity="error",
-            message=f"the draft was made for hidden states of {width}, but the target has {target.text.hidden_size}",
-            impact="The first draft fails: mat1 and mat2 shapes cannot be multiplied",
-            fix="use the draft for this target's size",
+        yield finding(
+            "hidden-size",
+            f"the draft was made for hidden states of {width}, but the target has {target.text.hidden_size}",
         )
     beyond = [layer for layer in speculator.target_layers if layer > len(target.text.layers)]
     if beyond:
-        yield Finding(
-            code="target-layers",
-            severity="error",
-            message=f"the draft reads the target's layer {beyond[0]}; the target has {len(target.text.layers)}",
-            impact="It does not get the hidden states that it was trained on.",
+        yield finding(
+            "target-layers", f"the draft reads the target's layer {beyond[0]}; the target has {len(target.text.layers)}"
         )
     yield _shares(draft, speculator)
     if speculator.method == "mtp":
@@ -192,7 +143,7 @@ def _shares(draft: Checkpoint, speculator: Speculator) -> Finding:
     few = f"; it scores {scored} of {draft.text.vocab_size} words per token" if scored else ""
     used = f"the target's {_and(taken)}" if taken else "only the target's hidden states"
     message = f"the head uses {used}, and its own {_and(kept)}{few}"
-    return Finding(code="shares", severity="note", message=message)
+    return finding("shares", message)
 
 
 def _and(words: list[str]) -> str:
@@ -206,42 +157,24 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         layer = next(layer for layer in draft.text.layers if layer.kind == kind)
         read = owners.get(kind)
         if read is None or _cache(layer) != _cache(read):
-            yield Finding(
-                code="shared-cache",
-                severity="error",
-                message=f"its {kind} layers expect {_cache_words(layer)}, and the target's have "
+            yield finding(
+                "shared-cache",
+                f"its {kind} layers expect {_cache_words(layer)}, and the target's have "
                 f"{_cache_words(read) if read else 'none'}",
-                impact="An assistant reads the target's KV cache directly.",
-                fix="use the assistant for this target's size",
             )
     if target.text.experts:
-        yield Finding(
-            code="mtp-embeddings",
-            severity="patch",
-            message="a mixture of experts runs on model runner v1 by default up to vLLM 0.28.0",
-            impact="vLLM 0.25.0-0.26.0 then leaves the assistant its own embeddings and fails at the first draft: "
-            f"{error_text('mtp-share-embeddings')}",
-            patches=("mtp-share-embeddings",),
+        yield finding(
+            "mtp-embeddings",
+            "a mixture of experts runs on model runner v1 by default up to vLLM 0.28.0",
+            error=error_text("mtp-share-embeddings"),
         )
     if any(tensor.name.endswith((".k_scale", ".v_scale")) for tensor in target.tensors):
-        yield Finding(
-            code="mtp-kv-scales",
-            severity="warning",
-            message="the target stores scales for an FP8 KV cache",
-            impact="Before vLLM 0.31.0, and later with model runner v1, the assistant reads that cache without them, "
-            "so few of its tokens are accepted.",
-            fix="keep serve.kv_cache_dtype: auto there",
-        )
+        yield finding("mtp-kv-scales", "the target stores scales for an FP8 KV cache")
 
 
 def _verifier(target: Checkpoint, verifier: str | None) -> Iterator[Finding]:
     if verifier and verifier not in (target.ref, *target.base_models):
-        yield Finding(
-            code="verifier",
-            severity="note",
-            message=f"the draft was made for {verifier}, but the target is {target.ref}",
-            impact="Other weights of the same shape work; acceptance depends on their similarity.",
-        )
+        yield finding("verifier", f"the draft was made for {verifier}, but the target is {target.ref}")
 
 
 def _window_sizes(checkpoint: Checkpoint) -> set[int]:

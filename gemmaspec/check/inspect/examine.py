@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.check.inspect.quantized import quantization_findings
 from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor, part_of, parts
 from gemmaspec.core.finding import Finding
@@ -44,90 +45,44 @@ def is_mlx(checkpoint: Checkpoint) -> bool:
 
 def _files(checkpoint: Checkpoint) -> Iterator[Finding]:
     if checkpoint.missing_files:
-        yield Finding(
-            code="weights-missing",
-            severity="error",
-            message=f"{_number(len(checkpoint.missing_files), 'weight file')} missing: "
-            f"{_some(checkpoint.missing_files)}",
-            impact="vLLM cannot load the checkpoint: FileNotFoundError, or weights were not initialized.",
-            fix=f"fetch it again: hf download {checkpoint.ref}",
+        yield finding(
+            "weights-missing",
+            f"{_number(len(checkpoint.missing_files), 'weight file')} missing: {_some(checkpoint.missing_files)}",
+            ref=checkpoint.ref,
         )
     elif checkpoint.other_weights and not checkpoint.tensors:
         yield from _other_weights(checkpoint)
     elif not checkpoint.tensors:
-        yield Finding(
-            code="no-weights",
-            severity="error",
-            message="no safetensors files",
-            impact="Only serve.load_format: dummy starts without weights.",
-        )
+        yield finding("no-weights", "no safetensors files")
     if checkpoint.unindexed_files:
-        yield Finding(
-            code="not-in-index",
-            severity="warning",
-            message=f"{_number(len(checkpoint.unindexed_files), 'weight file')} in the folder but not in the index: "
+        yield finding(
+            "not-in-index",
+            f"{_number(len(checkpoint.unindexed_files), 'weight file')} in the folder but not in the index: "
             f"{_some(checkpoint.unindexed_files)}",
-            impact="vLLM reads only the files that model.safetensors.index.json names.",
         )
 
 
 def _other_weights(checkpoint: Checkpoint) -> Iterator[Finding]:
     if all(name.endswith(".gguf") for name in checkpoint.other_weights):
-        yield Finding(
-            code="gguf",
-            severity="error",
-            message=f"its weights are GGUF: {_some(checkpoint.other_weights)}",
-            impact="vLLM cannot load a folder with GGUF files, only a single such file. Patches, "
-            "drafts and sizes were not tested with them.",
-            fix="use a checkpoint in safetensors",
-        )
+        yield finding("gguf", f"its weights are GGUF: {_some(checkpoint.other_weights)}")
         return
-    yield Finding(
-        code="pickled-weights",
-        severity="warning",
-        message=f"its weights are pickled: {_some(checkpoint.other_weights)}",
-        impact="vLLM loads them (load_format: auto), but they cannot be read safely: layers, sizes and "
-        "formats are not checked here.",
-        fix="prefer a checkpoint in safetensors: unpickling can run code",
-    )
+    yield finding("pickled-weights", f"its weights are pickled: {_some(checkpoint.other_weights)}")
 
 
 def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
     if twice := [tensor.name for tensor in checkpoint.tensors if tensor.name.startswith("model.model.")]:
-        yield Finding(
-            code="unknown-names",
-            severity="error",
-            message=f"{_number(len(twice), 'tensor')} named model.model.…: {twice[0]}",
-            impact="vLLM's Gemma 4 has no such module: it stops with a KeyError or with weights not initialized.",
-            fix="rename them to begin with one model., as the original's do",
-        )
+        yield finding("unknown-names", f"{_number(len(twice), 'tensor')} named model.model.…: {twice[0]}")
     if is_mlx(checkpoint):
-        yield Finding(
-            code="mlx",
-            severity="error",
-            message="it is stored for MLX: config.json has `quantization`, and its weights are packed with biases",
-            impact="vLLM reads only quantization_config, so it makes BF16 layers, and the packed weights do not fit.",
-            fix="use the checkpoint that it was made from, or one quantized for vLLM",
+        yield finding(
+            "mlx", "it is stored for MLX: config.json has `quantization`, and its weights are packed with biases"
         )
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Iterator[Finding]:
     if checkpoint.tokenizer_damaged:
-        yield Finding(
-            code="tokenizer-damaged",
-            severity="error",
-            message="tokenizer.json is damaged: it is not a JSON object",
-            impact="vLLM cannot start, because it loads the target's tokenizer.",
-            fix=f"fetch it again: hf download {checkpoint.ref} tokenizer.json",
-        )
+        yield finding("tokenizer-damaged", "tokenizer.json is damaged: it is not a JSON object", ref=checkpoint.ref)
     if checkpoint.has_tokenizer is False:
-        yield Finding(
-            code="tokenizer-missing",
-            severity="error",
-            message="tokenizer.json and tokenizer.model are missing",
-            impact="vLLM cannot start, because it loads the target's tokenizer.",
-            fix="copy the tokenizer of the original model, or set serve.extra_args: [--tokenizer=…]",
-        )
+        yield finding("tokenizer-missing", "tokenizer.json and tokenizer.model are missing")
 
 
 def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -138,21 +93,15 @@ def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
     lacking = [index for index in range(len(checkpoint.text.layers)) if index not in stored]
     if lacking:
         shown = ", ".join(map(str, lacking[:5])) + (" …" if len(lacking) > 5 else "")
-        yield Finding(
-            code="layers-missing",
-            severity="error",
-            message=f"of {len(checkpoint.text.layers)} layers, {_number(len(lacking), 'layer')} not stored: {shown}",
-            impact="vLLM stops: weights were not initialized from checkpoint.",
-            fix=f"fetch it again: hf download {checkpoint.ref}",
+        yield finding(
+            "layers-missing",
+            f"of {len(checkpoint.text.layers)} layers, {_number(len(lacking), 'layer')} not stored: {shown}",
+            ref=checkpoint.ref,
         )
     beyond = sorted(index for index in stored if index >= len(checkpoint.text.layers))
     if beyond:
-        yield Finding(
-            code="layers-beyond",
-            severity="error",
-            message=f"layer {beyond[0]} is stored, but config.json has {len(checkpoint.text.layers)}",
-            impact="vLLM cannot use its weights.",
-            fix="take config.json and weights from the same checkpoint",
+        yield finding(
+            "layers-beyond", f"layer {beyond[0]} is stored, but config.json has {len(checkpoint.text.layers)}"
         )
 
 
@@ -162,12 +111,10 @@ def _parts(checkpoint: Checkpoint) -> Iterator[Finding]:
         return  # other heads take the target's
     lacking = [*_single(checkpoint), *_lacking(checkpoint)]
     if lacking:
-        yield Finding(
-            code="parts-missing",
-            severity="error",
-            message=f"{_number(len(lacking), 'module')} not stored: {_some(tuple(lacking))}",
-            impact="vLLM stops: weights were not initialized from checkpoint.",
-            fix=f"fetch it again: hf download {checkpoint.ref}",
+        yield finding(
+            "parts-missing",
+            f"{_number(len(lacking), 'module')} not stored: {_some(tuple(lacking))}",
+            ref=checkpoint.ref,
         )
 
 
@@ -218,13 +165,10 @@ def _shapes(checkpoint: Checkpoint) -> Iterator[Finding]:
     if wrong:
         tensor, rows, columns = wrong[0]
         has = " x ".join(map(str, tensor.shape))
-        yield Finding(
-            code="shapes-differ",
-            severity="error",
-            message=f"{_number(len(wrong), 'tensor')} with other shapes than config.json declares: {tensor.name} has "
+        yield finding(
+            "shapes-differ",
+            f"{_number(len(wrong), 'tensor')} with other shapes than config.json declares: {tensor.name} has "
             f"{has}, but {rows} x {columns} is expected",
-            impact="vLLM's parameters have the shapes of config.json, so the weights do not fit.",
-            fix="take config.json and weights from the same checkpoint",
         )
 
 
@@ -295,21 +239,15 @@ def _shape(checkpoint: Checkpoint, *, builds: bool) -> Iterator[Finding]:
     named = {part.name for part in parts(checkpoint.tensors)}
     for modality, part in (("image", "vision"), ("audio", "audio")):
         if modality in checkpoint.modalities and named and part not in named:
-            yield Finding(
-                code=f"{part}-tower-missing",
+            yield finding(
+                f"{part}-tower-missing",
+                f"config.json declares {modality}s, but no {part} tensors are stored",
                 severity="error" if builds else "note",
-                message=f"config.json declares {modality}s, but no {part} tensors are stored",
-                impact="vLLM stops because of missing weights: weights were not initialized from checkpoint",
-                fix="serve.language_model_only: true",
             )
     text = checkpoint.config.get("text_config")
     if isinstance(text, dict) and text.get("per_layer_config") and "global_head_dim" not in text:
-        yield Finding(
-            code="per-layer-config",
-            severity="warning",
-            message="config.json has head sizes per layer, as transformers 5.16 and later write them",
-            impact="transformers up to 5.15, which vLLM up to 0.31 may run with, uses its defaults for "
-            "full-attention layers instead.",
+        yield finding(
+            "per-layer-config", "config.json has head sizes per layer, as transformers 5.16 and later write them"
         )
 
 

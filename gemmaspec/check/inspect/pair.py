@@ -10,6 +10,7 @@ from typing import Final
 
 from gemmaspec.check.inspect.drafting import method_findings, own_cache_findings, own_head_findings
 from gemmaspec.check.inspect.examine import kind_of
+from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.core.checkpoint.parts import Checkpoint, part_of
 from gemmaspec.core.finding import Finding, impossible
 
@@ -77,23 +78,14 @@ def _known(
     match: KnownPair | None, target: Checkpoint, draft: Checkpoint, known: Sequence[KnownPair]
 ) -> tuple[Finding, ...]:
     if match:
-        return (
-            Finding(
-                code="known-pair",
-                severity="note",
-                message=f"this pair has been run: profile {match.profile}, published in {match.source}",
-            ),
-        )
+        return (finding("known-pair", f"this pair has been run: profile {match.profile}, published in {match.source}"),)
     others = [row for row in known if row.draft == draft.ref]
     if not others:
         return ()
     return (
-        Finding(
-            code="other-target",
-            severity="note",
-            message=f"{draft.ref} has been run with {others[0].target} (profile {others[0].profile}), not with "
-            f"{target.ref}",
-            impact="Its acceptance is unknown.",
+        finding(
+            "other-target",
+            f"{draft.ref} has been run with {others[0].target} (profile {others[0].profile}), not with {target.ref}",
         ),
     )
 
@@ -119,13 +111,9 @@ def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     other, why_other = kind_of(draft)
     if mine is None or other is None or mine == other:
         return
-    yield Finding(
-        code="base-and-instruct",
-        severity="warning",
-        message=f"the target is {_article(mine)} model ({why_mine}), the draft {_article(other)} one ({why_other})",
-        impact="A base model does not predict the answers of an instruct model, nor the other way round. "
-        "Published for such a pair (a base 26B-A4B in FP8 with the assistant of the instruct "
-        "model, DGX Spark): 25 tokens/s, against 41 without a draft.",
+    yield finding(
+        "base-and-instruct",
+        f"the target is {_article(mine)} model ({why_mine}), the draft {_article(other)} one ({why_other})",
         fix=f"use the draft made from the {mine} model" + (", google/gemma-4-…-it" if mine == "instruct" else ""),
     )
 
@@ -137,11 +125,8 @@ def _article(kind: str) -> str:
 def _context(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     mine, other = target.text.max_position_embeddings, draft.text.max_position_embeddings
     if other < mine and not draft.speculator:
-        yield Finding(
-            code="context",
-            severity="note",
-            message=f"the draft was made for {other} tokens of context, the target for {mine}",
-            impact=f"Requests longer than {other} tokens are answered without drafting.",
+        yield finding(
+            "context", f"the draft was made for {other} tokens of context, the target for {mine}", draft=other
         )
 
 
@@ -150,26 +135,20 @@ def _size(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     if not mine or not other:
         return
     if other >= mine:
-        yield Finding(
-            code="draft-larger",
-            severity="warning",
-            message=f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} "
-            "GB",
-            impact="Each draft token costs more than a token of the target, so speculation only slows it down.",
-            fix="use a smaller draft, or none (--no-spec)",
+        yield finding(
+            "draft-larger",
+            f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} GB",
         )
     else:
-        yield Finding(
-            code="cost",
-            severity="note",
-            message=f"one step of the draft reads {other / 1e9:.2f} GB of decoder weights, one of the target "
+        yield finding(
+            "cost",
+            f"one step of the draft reads {other / 1e9:.2f} GB of decoder weights, one of the target "
             f"{mine / 1e9:.2f} GB: {other / mine:.0%}",
         )
 
 
 MOSTLY: Final = 0.99
 """Minimum share of equal tokens for which a pair is worth trying."""
-_OTHER_WORDS: Final = "The draft's tokens mean other words, so almost nothing is accepted, without an error."
 
 
 def vocabulary_findings(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
@@ -182,51 +161,39 @@ def vocabulary_findings(target: Checkpoint, draft: Checkpoint, words: tuple[int,
 
 def _sizes(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     mine, other = target.text.vocab_size, draft.text.vocab_size
-    if mine == other:
-        return
-    if draft.speculator:
-        yield Finding(
-            code="vocabulary-size",
-            severity="error",
-            message=f"the target has {mine} tokens, but the draft was made for {other}",
+    if mine != other and draft.speculator:
+        yield finding(
+            "vocabulary-size",
+            f"the target has {mine} tokens, but the draft was made for {other}",
             impact="Tokens that the draft proposes may not exist or may mean something else.",
             fix="use a draft for this target",
         )
-        return
-    yield Finding(
-        code="vocabulary-size",
-        severity="error",
-        message=f"the target has {mine} tokens, the draft {other}",
-        impact="vLLM refuses: Target and draft model should have the same vocabulary size. Target model "
-        f"vocab_size={mine}. Draft model vocab_size={other}.",
-        fix="another draft; from vLLM 0.25.0 on speculative.use_heterogeneous_vocab: true drafts greedily over the "
-        "tokens that both know",
-    )
+    elif mine != other:
+        message = f"the target has {mine} tokens, the draft {other}"
+        yield finding("vocabulary-size", message, target=mine, draft=other)
 
 
 def _tokenizers(target: Checkpoint, draft: Checkpoint, words: tuple[int, int] | None) -> Iterator[Finding]:
     if target.tokenizer_digest == draft.tokenizer_digest:
-        yield Finding(code="tokenizer", severity="note", message="both have the same tokenizer.json")
+        yield finding("tokenizer", "both have the same tokenizer.json")
     elif words is None:
-        yield Finding(
-            code="tokenizer-unknown",
-            severity="note",
-            message="their tokenizer.json are different files; whether the same words have the same numbers can be "
+        yield finding(
+            "tokenizer-unknown",
+            "their tokenizer.json are different files; whether the same words have the same numbers can be "
             "told only from whole files on this machine",
-            fix=f"hf download {draft.ref} tokenizer.json    # and the same for {target.ref}; then inspect again",
+            draft=draft.ref,
+            target=target.ref,
         )
     elif words[0] == words[1]:
         message = "their tokenizer.json are written differently, but every token has the same id in both"
-        yield Finding(code="tokenizer", severity="note", message=message)
+        yield finding("tokenizer", message)
     else:
         share = words[0] / max(words[1], 1)
-        yield Finding(
-            code="tokenizer-differs",
+        yield finding(
+            "tokenizer-differs",
+            f"{words[1] - words[0]} of the target's {words[1]} tokens have a different id in the draft, or none",
             severity="warning" if share >= MOSTLY else "error",
-            message=f"{words[1] - words[0]} of the target's {words[1]} tokens have a different id in the draft, or "
-            "none",
-            impact="Drafts with them are never accepted." if share >= MOSTLY else _OTHER_WORDS,
-            fix="use a draft with the target's tokenizer",
+            impact="Drafts with them are never accepted." if share >= MOSTLY else None,
         )
 
 
@@ -235,20 +202,12 @@ def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     moved = sorted(token for token in mine.keys() & other.keys() if mine[token] != other[token])
     if moved:
         first = moved[0]
-        yield Finding(
-            code="special-tokens",
-            severity="error",
-            message=f"{len(moved)} control tokens have different ids; {first!r} is {mine[first]} in the target and "
+        yield finding(
+            "special-tokens",
+            f"{len(moved)} control tokens have different ids; {first!r} is {mine[first]} in the target and "
             f"{other[first]} in the draft",
-            impact=_OTHER_WORDS,
-            fix="use a draft with the target's tokenizer",
         )
     alone = sorted(mine.keys() ^ other.keys()) if mine and other else []
     if alone:
         shown = ", ".join(map(repr, alone[:4])) + (" …" if len(alone) > 4 else "")
-        yield Finding(
-            code="special-tokens-unshared",
-            severity="note",
-            message=f"{len(alone)} control tokens are known to only one of them: {shown}",
-            impact="The draft guesses badly where they occur.",
-        )
+        yield finding("special-tokens-unshared", f"{len(alone)} control tokens are known to only one of them: {shown}")

@@ -1,0 +1,41 @@
+"""What each finding means: the rows of findings.yaml, by code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gemmaspec.core import strict_yaml
+from gemmaspec.core.finding import Finding, Severity
+
+TABLE: Final = Path(__file__).with_name("findings.yaml")
+
+
+@functools.cache
+def meanings() -> Mapping[str, Mapping[str, Any]]:
+    """Return severity, impact, fix and patches of each code, as far as they are always the same."""
+    rows: Mapping[str, Mapping[str, Any]] = strict_yaml.parse(TABLE.read_text(encoding="utf-8"), file=TABLE.name).data
+    return rows
+
+
+def finding(
+    code: str,
+    message: str,
+    *,
+    severity: Severity | None = None,
+    impact: str | None = None,
+    fix: str | None = None,
+    **facts: object,
+) -> Finding:
+    """Return a finding with what its code means; `facts` fill the row, and the other words take its place."""
+    row = meanings()[code]
+    return Finding(
+        code=code,
+        severity=severity or row["severity"],
+        message=message,
+        impact=row.get("impact", "").format(**facts) if impact is None else impact,
+        fix=row.get("fix", "").format(**facts) if fix is None else fix,
+        patches=tuple(row.get("patches", ())),
+    )
