@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import typer.main
 
 from gemmaspec.cli import help as help_
+from gemmaspec.cli import options
 from gemmaspec.cli.app import app, run
 
 WIDTHS = (80, 100, 140)
@@ -139,3 +141,14 @@ def test_options_of_our_own_measurements_are_not_in_the_help(command: str, capsy
     assert "--max-tokens" in (text := shown(capsys, command))
     for option in ("--ignore-eos", "--accept-any-text", "--repeats", "--sample ", "--request-timeout"):
         assert option not in text
+
+
+def test_each_text_of_options_json_belongs_to_an_option_or_argument() -> None:
+    sources = "".join(file.read_text() for file in options.TEXTS.parent.glob("*.py"))
+    uses = re.findall(r"(?:option|argument)\(([^()]*(?:\(\)[^()]*)?)", sources)
+    used = set()
+    for use in uses:
+        name = re.search(r'"(--[a-z/-]+|\[?[A-Z]\S*)"', use)
+        of = re.search(r'of="(\w+)"', use)
+        used |= {f"{of[1] if of else ''} {name[1]}".strip()} if name else set()
+    assert used == set(json.loads(options.TEXTS.read_text()))

@@ -20,15 +20,7 @@ def bench(
     context_: typer.Context,
     profile: options.OptionalProfile = None,
     ks: options.Drafts = None,
-    patches: Annotated[
-        str | None,
-        typer.Option(
-            "--speed-patches",
-            metavar="LIST",
-            help="Sets of patches for speed to compare: speed (the profile's), none, ids joined by +, 'without ID', or "
-            "released (no patches, and vLLM's own choice of kernels). [default: the profile's]",
-        ),
-    ] = None,
+    patches: Annotated[str | None, options.option("--speed-patches")] = None,
     concurrencies: options.Concurrency = None,
     contexts: options.Context = None,
     categories: options.Category = None,
@@ -38,34 +30,16 @@ def bench(
     ignore_eos: options.IgnoreEos = False,
     temperature: options.Temperature = 0.0,
     sample: options.Sample = False,
-    rounds: Annotated[
-        int,
-        typer.Option(
-            "--rounds", metavar="N", min=1, max=20, help="Number of rounds; each reverses the order of the one before."
-        ),
-    ] = 2,
+    rounds: Annotated[int, options.option("--rounds", min=1, max=20)] = 2,
     repeats: options.Repeats = 1,
-    running: Annotated[
-        bool, typer.Option("--running", help="Measure the running server of this profile; start nothing.")
-    ] = False,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Measure the server at this address.")] = None,
+    running: Annotated[bool, options.option("--running")] = False,
+    url: Annotated[str | None, options.option("--url")] = None,
     replace: options.Replace = False,
     any_text: options.AcceptAnyText = False,
-    dummy_weights: Annotated[
-        bool,
-        typer.Option(
-            "--dummy-weights",
-            help="Start the profile as it is, with random weights, no downloads, and 0.7 of the drafts accepted.",
-        ),
-    ] = False,
+    dummy_weights: Annotated[bool, options.option("--dummy-weights")] = False,
     out: options.OutFolder = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="DIR", help="Continue the run in this folder; no other option is needed."),
-    ] = None,
-    save_measured: Annotated[
-        bool, typer.Option("--save-measured", help="Save the rows for gemmaspec predict.")
-    ] = False,
+    resume: Annotated[Path | None, options.option("--resume")] = None,
+    save_measured: Annotated[bool, options.option("--save-measured")] = False,
     engine: options.Engine = None,
     overrides: options.Set = None,
     timeout_s: options.Timeout = 1800,
@@ -138,16 +112,9 @@ def _show(document: Mapping[str, Any], out: Path, *, as_json: bool) -> None:
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Result of bench: its folder or its result.json.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Result to compare with A.")],
-    tolerance: Annotated[
-        str | None,
-        typer.Option(
-            "--tolerance",
-            metavar="SHARE",
-            help="Change to ignore as noise, such as 5% or 0.05. [default: 2%, or the spread of a cell's rounds]",
-        ),
-    ] = None,
+    a: Annotated[Path, options.argument("A")],
+    b: Annotated[Path, options.argument("B")],
+    tolerance: Annotated[str | None, options.option("--tolerance")] = None,
     json: options.Json = False,
 ) -> None:
     """Compare two results of bench: what differs between the runs, and how much faster or slower B is.

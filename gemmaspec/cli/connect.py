@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gemmaspec.cli import options, output
 from gemmaspec.core.errors import UsageError
 
@@ -19,24 +17,8 @@ def complete_client(incomplete: str) -> list[str]:
 
 
 def connect(
-    client: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CLIENT]",
-            help="The program; without one, list them.",
-            autocompletion=complete_client,
-            show_default=False,
-        ),
-    ] = None,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help="Names of servers; llama-swap takes profiles. [default: what was started here]",
-            autocompletion=options.complete_stack,
-            show_default=False,
-        ),
-    ] = None,
+    client: Annotated[str | None, options.argument("[CLIENT]", autocompletion=complete_client)] = None,
+    names: Annotated[list[str] | None, options.argument("[NAME]...", autocompletion=options.complete_stack)] = None,
     json: options.Json = False,
 ) -> None:
     """Print the settings by which another program uses or watches started profiles.

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 _COLOURS: Final = {"ok": 32, "warning": 33, "failed": 31, "skipped": 2}
 
 OptionalProfile = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[PROFILE]",
-        help="Profile to check; without it, only the machine is checked.",
-        autocompletion=options.complete_profile,
-        show_default=False,
-    ),
+    str | None, options.argument("[PROFILE]", of="doctor", autocompletion=options.complete_profile)
 ]
 
 
@@ -32,12 +26,7 @@ def doctor(
     profile: OptionalProfile = None,
     engine: options.Engine = None,
     set_: options.Set = None,
-    hosts: Annotated[
-        bool,
-        typer.Option(
-            "--fleet", help="Check the machines of fleet.yaml, and print the file as they describe themselves."
-        ),
-    ] = False,
+    hosts: Annotated[bool, options.option("--fleet")] = False,
     json: options.Json = False,
 ) -> None:
     """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.

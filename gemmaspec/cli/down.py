@@ -13,10 +13,8 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 
 def down(
     name: options.OptionalStack = None,
-    every: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Stop its processes without its record, as on a full disk.")
-    ] = False,
+    every: Annotated[bool, options.option("--all")] = False,
+    force: Annotated[bool, options.option("--force", of="down")] = False,
     json: options.Json = False,
 ) -> None:
     """Stop a server, or the router and all replicas of one. Keeps its files, caches and models."""

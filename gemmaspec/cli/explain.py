@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from gemmaspec.cli import options, output
 
 
 def explain(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CODE]",
-            help="A lint code, a failure, an exit code, a state of a patch, a check of smoke, or a word of the output.",
-            show_default=False,
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, options.argument("[CODE]")] = None,
     json: options.Json = False,
 ) -> None:
     """Explain a code or a word that gemmaspec prints; without one, list what can be asked."""

@@ -37,16 +37,8 @@ def fit(
     no_spec: options.NoSpec = False,
     release: options.Release = None,
     machine: options.Machine = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory", metavar="SIZE", help="Override the machine's memory: 128GB or 119GiB; a plain number is in GB."
-        ),
-    ] = None,
-    context: Annotated[
-        int,
-        typer.Option("--cached", metavar="TOKENS", min=1, help="Tokens in the cache, for the speed of one request."),
-    ] = 1024,
+    memory: Annotated[str | None, options.option("--memory")] = None,
+    context: Annotated[int, options.option("--cached", min=1)] = 1024,
     json: options.Json = False,
 ) -> None:
     """Estimate whether a profile fits its machine, how much context is left, what to change, and how fast it can be.
@@ -67,25 +59,11 @@ def fit(
 
 
 def inspect(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Hugging Face id (owner/name), folder (/…, ~/…, ./…), or profile (its target and draft).",
-            autocompletion=options.complete_profile,
-            show_default=False,
-        ),
-    ],
-    draft: Annotated[
-        str | None, typer.Option("--draft", metavar="MODEL", help="Draft to check against the target.")
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option("--revision", metavar="REVISION", help="Branch, tag or commit of the target.")
-    ] = None,
-    draft_revision: Annotated[
-        str | None, typer.Option("--draft-revision", metavar="REVISION", help="Branch, tag or commit of the draft.")
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Use folders and the cache only, no network.")] = False,
+    target: Annotated[str, options.argument("MODEL", autocompletion=options.complete_profile)],
+    draft: Annotated[str | None, options.option("--draft")] = None,
+    revision: Annotated[str | None, options.option("--revision")] = None,
+    draft_revision: Annotated[str | None, options.option("--draft-revision")] = None,
+    offline: Annotated[bool, options.option("--offline")] = False,
     json: options.Json = False,
 ) -> None:
     """Describe a checkpoint without loading it: layers, quantization as declared and as stored, bytes per part.
@@ -103,31 +81,13 @@ def inspect(
 
 def predict(
     profile: options.Profile,
-    measured: Annotated[
-        Path | None,
-        typer.Option(
-            "--measured",
-            metavar="FILE",
-            help="Measured cells to predict from: a folder or file that bench wrote. [default: the known measurements]",
-        ),
-    ] = None,
+    measured: Annotated[Path | None, options.option("--measured")] = None,
     ks: options.Drafts = None,
     concurrencies: options.Concurrency = None,
     contexts: options.Context = None,
     machine: options.Machine = None,
-    answer_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--answer-tokens",
-            metavar="N",
-            min=2,
-            help="Tokens of an answer: the longer, the less the prompt counts. [default: as measured, else 256]",
-        ),
-    ] = None,
-    other_machine: Annotated[
-        bool,
-        typer.Option("--accept-other-machine", help="Take --measured cells of another machine or target model."),
-    ] = False,
+    answer_tokens: Annotated[int | None, options.option("--answer-tokens", min=2)] = None,
+    other_machine: Annotated[bool, options.option("--accept-other-machine")] = False,
     overrides: options.Set = None,
     json: options.Json = False,
 ) -> None:

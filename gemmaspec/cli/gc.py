@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def gc(
-    volumes: Annotated[
-        bool, typer.Option("--volumes", help="Docker volumes of servers that do not run too: caches and models.")
-    ] = False,
+    volumes: Annotated[bool, options.option("--volumes")] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     json: options.Json = False,

@@ -13,30 +13,15 @@ if TYPE_CHECKING:
 
     from gemmaspec.check.here.lint import Linted
 
-Profiles = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PROFILE",
-        help="Profiles, by name or path. [default: all of your own]",
-        autocompletion=options.complete_profile,
-        show_default=False,
-    ),
-]
+Profiles = Annotated[list[str] | None, options.argument("PROFILE", autocompletion=options.complete_profile)]
 
 
 def lint(
     profiles: Profiles = None,
     release: options.Release = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
-    every: Annotated[
-        bool, typer.Option("--shipped", help="Include the shipped profiles and findings inherited from them.")
-    ] = False,
-    models: Annotated[
-        bool,
-        typer.Option(
-            "--models", help="Check the checkpoints too: in a folder, the cache, or by a few reads from the Hub."
-        ),
-    ] = False,
+    strict: Annotated[bool, options.option("--strict", of="lint")] = False,
+    every: Annotated[bool, options.option("--shipped")] = False,
+    models: Annotated[bool, options.option("--models")] = False,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     json: options.Json = False,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -19,6 +20,23 @@ if TYPE_CHECKING:
     from gemmaspec.run.engine.server import EngineName
 
 Request = TypeVar("Request", bound="DataclassInstance")
+
+
+TEXTS: Final = Path(__file__).with_name("options.json")
+_TEXTS: Final = json.loads(TEXTS.read_text(encoding="utf-8"))
+"""Option or argument, after its command where that is not the same everywhere → metavar and help, or the help alone."""
+
+
+def option(*names: str, of: str = "", **settings: Any) -> Any:
+    """Return an option with its texts from options.json; `of`: the command before its name there."""
+    text = _TEXTS[f"{of} {next(name for name in names if name.startswith('--'))}".strip()]
+    metavar, said = text if isinstance(text, list) else (None, text)
+    return typer.Option(*names, **{"metavar": metavar, "help": said, **settings})
+
+
+def argument(metavar: str, *, of: str = "", **settings: Any) -> Any:
+    """Return an argument with its help from options.json."""
+    return typer.Argument(metavar=metavar, help=_TEXTS[f"{of} {metavar}".strip()], show_default=False, **settings)
 
 
 def engine_name(text: str | None) -> EngineName | None:
@@ -146,168 +164,48 @@ _profile = partial(
 )
 Profile = Annotated[str, _profile(metavar="PROFILE")]
 OptionalProfile = Annotated[str | None, _profile(metavar="[PROFILE]")]
-Prompts = Annotated[
-    str | None,
-    typer.Option(
-        "--prompts",
-        metavar="DIR|NAME@REV",
-        help="Your own prompts: a folder with one CATEGORY.jsonl per category, or a data set of the Hugging Face Hub, "
-        "OWNER/NAME@REVISION. [default: those of gemmaspec]",
-    ),
-]
+Prompts = Annotated[str | None, option("--prompts")]
 _stack = partial(typer.Argument, autocompletion=complete_stack, show_default=False)
 Stack = Annotated[str, _stack(metavar="NAME", help="Name of a server: its profile's.")]
 OptionalStack = Annotated[str | None, _stack(metavar="[NAME]", help="Name of a server: its profile's.")]
 Stacks = Annotated[list[str] | None, _stack(metavar="[NAME]...", help="Names of servers. [default: all]")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a value: --set serve.port=8001. Repeatable.",
-        autocompletion=complete_key,
-    ),
-]
-NoSpeedPatches = Annotated[
-    bool, typer.Option("--no-speed-patches", help="Leave out patches for speed; the same as --set patches.speed=off.")
-]
-NoSpec = Annotated[bool, typer.Option("--no-spec", help="Run the target without a draft.")]
-Locked = Annotated[
-    bool, typer.Option("--locked", help="Run only what the profile's lock pins; exit 3 if anything differs.")
-]
-Timeout = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", min=1, help="Give up if it is not ready by then (exit 7)."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Engine = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        metavar="docker|process",
-        help="Use this engine instead of choosing one.",
-        autocompletion=lambda: ["docker", "process"],
-    ),
-]
+Set = Annotated[list[str] | None, option("--set", autocompletion=complete_key)]
+NoSpeedPatches = Annotated[bool, option("--no-speed-patches")]
+NoSpec = Annotated[bool, option("--no-spec")]
+Locked = Annotated[bool, option("--locked")]
+Timeout = Annotated[float, option("--timeout", min=1)]
+Json = Annotated[bool, option("--json")]
+Engine = Annotated[str | None, option("--engine", autocompletion=lambda: ["docker", "process"])]
 
 # of commands about patches
 _patch = partial(typer.Argument, metavar="PATCH", autocompletion=complete_patch, show_default=False)
 PatchId = Annotated[str, _patch(help="Id of a patch.")]
 PatchIds = Annotated[list[str] | None, _patch(help="Ids of patches. [default: all]")]
-PatchFolder = Annotated[
-    Path | None, typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones.")
-]
-PatchFolders = Annotated[
-    list[Path] | None,
-    typer.Option("--patches", metavar="DIR", help="Folder of patches to use instead of the shipped ones. Repeatable."),
-]
-Releases = Annotated[
-    list[str] | None,
-    typer.Option("--release", metavar="RELEASE", help="0.26.0, 0.24.0..0.27.1 or '>=0.24,<0.27'. Repeatable."),
-]
+PatchFolder = Annotated[Path | None, option("--patches")]
+PatchFolders = Annotated[list[Path] | None, option("--patches", of="several")]
+Releases = Annotated[list[str] | None, option("--release", of="several")]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", metavar="NAME", help="Namespace in the cluster. [default: kubectl's own]")
-]
-OutFolder = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", metavar="DIR", help="Folder to write. [default: one named after the profile]"),
-]
-Release = Annotated[
-    str | None,
-    typer.Option(
-        "--release",
-        metavar="RELEASE",
-        help="vLLM release, such as 0.34.0, instead of the profile's.",
-        autocompletion=complete_release,
-    ),
-]
-Machine = Annotated[
-    str | None,
-    typer.Option(
-        "--machine",
-        metavar="NAME",
-        help="Another machine than the profile's; `here` is this one.",
-        autocompletion=complete_machine,
-    ),
-]
+DryRun = Annotated[bool, option("--dry-run")]
+Yes = Annotated[bool, option("--yes", "-y")]
+Namespace = Annotated[str | None, option("--namespace")]
+OutFolder = Annotated[Path | None, option("--out", "-o")]
+Release = Annotated[str | None, option("--release", autocompletion=complete_release)]
+Machine = Annotated[str | None, option("--machine", autocompletion=complete_machine)]
 
 # of commands that measure
-Drafts = Annotated[
-    str | None,
-    typer.Option(
-        "--k",
-        metavar="LIST",
-        help="Draft lengths, such as 0,2,4; 0 turns speculation off. [default: 0 and the profile's; tune: 1,2,4,8 too]",
-    ),
-]
-Context = Annotated[
-    str | None,
-    typer.Option(
-        "--context", metavar="LIST", help="Prompt lengths in tokens, such as 256,8192. [default: those of the prompts]"
-    ),
-]
-Each = Annotated[
-    int | None,
-    typer.Option(
-        "--each", metavar="N", min=0, help="Prompts per category; 0 for all. [default: 2; tune's last round: 4]"
-    ),
-]
-Replace = Annotated[bool, typer.Option("--replace", help="Stop running servers of what is measured first.")]
-Concurrency = Annotated[
-    str | None,
-    typer.Option(
-        "--concurrency",
-        metavar="LIST",
-        help="Concurrent requests, such as 1,4,8. [default: 1,4,8, up to max_num_seqs]",
-    ),
-]
-Category = Annotated[
-    str | None,
-    typer.Option("--category", metavar="LIST", help="Prompt categories, such as chat,code. [default: all]"),
-]
-MaxTokens = Annotated[
-    int, typer.Option("--max-tokens", metavar="N", min=8, max=1_000_000, help="Maximum tokens per answer.")
-]
-IgnoreEos = Annotated[
-    bool,
-    typer.Option(
-        "--ignore-eos",
-        hidden=True,
-        help="Make every answer --max-tokens long. Measures cost only: it overstates acceptance.",
-    ),
-]
-Temperature = Annotated[
-    float, typer.Option("--temperature", metavar="T", min=0, max=2, help="Sampling temperature; 0 is greedy.")
-]
-Sample = Annotated[
-    bool,
-    typer.Option("--sample", hidden=True, help="Send no sampling parameters, so that the server's defaults apply."),
-]
-Repeats = Annotated[
-    int,
-    typer.Option(
-        "--repeats", metavar="N", min=0, max=10, hidden=True, help="Repeat cells whose reference step time drifted."
-    ),
-]
-AcceptAnyText = Annotated[
-    bool,
-    typer.Option(
-        "--accept-any-text", hidden=True, help="Accept an empty or garbled first answer, as dummy weights give it."
-    ),
-]
-RequestTimeout = Annotated[
-    float,
-    typer.Option(
-        "--request-timeout",
-        metavar="SECONDS",
-        min=1,
-        hidden=True,
-        help="Give up on a server that sends nothing for this long.",
-    ),
-]
+Drafts = Annotated[str | None, option("--k")]
+Context = Annotated[str | None, option("--context")]
+Each = Annotated[int | None, option("--each", min=0)]
+Replace = Annotated[bool, option("--replace")]
+Concurrency = Annotated[str | None, option("--concurrency")]
+Category = Annotated[str | None, option("--category")]
+MaxTokens = Annotated[int, option("--max-tokens", min=8, max=1_000_000)]
+IgnoreEos = Annotated[bool, option("--ignore-eos", hidden=True)]
+Temperature = Annotated[float, option("--temperature", min=0, max=2)]
+Sample = Annotated[bool, option("--sample", hidden=True)]
+Repeats = Annotated[int, option("--repeats", min=0, max=10, hidden=True)]
+AcceptAnyText = Annotated[bool, option("--accept-any-text", hidden=True)]
+RequestTimeout = Annotated[float, option("--request-timeout", min=1, hidden=True)]
 
 
 def overrides_of(set_: list[str] | None, *, no_speed_patches: bool) -> tuple[str, ...]:

@@ -10,9 +10,7 @@ import typer
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import options, output, patch_carry
 
-Refresh = Annotated[
-    bool, typer.Option("--refresh", help="Fetch the list of releases again even if it was fetched today.")
-]
+Refresh = Annotated[bool, options.option("--refresh")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,31 +54,13 @@ def explain(patch: options.PatchId, folders: options.PatchFolders = None, json: 
 def verify(
     patches: options.PatchIds = None,
     releases: options.Releases = None,
-    all_releases: Annotated[
-        bool, typer.Option("--all-releases", help="Check every release that the patches claim.")
-    ] = False,
-    images: Annotated[
-        list[str] | None, typer.Option("--image", metavar="REF", help="Docker image on this machine. Repeatable.")
-    ] = None,
-    trees: Annotated[
-        list[Path] | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/. Repeatable.")
-    ] = None,
-    running: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--server", metavar="NAME", help="A server, by name. Repeatable.", autocompletion=options.complete_stack
-        ),
-    ] = None,
+    all_releases: Annotated[bool, options.option("--all-releases", of="patch")] = False,
+    images: Annotated[list[str] | None, options.option("--image")] = None,
+    trees: Annotated[list[Path] | None, options.option("--tree", of="patch")] = None,
+    running: Annotated[list[str] | None, options.option("--server", autocompletion=options.complete_stack)] = None,
     folders: options.PatchFolders = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 3 if a required patch applies to a function that has changed.")
-    ] = False,
-    by_behaviour: Annotated[
-        bool,
-        typer.Option(
-            "--by-behaviour", help="Run the probe of a patch that conflicts: vLLM's own modules, on this machine's CPU."
-        ),
-    ] = False,
+    strict: Annotated[bool, options.option("--strict", of="patch")] = False,
+    by_behaviour: Annotated[bool, options.option("--by-behaviour")] = False,
     refresh: Refresh = False,
     json: options.Json = False,
 ) -> None:
@@ -100,18 +80,10 @@ def verify(
 
 
 def apply(
-    tree: Annotated[Path, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Overlay folder to write.")],
+    tree: Annotated[Path, options.option("--tree", of="apply")],
+    out: Annotated[Path, options.option("--out", "-o", of="patch")],
     patches: options.PatchIds = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            metavar="PROFILE",
-            help="Use the patches of this profile.",
-            autocompletion=options.complete_profile,
-        ),
-    ] = None,
+    profile: Annotated[str | None, options.option("--profile", autocompletion=options.complete_profile)] = None,
     folders: options.PatchFolders = None,
     json: options.Json = False,
 ) -> None:
@@ -126,9 +98,7 @@ def apply(
 def known(
     patches: options.PatchIds = None,
     folder: options.PatchFolder = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit 3 if a known.json is not up to date.")
-    ] = False,
+    check: Annotated[bool, options.option("--check", of="patch")] = False,
 ) -> None:
     """Write each patch's known.json: the sha256 of its files in every release, before and after."""
     from gemmaspec.check.carry import merging as use_case

@@ -13,15 +13,10 @@ from gemmaspec.cli import options, output
 if TYPE_CHECKING:
     from gemmaspec.check.carry.rebase import Rebased
 
-NewId = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATCH", help="Id of the new patch, named after what it does: lowercase letters, digits, hyphens."
-    ),
-]
-OldId = Annotated[str, typer.Argument(metavar="PATCH", help="Id of a patch.", show_default=False)]
-Tree = Annotated[Path | None, typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/.")]
-Release = Annotated[str | None, typer.Option("--release", metavar="RELEASE", help="vLLM release, such as 0.34.0.")]
+NewId = Annotated[str, options.argument("PATCH", of="new")]
+OldId = Annotated[str, options.argument("PATCH", of="carry")]
+Tree = Annotated[Path | None, options.option("--tree", of="carry")]
+Release = Annotated[str | None, options.option("--release", of="carry")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -38,13 +33,8 @@ def rebase(
     patch: OldId,
     to: Release = None,
     tree: Tree = None,
-    floor: Annotated[
-        str | None,
-        typer.Option("--since", metavar="RELEASE", help="First release that the new diff is for. [default: detected]"),
-    ] = None,
-    successor: Annotated[
-        str, typer.Option("--successor", metavar="FILE:NAME", help="The function's new name: vllm/….py:Class.name.")
-    ] = "",
+    floor: Annotated[str | None, options.option("--since")] = None,
+    successor: Annotated[str, options.option("--successor")] = "",
     folder: options.PatchFolder = None,
     json: options.Json = False,
 ) -> None:
@@ -61,7 +51,7 @@ def rebase(
 
 def continue_(
     patch: OldId,
-    abort: Annotated[bool, typer.Option("--abort", help="Abort the rebase and leave the patch unchanged.")] = False,
+    abort: Annotated[bool, options.option("--abort")] = False,
     json: options.Json = False,
 ) -> None:
     """Continue a rebase after its conflicts are resolved, or after it was interrupted."""
@@ -81,9 +71,7 @@ def new(
     patch: NewId,
     release: Release = None,
     tree: Tree = None,
-    file: Annotated[
-        list[str] | None, typer.Option("--file", metavar="vllm/….py", help="File to edit. Repeatable.")
-    ] = None,
+    file: Annotated[list[str] | None, options.option("--file")] = None,
     json: options.Json = False,
 ) -> None:
     """Open a copy of vLLM's files to edit. `gemmaspec patch commit` then turns the edit into a patch.
@@ -130,15 +118,11 @@ def commit(patch: OldId, folder: options.PatchFolder = None, json: options.Json 
 
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="URL|FILE", help="Pull request or diff.", show_default=False)],
-    id_: Annotated[
-        str | None, typer.Option("--id", metavar="PATCH", help="Id of the patch. [default: from the source's name]")
-    ] = None,
+    source: Annotated[str, options.argument("URL|FILE")],
+    id_: Annotated[str | None, options.option("--id")] = None,
     release: Release = None,
     tree: Tree = None,
-    date: Annotated[
-        str | None, typer.Option("--date", metavar="YYYY-MM-DD", help="Date to record as the day of the import.")
-    ] = None,
+    date: Annotated[str | None, options.option("--date")] = None,
     folder: options.PatchFolder = None,
     json: options.Json = False,
 ) -> None:
@@ -196,10 +180,7 @@ def export(
     patch: OldId,
     release: Release = None,
     tree: Tree = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File to write. [default: standard output]"),
-    ] = None,
+    out: Annotated[Path | None, options.option("--out", "-o", of="carry")] = None,
     folder: options.PatchFolder = None,
     json: options.Json = False,
 ) -> None:

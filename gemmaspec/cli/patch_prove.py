@@ -23,19 +23,9 @@ def add_to(group: typer.Typer) -> None:
 def prove(
     patches: options.PatchIds = None,
     release: options.Releases = None,
-    all_releases: Annotated[
-        bool,
-        typer.Option(
-            "--all-releases", help="Prove on every release that the patches claim, not only the ends of their ranges."
-        ),
-    ] = False,
-    tree: Annotated[
-        list[Path] | None,
-        typer.Option("--tree", metavar="DIR", help="Folder that contains vllm/, in place of releases. Repeatable."),
-    ] = None,
-    table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE", help="Write the results as a Markdown table.")
-    ] = None,
+    all_releases: Annotated[bool, options.option("--all-releases", of="prove")] = False,
+    tree: Annotated[list[Path] | None, options.option("--tree", of="prove")] = None,
+    table: Annotated[Path | None, options.option("--table")] = None,
     folders: options.PatchFolders = None,
     json: options.Json = False,
 ) -> None:

@@ -41,29 +41,12 @@ def list_(json: options.Json = False) -> None:
 
 
 def new(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="Name of the new profile: lowercase letters, digits, hyphens.", show_default=False
-        ),
-    ],
-    parent: Annotated[
-        str | None,
-        typer.Option("--from", metavar="PROFILE", help="Profile to extend.", autocompletion=options.complete_profile),
-    ] = None,
-    command: Annotated[
-        str | None,
-        typer.Option("--from-command", metavar="TEXT", help="A command to take over: vllm serve … or docker run …"),
-    ] = None,
-    compose: Annotated[
-        Path | None, typer.Option("--from-compose", metavar="FILE", help="A Compose file to take over.")
-    ] = None,
-    service: Annotated[
-        str | None, typer.Option("--service", metavar="NAME", help="The service of the Compose file to take over.")
-    ] = None,
-    with_draft: Annotated[
-        bool, typer.Option("--with-draft", help="Add the target's own MTP draft to what is taken over.")
-    ] = False,
+    name: Annotated[str, options.argument("NAME")],
+    parent: Annotated[str | None, options.option("--from", autocompletion=options.complete_profile)] = None,
+    command: Annotated[str | None, options.option("--from-command")] = None,
+    compose: Annotated[Path | None, options.option("--from-compose")] = None,
+    service: Annotated[str | None, options.option("--service")] = None,
+    with_draft: Annotated[bool, options.option("--with-draft")] = False,
 ) -> None:
     """Create a profile in your own profile folder: one that extends another, or one from what you serve with today.
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from gemmaspec.cli import options, output
 from gemmaspec.cli.target import carry_out
 from gemmaspec.core.errors import UsageError
@@ -48,9 +46,7 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
 def pull(
     profile: options.Profile,
     engine: options.Engine = None,
-    latest: Annotated[
-        bool, typer.Option("--latest", help="Ignore the lock and fetch what the profile names now.")
-    ] = False,
+    latest: Annotated[bool, options.option("--latest")] = False,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
@@ -156,16 +152,8 @@ class _Bars:
 
 def rollback(
     name: options.OptionalStack = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--stack",
-            metavar="ID",
-            help="Return to this known good stack instead of the latest.",
-            autocompletion=options.complete_good,
-        ),
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the known good stacks, newest first.")] = False,
+    to: Annotated[str | None, options.option("--stack", autocompletion=options.complete_good)] = None,
+    list_: Annotated[bool, options.option("--list", of="pull")] = False,
     timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:

@@ -27,52 +27,22 @@ _DEFAULTS = ClusterSettings()
 def render(
     profile: options.Profile,
     out: options.OutFolder = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; print the differences and exit 3 if there are any.")
-    ] = False,
-    single_file: Annotated[
-        bool, typer.Option("--single-file", help="Put everything into one compose.yaml, to paste or share.")
-    ] = False,
+    check: Annotated[bool, options.option("--check", of="render")] = False,
+    single_file: Annotated[bool, options.option("--single-file")] = False,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="|".join(_TARGETS),
-            help="What to write: a Compose stack, or objects for a cluster.",
-            autocompletion=lambda: list(_TARGETS),
-        ),
+        str, options.option("--to", metavar="|".join(_TARGETS), autocompletion=lambda: list(_TARGETS))
     ] = _COMPOSE,
-    validate: Annotated[
-        str | None,
-        typer.Option(
-            "--validate", metavar=_CLUSTER, help="For a cluster: have its API server check the objects (a dry run)."
-        ),
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            "--replicas", metavar="N", help="For a cluster: servers, each on its own GPUs. [default: the profile's]"
-        ),
-    ] = None,
-    storage: Annotated[
-        str, typer.Option("--storage", metavar="SIZE", help="For a cluster: size of the volume for models.")
-    ] = _DEFAULTS.storage,
-    runtime_class: Annotated[
-        str,
-        typer.Option("--runtime-class", metavar="NAME", help="For a cluster: RuntimeClass of GPU pods, or none."),
-    ] = str(_DEFAULTS.runtime_class),
-    secret: Annotated[
-        str | None,
-        typer.Option("--secret", metavar="NAME", help="For a cluster: Secret with the variables of pass_env."),
-    ] = None,
+    validate: Annotated[str | None, options.option("--validate", metavar=_CLUSTER)] = None,
+    replicas: Annotated[int | None, options.option("--replicas")] = None,
+    storage: Annotated[str, options.option("--storage")] = _DEFAULTS.storage,
+    runtime_class: Annotated[str, options.option("--runtime-class")] = str(_DEFAULTS.runtime_class),
+    secret: Annotated[str | None, options.option("--secret")] = None,
     namespace: options.Namespace = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     no_speed_patches: options.NoSpeedPatches = False,
     locked: options.Locked = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite and remove files that gemmaspec did not write.")
-    ] = False,
+    force: Annotated[bool, options.option("--force", of="render")] = False,
     json: options.Json = False,
 ) -> None:
     """Write a profile's stack: compose.yaml, plan, launcher, speculative config, chat template.

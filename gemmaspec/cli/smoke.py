@@ -12,29 +12,12 @@ from gemmaspec.core.errors import UsageError
 
 def smoke(
     name: options.OptionalStack = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="ID", help="Run only this check, such as S9. Repeatable."),
-    ] = None,
-    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="ID", help="Skip this check. Repeatable.")] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="URL|NAME",
-            help="Compare greedy texts with this server, which must not speculate.",
-        ),
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the checks; send no request.")] = False,
-    request_s: Annotated[
-        float, typer.Option("--request-timeout", metavar="SECONDS", min=1, help="Time limit for one answer.")
-    ] = 120,
-    run_s: Annotated[
-        float,
-        typer.Option(
-            "--run-timeout", metavar="SECONDS", min=1, help="Time limit for all checks; those left over are unknown."
-        ),
-    ] = 600,
+    only: Annotated[list[str] | None, options.option("--only")] = None,
+    skip: Annotated[list[str] | None, options.option("--skip")] = None,
+    against: Annotated[str | None, options.option("--against")] = None,
+    list_: Annotated[bool, options.option("--list", of="smoke")] = False,
+    request_s: Annotated[float, options.option("--request-timeout", of="smoke", min=1)] = 120,
+    run_s: Annotated[float, options.option("--run-timeout", min=1)] = 600,
     json: options.Json = False,
 ) -> None:
     """Check what a running server answers: thoughts, tools, JSON, loops, long prompts, images, drafting.

@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 
 def logs(
     name: options.Stack,
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Follow the log until the server ends or Ctrl-C.")
-    ] = False,
-    previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Print the log of the previous or failed start.")
-    ] = False,
-    tail: Annotated[
-        int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Print only the last N lines.")
-    ] = None,
+    follow: Annotated[bool, options.option("-f", "--follow")] = False,
+    previous: Annotated[bool, options.option("--previous", "-p")] = False,
+    tail: Annotated[int | None, options.option("--tail", "-n", min=0)] = None,
 ) -> None:
     """Print the log of a server since its last start; with replicas, of each after its name."""
     from gemmaspec.run.kept import logs as use_case
@@ -41,13 +35,9 @@ def logs(
 
 def status(
     name: options.OptionalStack = None,
-    kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help="Show the pods of a cluster, using your kubectl; NAME is a profile.")
-    ] = False,
+    kubernetes: Annotated[bool, options.option("--kubernetes")] = False,
     namespace: options.Namespace = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until NAME has drafted, verified and answered, whoever started it.")
-    ] = False,
+    wait: Annotated[bool, options.option("--wait")] = False,
     timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:
@@ -123,14 +113,10 @@ def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
 
 def top(
     names: options.Stacks = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one reading and exit.")] = False,
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=60, help="Time between two readings.")
-    ] = 1.0,
-    web: Annotated[bool, typer.Option("--web", help="Serve the readings as a web page on 127.0.0.1.")] = False,
-    port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 picks a free one.")
-    ] = 0,
+    once: Annotated[bool, options.option("--once")] = False,
+    interval: Annotated[float, options.option("--interval", min=0.2, max=60)] = 1.0,
+    web: Annotated[bool, options.option("--web")] = False,
+    port: Annotated[int, options.option("--port", min=0, max=65535)] = 0,
     json: options.Json = False,
 ) -> None:
     """Show how servers draft, second by second.

@@ -17,44 +17,15 @@ from gemmaspec.core.errors import Interrupted
 def tune(
     profile: options.Profile,
     loads: options.Concurrency = None,
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Time limit for the whole run, such as 45m or 1h30m.")
-    ] = "45m",
+    budget: Annotated[str, options.option("--budget")] = "45m",
     ks: options.Drafts = None,
-    arms: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arm",
-            metavar="PROFILE",
-            help="Also compare this profile, which must have the same target. Repeatable.",
-            autocompletion=options.complete_profile,
-        ),
-    ] = None,
-    others: Annotated[
-        bool, typer.Option("--others/--no-others", help="Also compare the shipped profiles for its target and machine.")
-    ] = True,
-    tries: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--try",
-            metavar="KEY=VALUE",
-            help="Try this setting on the fastest, such as speculative.attention_backend=FLASH_ATTN. Repeatable.",
-            autocompletion=options.complete_key,
-        ),
-    ] = None,
+    arms: Annotated[list[str] | None, options.option("--arm", autocompletion=options.complete_profile)] = None,
+    others: Annotated[bool, options.option("--others/--no-others")] = True,
+    tries: Annotated[list[str] | None, options.option("--try", autocompletion=options.complete_key)] = None,
     prompts: options.Prompts = None,
     categories: options.Category = None,
     each: options.Each = None,
-    rounds: Annotated[
-        int,
-        typer.Option(
-            "--stages",
-            metavar="N",
-            min=1,
-            max=5,
-            help="Maximum number of rounds; each keeps the better half of the one before.",
-        ),
-    ] = 3,
+    rounds: Annotated[int, options.option("--stages", min=1, max=5)] = 3,
     max_tokens: options.MaxTokens = 128,
     ignore_eos: options.IgnoreEos = False,
     temperature: options.Temperature = 0.0,
@@ -62,15 +33,9 @@ def tune(
     repeats: options.Repeats = 1,
     replace: options.Replace = False,
     any_text: options.AcceptAnyText = False,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Name of the profile to write. [default: PROFILE-tuned]"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="File to write the profile to, instead of your own profiles."),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--continue", help="Resume an interrupted run.")] = False,
+    name: Annotated[str | None, options.option("--name")] = None,
+    out: Annotated[Path | None, options.option("--out", "-o", of="tune")] = None,
+    resume: Annotated[bool, options.option("--continue")] = False,
     dry_run: options.DryRun = False,
     engine: options.Engine = None,
     overrides: options.Set = None,

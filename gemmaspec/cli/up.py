@@ -22,50 +22,19 @@ if TYPE_CHECKING:
 
 def up(
     profile: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PROFILE]",
-            help="Name of a profile, or path of a profile file. [default: offers one that fits this machine]",
-            autocompletion=options.complete_profile,
-            show_default=False,
-        ),
+        str | None, options.argument("[PROFILE]", of="up", autocompletion=options.complete_profile)
     ] = None,
     engine: options.Engine = None,
     set_: options.Set = None,
     no_spec: options.NoSpec = False,
     no_speed_patches: options.NoSpeedPatches = False,
     locked: options.Locked = False,
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            "--hosts",
-            metavar="A,B",
-            help="The machines of fleet.yaml for a profile with nodes; the first is rank 0. [default: all, in order]",
-            autocompletion=options.complete_hosts,
-        ),
-    ] = None,
+    hosts: Annotated[str | None, options.option("--hosts", autocompletion=options.complete_hosts)] = None,
     timeout_s: options.Timeout = 1800,
     dry_run: options.DryRun = False,
-    instead_of: Annotated[
-        str | None,
-        typer.Option(
-            "--instead-of",
-            metavar="NAME",
-            help="Stop this server once everything is in place; it runs again if the new one does not answer.",
-            autocompletion=options.complete_stack,
-        ),
-    ] = None,
-    rollback_on_failure: Annotated[
-        bool,
-        typer.Option(
-            "--rollback-on-failure/--no-rollback-on-failure",
-            help="If the start fails, restart the stack that it replaced.",
-        ),
-    ] = True,
-    detach: Annotated[
-        bool,
-        typer.Option("--detach", "-d", help="Return once it is started; status NAME --wait waits until it is ready."),
-    ] = False,
+    instead_of: Annotated[str | None, options.option("--instead-of", autocompletion=options.complete_stack)] = None,
+    rollback_on_failure: Annotated[bool, options.option("--rollback-on-failure/--no-rollback-on-failure")] = True,
+    detach: Annotated[bool, options.option("--detach", "-d")] = False,
     yes: options.Yes = False,
     json: options.Json = False,
 ) -> None:

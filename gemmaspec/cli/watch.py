@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gemmaspec.cli import options, output
 from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.redact import redact
@@ -22,36 +20,11 @@ if TYPE_CHECKING:
 
 def watch(
     names: options.Stacks = None,
-    interval: Annotated[
-        float,
-        typer.Option("--interval", metavar="SECONDS", min=0.2, max=10, help="Time between two readings.", hidden=True),
-    ] = 1.0,
-    window: Annotated[
-        float | None,
-        typer.Option(
-            "--window",
-            metavar="SECONDS",
-            min=1,
-            max=600,
-            help="Time over which drafts are judged. [default: the profile's, which is 30]",
-            hidden=True,
-        ),
-    ] = None,
-    hang: Annotated[
-        float | None,
-        typer.Option(
-            "--hang",
-            metavar="SECONDS",
-            min=1,
-            max=3600,
-            help="Report a hang after this time without a token. [default: the profile's; else 60, 300 without power]",
-            hidden=True,
-        ),
-    ] = None,
-    systemd: Annotated[bool, typer.Option("--systemd", help="Print a systemd user unit that runs this.")] = False,
-    test_webhook: Annotated[
-        bool, typer.Option("--test-webhook", help="Send a test event to hook and webhook, and exit.")
-    ] = False,
+    interval: Annotated[float, options.option("--interval", min=0.2, max=10, hidden=True)] = 1.0,
+    window: Annotated[float | None, options.option("--window", min=1, max=600, hidden=True)] = None,
+    hang: Annotated[float | None, options.option("--hang", min=1, max=3600, hidden=True)] = None,
+    systemd: Annotated[bool, options.option("--systemd")] = False,
+    test_webhook: Annotated[bool, options.option("--test-webhook")] = False,
     json: options.Json = False,
 ) -> None:
     """Watch servers for faults.
