@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching.evidence import MAX_BYTES
 from gemmaspec.core.patching.patch import load_patch, load_patches
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.stack.build import profile_plan
@@ -138,6 +139,31 @@ def test_the_shipped_patches_are_valid_and_say_when_they_can_go() -> None:
     for patch in patches.values():
         assert patch.text.drop_when
         assert patch.text.licence == "Apache-2.0"
+
+
+def test_a_patch_is_parsed_again_when_a_byte_of_it_changes_and_only_then(folder: Path) -> None:
+    first = load_patch(folder)
+    assert load_patch(folder) is first
+    for file, old, new in (("0.19.diff", "a = 2", "a = 3"), ("patch.yaml", "A title", "B title")):
+        before = load_patch(folder)
+        (folder / file).write_text((folder / file).read_text().replace(old, new))
+        assert load_patch(folder) != before
+    assert load_patch(folder).text.title == "B title"
+    (folder / "more.diff").write_text(DIFF)
+    with pytest.raises(PatchError, match=r"does not name more\.diff"):
+        load_patch(folder)
+
+
+def test_a_file_that_is_too_large_is_not_read(folder: Path) -> None:
+    with (folder / "known.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(PatchError, match=r"known\.json: is larger than 8 MiB, too large for a patch"):
+        load_patch(folder)
+
+
+def test_lines_of_another_system_are_read(folder: Path) -> None:
+    (folder / "patch.yaml").write_bytes(TEXT.replace("\n", "\r\n").encode())
+    assert load_patch(folder).text.title == "A title"
 
 
 def test_every_shipped_hunk_in_a_function_has_a_scope_and_none_has_more_lines_than_it_needs() -> None:

@@ -90,11 +90,13 @@ def write_index(root: Path, releases: Mapping[str, str] | Sequence[str] = RELEAS
 
 
 def use_index(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    """Make pip's settings name that index alone."""
+    """Make pip's settings name that index alone; pip itself, which takes most of a second, is not asked for them."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     for name in ("EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX"):
         monkeypatch.delenv(f"PIP_{name}", raising=False)
-    monkeypatch.setenv("PIP_INDEX_URL", (root / "simple").as_uri())
+    url = (root / "simple").as_uri()
+    monkeypatch.setenv("PIP_INDEX_URL", url)
+    monkeypatch.setattr(wheels, "_pip_config_list", lambda: [f":env:.index-url={url!r}"])
     forget_index()
 
 

@@ -21,7 +21,7 @@ from gemmaspec.core.errors import EnvironmentMissing, PatchConflict, PatchError,
 from gemmaspec.core.patching import decide as deciding
 from gemmaspec.core.patching import rewrite
 from gemmaspec.core.patching.hashes import KNOWN_FILE, FileDiff, fingerprint, minimal_diff, place_of
-from gemmaspec.core.patching.patch import Patch, load_patch
+from gemmaspec.core.patching.patch import Patch, load_patch, read_text
 from gemmaspec.run.trees.reader import ReleaseReader
 from gemmaspec.run.trees.tree import Listing
 from gemmaspec.run.trees.verdicts import Judge
@@ -123,7 +123,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
         diff=rewrite.diff_name(floor, taken), floor=floor, scopes={diff.edit.path: diff.scopes for diff in diffs}
     )
     file = patch.folder / "patch.yaml"
-    text = rewrite.with_variant(rewrite.read_text(file), variant, name=str(file))
+    text = rewrite.with_variant(read_text(file), variant, name=str(file))
     files = {variant.diff: "".join(diff.text for diff in diffs), "patch.yaml": text}
     new = _loaded(patch, files)
     _check_target(new, wanted)

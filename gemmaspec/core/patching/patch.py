@@ -6,6 +6,7 @@ There is one diff per range of releases.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -175,10 +176,18 @@ class Shelf(Mapping[str, Patch]):
 
 
 def load_patch(folder: Path) -> Patch:
-    """Load one patch folder.
+    """Load one patch folder; while no byte of it changes it is parsed once, as commands ask many times.
 
     Raise PatchError if patch.yaml or a diff is invalid, or patch.yaml does not name a diff.
     """
+    kinds = (".yaml", ".diff", ".json")
+    files = [file for file in sorted(folder.glob("*.*")) if file.suffix in kinds and file.is_file()]
+    return _parsed(folder, tuple((file.name, _read(file)) for file in files))
+
+
+@functools.lru_cache
+def _parsed(folder: Path, _files: tuple[tuple[str, bytes], ...]) -> Patch:
+    """Return the patch of a folder; `_files` is its content, by which it is known again."""
     file = folder / "patch.yaml"
     text = load_text(folder)
     measured = evidence.read_evidence(folder)
@@ -196,20 +205,27 @@ def load_patch(folder: Path) -> Patch:
 def load_text(folder: Path) -> PatchText:
     """Return the content of patch.yaml without its diffs. Raise PatchError if it is invalid."""
     file = folder / "patch.yaml"
-    text = _validated(_read_yaml(file), file)
+    text = _validated(strict_yaml.parse(read_text(file), file=str(file), error=PatchError).data, file)
     if text.id != folder.name:
         raise PatchError(f"{file}: id: {text.id} does not match the name of the folder, {folder.name}")
     return text
 
 
-def _read_yaml(file: Path) -> Any:
-    """Return the YAML of a patch; this is the only place that reads it."""
+def read_text(file: Path) -> str:
+    """Return a file of a patch as text, with its line endings. Raise PatchError if it is unreadable."""
     try:
-        return strict_yaml.parse(file.read_text(encoding="utf-8"), file=str(file), error=PatchError).data
-    except OSError as error:
-        raise PatchError(f"cannot read {file}: {error.strerror}") from None
+        return _read(file).decode("utf-8")
     except UnicodeDecodeError:
         raise PatchError(f"{file}: not UTF-8 text") from None
+
+
+def _read(file: Path) -> bytes:
+    try:
+        if file.stat().st_size > evidence.MAX_BYTES:
+            raise PatchError(f"{file}: is larger than {evidence.MAX_BYTES // 2**20} MiB, too large for a patch")
+        return file.read_bytes()
+    except OSError as error:
+        raise PatchError(f"cannot read {file}: {error.strerror}") from None
 
 
 def _validated(values: Any, file: Path) -> PatchText:
@@ -311,11 +327,9 @@ def _unwritten_findings(text: PatchText) -> Iterator[str]:
 def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
     """Return a diff with its scopes. Raise PatchError if their files or numbers of hunks differ."""
     file = folder / text.diff
+    content = _read(file)
     try:
-        content = file.read_bytes()
         files = parse_diff(content.decode("utf-8"), str(file))
-    except OSError as error:
-        raise PatchError(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise PatchError(f"{file}: not UTF-8 at byte {error.start}") from None
     hunks = {edit.path: len(edit.hunks) for edit in files}

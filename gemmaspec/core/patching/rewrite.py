@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -212,13 +211,3 @@ def _check(text: str, expected: Mapping[str, Any], name: str) -> None:
     """Raise PatchError unless the edited text has the expected values and nothing else changed."""
     if _data(text, name) != expected:
         raise PatchError(f"{name}: variants: cannot be edited without rewriting the file")
-
-
-def read_text(file: Path) -> str:
-    """Return patch.yaml as text, with its line endings."""
-    try:
-        return file.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise PatchError(f"cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise PatchError(f"{file}: not UTF-8 text") from None

@@ -87,6 +87,7 @@ class Facts:
         return tuple(row for row in self.methods if row.method == method)
 
 
+@functools.cache
 def releases() -> tuple[str, ...]:
     """Return the releases of the table, oldest first."""
     return tuple(json.loads((_DATA / "releases.json").read_text(encoding="utf-8"))["releases"])
@@ -94,7 +95,7 @@ def releases() -> tuple[str, ...]:
 
 def newest() -> str:
     """Return the newest release of the table."""
-    return _releases()[-1]
+    return releases()[-1]
 
 
 @functools.cache
@@ -121,12 +122,12 @@ def asked_release(text: str) -> str:
 @functools.cache
 def facts_for(vllm: str) -> Facts | None:
     """Return the facts of a release; None for one that the table does not have."""
-    return facts_from(vllm, rows_of(vllm)) if vllm in _releases() else None
+    return facts_from(vllm, rows_of(vllm)) if vllm in releases() else None
 
 
 def rows_of(release: str) -> frozenset[Fact]:
     """Return the rows of a release of the table."""
-    return table.facts_of(whole_table(), release, _releases())
+    return table.facts_of(whole_table(), release, releases())
 
 
 def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
@@ -170,8 +171,8 @@ def nearest(vllm: str) -> str:
         wanted = Version(vllm)
     except InvalidVersion:
         return newest()
-    older = [release for release in _releases() if Version(release) <= wanted]
-    return older[-1] if older else _releases()[0]
+    older = [release for release in releases() if Version(release) <= wanted]
+    return older[-1] if older else releases()[0]
 
 
 def spans(kind: str, name: str) -> str:
@@ -180,7 +181,7 @@ def spans(kind: str, name: str) -> str:
     Kinds: flag, speculative key, variable, reasoning parser, tool call parser, quantization, KV cache dtype,
     attention backend, KV connector, EC connector, architecture, metric. Raise KeyError for any other kind.
     """
-    return runs.words(whole_table().get((_KINDS[kind], name), ""), _releases())
+    return runs.words(whole_table().get((_KINDS[kind], name), ""), releases())
 
 
 def knows_method(method: str, vllm: str) -> bool:
@@ -194,7 +195,7 @@ def knows_method(method: str, vllm: str) -> bool:
 
 def first_with(architecture: str) -> str | None:
     """Return the first release of the table that has a model for an architecture; None if none has."""
-    known = ((release, facts_for(release)) for release in _releases())
+    known = ((release, facts_for(release)) for release in releases())
     return next((release for release, facts in known if facts and architecture in facts.architectures), None)
 
 
@@ -202,11 +203,6 @@ def first_with(architecture: str) -> str | None:
 def whole_table() -> Mapping[Fact, str]:
     """Return every fact with its span."""
     return table.read(_file(name) for name in FILES)
-
-
-@functools.cache
-def _releases() -> tuple[str, ...]:
-    return releases()
 
 
 def _file(name: str) -> Nested:
