@@ -148,7 +148,7 @@ def test_texts_of_a_pattern_are_found_in_sources_that_break_them(tmp_path: Path)
 def test_a_release_without_a_row_for_transformers_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not checks.transformers("0.33.0").look
     monkeypatch.setattr("gemmaspec.core.releases.drafting.TRANSFORMERS_BY_VLLM", ())
-    assert "add one to gemmaspec/core/releases/drafting.py" in checks.transformers("0.33.0").word
+    assert "add one to gemmaspec/core/releases/drafting.yaml" in checks.transformers("0.33.0").word
     monkeypatch.setattr("gemmaspec.core.releases.drafting.TRANSFORMERS_BY_VLLM", ((">=0.33.0", ">=5.5.0,<5.30"),))
     found = checks.transformers("0.33.0")
     assert found.details == ["outside of it: transformers 5.5.0", "outside of it: transformers 5.29.0"]

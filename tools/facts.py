@@ -110,11 +110,11 @@ def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> N
         for change in found:
             print(f"  {change}")
         if any(change.kind in BY_HAND for change in found):
-            print("  check gemmaspec/core/releases/drafting.py, whose rules are written by hand")
+            print("  check gemmaspec/core/releases/drafting.yaml, whose rules are written by hand")
     if not wanted:
         print(f"no new release: the table goes up to vllm {order[-1]}")
         return
-    print("update by hand: gemmaspec/core/releases/drafting.py, docs/reference/releases.md")
+    print("update by hand: gemmaspec/core/releases/drafting.yaml, docs/reference/releases.md")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def transformers(release: str) -> Found:
     asked = facts.transformers_declared if facts else ""
     if ours is None:
         return Found(
-            word=f"no row for it; its METADATA asks for {asked}: add one to gemmaspec/core/releases/drafting.py",
+            word=f"no row for it; its METADATA asks for {asked}: add one to gemmaspec/core/releases/drafting.yaml",
             look=True,
         )
     outside = [one for one in _bounds(ours) if not SpecifierSet(asked).contains(one, prereleases=True)]

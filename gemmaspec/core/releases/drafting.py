@@ -2,7 +2,7 @@
 
 What works for Gemma 4 in which vLLM release.
 
-No code states this: it is written by hand, each row with its source.
+No code states this: drafting.yaml is written by hand, each part with its source.
 
 Where a thing exists, as runs of releases: "0.19.0-0.27.1", or "0.22.0-" when the newest release still has it.
 
@@ -19,9 +19,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
-from gemmaspec.core import launcher
+from gemmaspec.core import launcher, strict_yaml
 
 HybridManager = Literal["on", "off", "any"]
 
@@ -41,57 +42,16 @@ class Method:
     note: str = ""
 
 
-_WINDOWS: Final = ("kv-spec-uniform-valueerror",)
-_ONE_GROUP: Final = (*_WINDOWS, "kv-sharing-uniform-specs")
-_SEES: Final = "the target accepts images or audio, and model runner v1 runs"
+TABLE: Final = Path(__file__).with_suffix(".yaml")
+_ROWS: Final = strict_yaml.parse(TABLE.read_text(encoding="utf-8"), file=TABLE.name).data
 
-METHODS: Final = (
-    Method(method="ngram", versions=">=0.19.0"),
-    Method(method="ngram_gpu", versions=">=0.19.0"),
-    Method(method="suffix", versions=">=0.19.0", note="needs the package arctic-inference"),
-    Method(
-        method="draft_model",
-        versions=">=0.19.0",
-        hybrid_manager="off",
-        patches=_ONE_GROUP,
-        patches_when=(("draft-text-only", _SEES),),
-    ),
-    Method(
-        method="draft_model",
-        versions=">=0.19.0,<0.20",
-        hybrid_manager="on",
-        patches=("draft-several-kv-groups",),
-        patches_when=(("draft-text-only", _SEES),),
-    ),
-    Method(
-        method="draft_model",
-        versions=">=0.31.0",
-        hybrid_manager="on",
-        note="only in model runner v2, which needs Triton; read in its code, not run",
-    ),
-    Method(method="eagle3", versions=">=0.19.0,<0.19.1", patches=("eagle3-gemma4-target",)),
-    Method(method="eagle3", versions=">=0.19.1"),
-    Method(
-        method="mtp",
-        versions=">=0.21.0",
-        patches_when=(("mtp-share-embeddings", "vLLM 0.25.0 to 0.26.0, and model runner v1 runs"),),
-        note="with google/gemma-4-*-it-assistant, and transformers 5.8.0 or newer",
-    ),
-    Method(method="dflash", versions=">=0.21.0", note="up to 0.24 no layer has a sliding window"),
-    Method(method="dflash", versions=">=0.25.0", hybrid_manager="off", patches=_WINDOWS),
-    Method(method="dspark", versions=">=0.26.0", note="only in model runner v2"),
-    Method(method="dspark", versions=">=0.26.0", hybrid_manager="off", patches=_WINDOWS),
-    Method(method="custom_class", versions=">=0.22.0"),
-    Method(method="extract_hidden_states", versions=">=0.19.1"),
-)
-"""Sources, all in the released wheels. draft_model: is_kv_cache_spec_uniform() and
-add_kv_sharing_layers_to_kv_cache_groups() in every release (docs/explanations/proof.md shows both bugs in real code),
-the assertion in SpecDecodeBaseProposer.validate_same_kv_cache_group (every release), and
-vllm/v1/worker/gpu/spec_decode/ from 0.31.0. eagle3: the list
-aux_hidden_states_supported in vllm/config/speculative.py of 0.19.0 and 0.19.1. mtp:
-vllm/model_executor/models/gemma4_mtp.py from 0.21.0, _maybe_share_embeddings of 0.25.0-0.26.0. dflash: windows of
-its layers in vllm/model_executor/models/qwen3_dflash.py from 0.25.0, which DSpark heads take over. dspark:
-gemma4_dspark.py from 0.26.0. The rest: the literal SpeculativeMethod and the proposers of v1/spec_decode."""
+
+def _method(row: Mapping[str, Any]) -> Method:
+    lists = {"patches": tuple(row.get("patches", ())), "patches_when": tuple(row.get("patches_when", {}).items())}
+    return Method(**{**row, **lists})
+
+
+METHODS: Final = tuple(map(_method, _ROWS["methods"]))
 
 
 def since(method: str) -> str | None:
@@ -167,23 +127,8 @@ def _run(run: Sequence[str], newest: str) -> str:
     return run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}"
 
 
-TRANSFORMERS_BY_VLLM: Final = (
-    (">=0.19.0,<0.28.0", ">=5.5.0,<5.15"),
-    (">=0.28.0,<0.29.0", ">=5.5.3,<5.18"),
-    (">=0.29.0,<0.32.0", ">=5.10.4,<5.18"),
-    (">=0.32.0,<0.33.0", ">=5.16.1,<5.20"),
-    (">=0.33.0,<0.34.0", ">=5.16.1,<5.21"),
-)
-"""(vLLM releases, transformers releases). Lower bounds: Gemma 4's model code, and each wheel's METADATA; 0.19.0's says
-<5, which has no Gemma 4.
-
-Upper bounds: from 5.15.0 on transformers keeps Gemma 4's head sizes by layer (per_layer_config). vLLM up to 0.27.1
-reads them from the whole config and dies with AmbiguousGlobalPerLayerAttributeError: 0.27.1 with 5.15.1 and 5.17.0,
-0.26.0 with 5.17, 0.20.0 with 5.23 were run. From 0.28.0 on gemma4_layer_config in
-vllm/transformers_utils/configs/gemma4.py reads both forms: 0.28.0, 0.29.0 and 0.30.0 read the tiny pair's config from
-5.14.1, 5.15.1 and 5.17.0 alike, and 0.30.0 serves the tiny target with 5.17.0. 0.31.0, with the same code, is the first
-whose METADATA has an upper bound, which is used for earlier releases too."""
-
+TRANSFORMERS_BY_VLLM: Final = tuple(_ROWS["transformers"].items())
+"""(vLLM releases, transformers releases)."""
 ASSISTANTS_FROM: Final = "5.8.0"
 """The first transformers with Gemma 4's MTP head (vLLM 0.21's tests/models/registry.py)."""
 
@@ -193,21 +138,9 @@ def transformers_for(vllm: str) -> str | None:
     return next((bound for releases, bound in TRANSFORMERS_BY_VLLM if launcher.range_contains(releases, vllm)), None)
 
 
-_BY_PATH: Final = (
-    ("eagle-", "eagle", "0.19.0"),
-    ("eagle3", "eagle3", "0.19.0"),
-    ("dflash", "dflash", "0.20.0"),
-    ("dspark", "dspark", "0.25.0"),
-)
-"""Parts of a draft's path, in vLLM's order, the method that vLLM derives from them, and the first release that does so
-("Automatically detect the method")."""
-HEAD_FORMATS: Final = (
-    ("dflash2", "speculator.dflash2", "0.30.0"),
-    ("dspark", "speculator.dspark", "0.26.0"),
-    ("peagle", "speculator.peagle", "0.24.0"),
-)
-"""`speculators_model_type`, the name of such a head, and the first release that reads it for a Gemma 4
-(vllm/transformers_utils/configs/speculators/algos.py)."""
+_BY_PATH: Final = tuple(map(tuple, _ROWS["by_path"]))
+HEAD_FORMATS: Final = tuple(map(tuple, _ROWS["head_formats"]))
+"""`speculators_model_type`, the name of such a head, and the first release that reads it for a Gemma 4."""
 _TAKES_HEADS: Final = ">=0.21"
 _ASSISTANT: Final = re.compile(r"assistant", re.IGNORECASE)
 
@@ -272,53 +205,12 @@ class RunnerRule:
     """Other reasons to fall back."""
 
 
-_ALWAYS: Final = ("there is no Triton, as on a CPU", "parallel_drafting")
-"""parallel_drafting counts only for heads: dflash and dspark always draft in parallel and run under v2."""
 _KEYS: Final = frozenset({"parallel_drafting", "use_heterogeneous_vocab", "--runner pooling"})
 """Options that count where `v1_when` names them; all others are features that the release's v2 lacks."""
-_NGRAM: Final = frozenset({"ngram", "ngram_gpu"})
-_NEVER: Final = frozenset({"suffix", "custom_class"})
-
-RUNNERS: Final = (
-    RunnerRule(versions=">=0.19.0,<0.25", dense="v1", mixture="v1"),
-    RunnerRule(
-        versions=">=0.25.0,<0.29",
-        dense="v2",
-        mixture="v1",
-        v1_methods=_NGRAM | _NEVER | {"draft_model", "extract_hidden_states", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism", "--runner pooling"),
-    ),
-    RunnerRule(
-        versions=">=0.29.0,<0.30",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "eagle3 with pipeline parallelism"),
-    ),
-    RunnerRule(
-        versions=">=0.30.0,<0.31",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NGRAM | _NEVER | {"draft_model", "medusa", "mlp_speculator"},
-        v1_when=_ALWAYS,
-    ),
-    RunnerRule(
-        versions=">=0.31.0,<0.32",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NGRAM | _NEVER | {"medusa", "mlp_speculator"},
-        v1_when=_ALWAYS,
-    ),
-    RunnerRule(
-        versions=">=0.32.0",
-        dense="v2",
-        mixture="v2",
-        v1_methods=_NEVER | {"medusa", "mlp_speculator"},
-        v1_when=(*_ALWAYS, "use_heterogeneous_vocab"),
-    ),
+RUNNERS: Final = tuple(
+    RunnerRule(**{**row, "v1_methods": frozenset(row.get("v1_methods", ())), "v1_when": tuple(row.get("v1_when", ()))})
+    for row in _ROWS["runners"]
 )
-"""vllm/config/vllm.py: use_v2_model_runner, _is_default_v2_model_runner_model (0.22.0-0.28.0; dense models from
-0.25.0), _get_v2_model_runner_unsupported_features (from 0.22.0), whose lists the tests compare with v1_methods."""
 
 
 def runner_for(vllm: str) -> RunnerRule:
