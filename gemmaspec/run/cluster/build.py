@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec import __version__
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.profile.load import Loaded
-from gemmaspec.run.cluster import objects
 from gemmaspec.run.cluster.names import yaml_text
-from gemmaspec.run.cluster.objects import Object
+from gemmaspec.run.cluster.objects import Object, files, objects_of
 from gemmaspec.run.cluster.server import ClusterSettings, PodServer, pod_server
 
 KUSTOMIZATION: Final = "kustomization.yaml"
-
-_OBJECTS: Final[Mapping[str, Callable[[PodServer], Object]]] = {
-    "configmap.yaml": objects.config_map,
-    "volume.yaml": objects.volume_claim,
-    "deployment.yaml": objects.deployment,
-    "service.yaml": objects.service,
-    "disruption-budget.yaml": objects.disruption_budget,
-    "network-policy.yaml": objects.network_policy,
-}
-FILES: Final = (*_OBJECTS, KUSTOMIZATION)
-"""Every file that is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +29,7 @@ class Manifests:
     @property
     def names(self) -> tuple[str, ...]:
         """Every file that manifests may have."""
-        return FILES
+        return (*files(), KUSTOMIZATION)
 
 
 def build_manifests(loaded: Loaded, settings: ClusterSettings) -> Manifests:
@@ -52,8 +40,10 @@ def build_manifests(loaded: Loaded, settings: ClusterSettings) -> Manifests:
             hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST",
         )
     server = pod_server(loaded, settings)
-    made = {name: make(server) for name, make in _OBJECTS.items()}
+    made, where = objects_of(server), {"namespace": settings.namespace} if settings.namespace else {}
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    # it sets the namespace of all, and a patch of one's own begins with it
+    every = {**made, KUSTOMIZATION: {**kind, **where, "resources": list(made)}}
     head = f"Rendered by gemmaspec {__version__} from the profile {server.profile.name}: {server.profile.summary}"
-    files = {name: yaml_text([object_], head=head) for name, object_ in made.items()}
-    files[KUSTOMIZATION] = yaml_text([objects.kustomization(made, settings.namespace)], head=head)
-    return Manifests(server=server, objects=made, files=files)
+    texts = {name: yaml_text([object_], head=head) for name, object_ in every.items()}
+    return Manifests(server=server, objects=made, files=texts)

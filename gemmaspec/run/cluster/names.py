@@ -19,7 +19,6 @@ HASH: Final = 10
 
 DOMAIN: Final = "gemmaspec.dev"
 PROFILE_LABEL: Final = f"{DOMAIN}/profile"
-CLIENT_LABEL: Final = f"{DOMAIN}/client"
 PLAN_ANNOTATION: Final = f"{DOMAIN}/plan-sha256"
 """An annotation, not a label: a sha256 has 64 characters, one more than a label's value may have."""
 
