@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Final
 
 from gemmaspec.core.profile.fields import LOCAL_PREFIXES
@@ -81,6 +82,9 @@ BACKEND: Final = "replicas"
 ADMIN_SOCKET: Final = "admin.sock"
 """HAProxy's runtime socket, in the router's folder, which only its owner can open."""
 CONFIG_FILE: Final = "haproxy.cfg"
+_FORM: Final = Path(__file__).with_name(CONFIG_FILE)
+"""Its lines with set-var are for the policy `conversation`: how one is known, as long as its beginning stands in the first
+64 KiB. A message is a text or a list of parts, and what follows the first message of a user changes from turn to turn."""
 CONNECTIONS: Final = 1536
 """Clients' connections at once. Each takes two files, and 4,096 is the lowest hard limit that systems set."""
 CONNECTIONS_OF_ONE: Final = 1024
@@ -89,39 +93,6 @@ REQUEST_S: Final = 10
 """How long a client may take to send a request's headers and the beginning of its body."""
 _METRICS_CONNECTIONS: Final = 16
 
-_DEFAULTS: Final = (
-    "defaults",
-    "    mode http",
-    "    log global",
-    f"    timeout http-request {REQUEST_S}s",
-    "    timeout http-keep-alive 60s",
-    "    timeout connect 2s",
-    "    timeout client 60s",
-    "    timeout server 1h",
-    "    timeout queue 60s",
-    "    option http-buffer-request",
-    "    option http-server-close",
-    "    option redispatch 1",
-    "    retries 3",
-    "    retry-on conn-failure",
-    "",
-)
-_CONVERSATION: Final = (
-    "set-var(txn.asks) req.body",
-    "set-var(txn.first) var(txn.asks),json_query('$.messages[0].content')",
-    "set-var(txn.part) var(txn.asks),json_query('$.messages[0].content[0].text')",
-    "set-var(txn.role) var(txn.asks),json_query('$.messages[0].role')",
-    "set-var(txn.second) var(txn.asks),json_query('$.messages[1].content') "
-    "if { var(txn.role) -m str system developer }",
-    "set-var(txn.second) var(txn.asks),json_query('$.messages[1].content[0].text') "
-    "if { var(txn.role) -m str system developer } !{ var(txn.second) -m found }",
-    "set-var(txn.prompt) var(txn.asks),json_query('$.prompt'),bytes(0,512)",
-    "set-var(txn.start) str(),concat(,txn.first,),concat(,txn.part,),concat(,txn.second,),concat(,txn.prompt,)",
-    "set-var(txn.conversation) var(txn.start) if { var(txn.start) -m len gt 0 }",
-    "set-var(txn.conversation) req.hdr(X-Session-ID) if { req.hdr(X-Session-ID) -m found }",
-)
-"""How a conversation is known, as long as its beginning stands in the first 64 KiB: a message is a text or a list of
-parts, and what follows the first message of a user changes from turn to turn."""
 # Without hash-balance-factor: with it HAProxy 2.6.12 answered 503 for all requests after one of two replicas had died.
 _BALANCE: Final[dict[Policy, tuple[str, ...]]] = {
     "conversation": ("balance hash var(txn.conversation)", "hash-type consistent"),
@@ -137,42 +108,20 @@ def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, f
     that ends a server would otherwise end all of them. A connection to a replica carries one request, because vLLM
     closes an idle one after 5 s, and a request sent at that moment would be lost. `first_port` is that of replica 1.
     """
-    servers = [
-        f"    server r{index} 127.0.0.1:{first_port + index - 1} disabled" for index in range(1, MOST_REPLICAS + 1)
-    ]
-    address = f"[{bind}]" if ":" in bind else bind
-    return "\n".join(
-        (
-            "# Rendered by gemmaspec. Replicas are added and taken out through the runtime socket.",
-            "global",
-            f"    stats socket unix@{ADMIN_SOCKET} mode 600 level admin",
-            "    log stdout format raw local0 warning",
-            f"    maxconn {CONNECTIONS + _METRICS_CONNECTIONS}",
-            "    tune.bufsize 65536",
-            "",
-            *_DEFAULTS,
-            "frontend api",
-            f"    bind {address}:{port}",
-            f"    maxconn {CONNECTIONS}",
-            "    stick-table type ipv6 size 100k expire 1m store conn_cur",
-            "    tcp-request connection track-sc0 src",
-            f"    tcp-request connection reject if {{ sc0_conn_cur gt {CONNECTIONS_OF_ONE} }}",
-            *(f"    http-request {line}" for line in (_CONVERSATION if policy == "conversation" else ())),
-            f"    default_backend {BACKEND}",
-            "",
-            "frontend metrics",
-            f"    bind 127.0.0.1:{metrics_port}",
-            f"    maxconn {_METRICS_CONNECTIONS}",
-            "    http-request use-service prometheus-exporter if { path /metrics }",
-            "    http-request deny",
-            "",
-            f"backend {BACKEND}",
-            *(f"    {line}" for line in _BALANCE[policy]),
-            "    option httpchk GET /health",
-            "    http-check expect status 200",
-            "    default-server check inter 2s fastinter 200ms fall 2 rise 1 observe layer7 error-limit 1 "
-            "on-error fastinter",
-            *servers,
-            "",
-        )
+    servers = (f"server r{index} 127.0.0.1:{first_port + index - 1} disabled" for index in range(1, MOST_REPLICAS + 1))
+    lines = _FORM.read_text(encoding="utf-8").splitlines(keepends=True)
+    form = "".join(line for line in lines if policy == "conversation" or "set-var(" not in line)
+    return Template(form).substitute(
+        address=f"[{bind}]" if ":" in bind else bind,
+        port=port,
+        metrics_port=metrics_port,
+        socket=ADMIN_SOCKET,
+        backend=BACKEND,
+        request_s=REQUEST_S,
+        connections=CONNECTIONS,
+        connections_of_one=CONNECTIONS_OF_ONE,
+        metrics_connections=_METRICS_CONNECTIONS,
+        all_connections=CONNECTIONS + _METRICS_CONNECTIONS,
+        balance="\n".join(f"    {line}" for line in _BALANCE[policy]),
+        servers="\n".join(f"    {line}" for line in servers),
     )
