@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 import threading
@@ -9,11 +10,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import proof_table
 import pytest
 
 from gemmaspec.check.proof import prove as proving
 from gemmaspec.check.proof import source
-from gemmaspec.check.proof.behaviour import table
 from gemmaspec.check.proof.prove import ProbeResult, Probes, Proof, ends_of_ranges, prove, says
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
@@ -158,7 +159,7 @@ def test_the_table_has_a_row_for_each_release_and_says_what_was_seen_once(
 ) -> None:
     patch = patch_with(tmp_path, GOOD)
     proofs = [*prove([patch], {patch.id: patch}, ["0.19.0", "0.20.0"], probes)]
-    text = table(proofs, [patch], day="2026-11-20", environment="a test")
+    text = proof_table.table([dataclasses.asdict(proof) for proof in proofs], day="2026-11-20", packages="a test")
     assert text.count("as released: `value() says stock") == 1
     assert "- 0.19.0 to 0.20.0 (2 releases): proven" in text
 

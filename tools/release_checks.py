@@ -28,7 +28,7 @@ _JOINED: Final = re.compile(r"""["']\s*\n\s*[frbFRB]{0,2}["']""")
 """Where a text goes on in the next line of a source."""
 PAGES: Final = {
     "docs/explanations/oracle.md": "make oracle, and write its results there",
-    "docs/explanations/proof.md": "gemmaspec patch prove --all-releases --table docs/explanations/proof.md",
+    "docs/explanations/proof.md": "gemmaspec patch prove --all-releases --json | python tools/proof_table.py",
     "docs/reference/releases.md": "read what it says of the newest release",
 }
 """Pages that name the newest release and are not made by `make reference`, and what to do."""

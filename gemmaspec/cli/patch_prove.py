@@ -25,7 +25,6 @@ def prove(
     release: options.Releases = None,
     all_releases: Annotated[bool, options.option("--all-releases", of="prove")] = False,
     tree: Annotated[list[Path] | None, options.option("--tree", of="prove")] = None,
-    table: Annotated[Path | None, options.option("--table")] = None,
     folders: options.PatchFolders = None,
     json: options.Json = False,
 ) -> None:
@@ -53,8 +52,6 @@ def prove(
         for proof in chain(prove(wanted, chosen.every, releases, probes, output.progress), on_trees):
             proofs.append(proof)
             _tell(proof)
-    if table:
-        _write(table, proofs, wanted)
     if json:
         rows = [{"ok": proof.holds, **vars(proof)} for proof in proofs]
         output.json_data({"ok": all(proof.holds for proof in proofs), "results": rows})
@@ -78,16 +75,3 @@ def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) ->
 
 def _tell(proof: Proof) -> None:
     output.progress(f"  {proof.patch}: {proof.outcome}" + (f" ({proof.detail})" if proof.detail else ""))
-
-
-def _write(file: Path, proofs: Sequence[Proof], patches: Sequence[Patch]) -> None:
-    import time
-
-    from gemmaspec.check.proof import environment
-    from gemmaspec.check.proof.behaviour import table
-    from gemmaspec.core.files import write_whole
-
-    day = time.strftime("%Y-%m-%d", time.gmtime())
-    packages = f"an environment of {environment.TORCH} and {environment.TRANSFORMERS}"
-    write_whole(file, table(proofs, patches, day=day, environment=packages))
-    output.progress(f"wrote {file}")

@@ -1,7 +1,4 @@
-"""Whether a bug is in one vLLM, by the patch's probe: it runs vLLM's own modules, without a GPU.
-
-The table of docs/explanations/proof.md.
-"""
+"""Whether a bug is in one vLLM, by the patch's probe: it runs vLLM's own modules, without a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from gemmaspec.check.proof.environment import prove_python
 from gemmaspec.check.proof.prove import PROBE, RUNNER, ProbeResult, Probes, Proof, judge
@@ -90,55 +86,3 @@ def prove_folder(patches: Sequence[Patch], shelf: Mapping[str, Patch], folder: P
                 overlay = launcher.build_overlay(package, place, changed)
                 patched = probes.run([overlay or place, place], probe)[patch.id]
         yield judge(patch, version, results[-1], stock, patched)
-
-
-OUTCOMES: Final = {
-    "proven": "proven",
-    "broken-probe": "the probe itself failed, or saw an error that patch.yaml does not list",
-    "not-open": "the probe did not find the bug in the unpatched release",
-    "not-closed": "the probe found the bug in the patched release too",
-    "not-same": "patched kernels compute something else than those of the release",
-    "unfit": "the patch does not apply",
-}
-
-
-def table(proofs: Sequence[Proof], patches: Sequence[Patch], *, day: str, environment: str) -> str:
-    """Return Markdown with a section for each patch: what its probe found in which releases."""
-    lines = [
-        "# Proof",
-        "",
-        f"Written by `gemmaspec patch prove --table docs/explanations/proof.md` on {day}. Each patch has a probe,",
-        "a small program in its folder. It runs on a CPU against the released Python modules of vLLM, first as they",
-        f"are and then with the patches of this table applied, in {environment}. Where a probe puts",
-        "something in place of a GPU kernel, it says so. A patch is proven if the probe finds the bug in the release,",
-        "but not in the patched release.",
-        "",
-    ]
-    for patch in patches:
-        lines += [f"## {patch.id}", "", *_seen([proof for proof in proofs if proof.patch == patch.id]), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _seen(proofs: Sequence[Proof]) -> list[str]:
-    """Return lines with what the probes saw; equal texts of several releases are listed once."""
-    rows: dict[tuple[str, str, str, str], list[str]] = {}
-    for proof in proofs:
-        stock = proof.stock.seen if proof.stock else proof.detail
-        patched, numbers = (side.seen if side else "" for side in (proof.patched, proof.numbers))
-        rows.setdefault((OUTCOMES[proof.outcome], stock, patched, numbers), []).append(proof.release)
-    lines = []
-    for (outcome, stock, patched, numbers), releases in rows.items():
-        lines.append(f"- {_span(releases)}: {outcome}")
-        lines += [f"  - as released: {_code(stock)}", f"  - patched: {_code(patched)}"]
-        lines += [f"  - numbers, patched against released: {_code(numbers)}"] if numbers else []
-    return lines
-
-
-def _span(releases: Sequence[str]) -> str:
-    return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]} ({len(releases)} releases)"
-
-
-def _code(text: str) -> str:
-    """Return any text as one line of code in Markdown."""
-    line = " ".join(text.split()).replace("`", "'")
-    return f"`{line[:300]}`" if line else "nothing"

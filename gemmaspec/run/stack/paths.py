@@ -83,8 +83,8 @@ ADMIN_SOCKET: Final = "admin.sock"
 """HAProxy's runtime socket, in the router's folder, which only its owner can open."""
 CONFIG_FILE: Final = "haproxy.cfg"
 _FORM: Final = Path(__file__).with_name(CONFIG_FILE)
-"""Its lines with set-var are for the policy `conversation`: how one is known, as long as its beginning stands in the first
-64 KiB. A message is a text or a list of parts, and what follows the first message of a user changes from turn to turn."""
+"""Its lines with set-var are for the policy `conversation`: how one is known, as long as its beginning stands in the
+first 64 KiB. A message is a text or a list of parts; what follows the first one of a user changes from turn to turn."""
 CONNECTIONS: Final = 1536
 """Clients' connections at once. Each takes two files, and 4,096 is the lowest hard limit that systems set."""
 CONNECTIONS_OF_ONE: Final = 1024
