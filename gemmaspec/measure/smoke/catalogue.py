@@ -7,12 +7,15 @@ Checks of the server: images with a draft, refused parameters, the model that an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+from gemmaspec.core import strict_yaml
 from gemmaspec.core.errors import UsageError
+from gemmaspec.measure.smoke import texture
 from gemmaspec.measure.smoke.check import (
     Ask,
     Check,
@@ -20,6 +23,7 @@ from gemmaspec.measure.smoke.check import (
     Need,
     Received,
     ServerOffer,
+    Work,
     failed,
     passed,
     shown,
@@ -27,7 +31,7 @@ from gemmaspec.measure.smoke.check import (
     unknown,
     where,
 )
-from gemmaspec.measure.smoke.texture import TEXTURE, THINKING, loop, twice
+from gemmaspec.measure.smoke.texture import loop, twice
 from gemmaspec.run.engine.answer import (
     CITIES,
     STATION,
@@ -170,30 +174,6 @@ def _tools_taken(received: Received) -> Judged:
     return passed("a request with tools is answered")
 
 
-FORMS: Final = (
-    Check(
-        id="S5", name="JSON after a thought begins with {", asks=_s5, judge=_all_fit, needs=frozenset({Need.THINKING}),
-        fix="chat.template_kwargs: {enable_thinking: false} for requests with a schema; a newer vLLM",
-    ),
-    Check(
-        id="S7", name="streamed tool calls are whole", asks=_s7, judge=_calls_whole, needs=frozenset({Need.TOOLS}),
-        fix="vLLM 0.24.0 or newer; before it, clients that do not stream, or --no-spec",
-    ),
-    Check(
-        id="S9", name="JSON under a schema, many at once", asks=_s9, judge=_all_fit,
-        fix="vLLM 0.26.0 or newer; before it, --no-spec",
-    ),
-    Check(
-        id="S10", name="JSON under a schema ends", asks=_s10, judge=_ends,
-        fix="a max_tokens of the client's own; extra_args: --structured-outputs-config with disable_any_whitespace",
-    ),
-    Check(
-        id="S15", name="tools are accepted", asks=_s15, judge=_tools_taken, counts=False,
-        judges=frozenset({Fault.REFUSED}), fix="chat.tool_call_parser: gemma4",
-    ),
-)  # fmt: skip
-
-
 _BAND: Final = 0.25
 """How far the acceptance length may fall below the stored one: it depends on what is asked."""
 _NO_SUCH: Final = "gemmaspec-smoke-no-such-model"
@@ -285,28 +265,38 @@ def _drafts(received: Received) -> Judged:
     return passed(f"acceptance length {length:.2f}{f', stored {stored:.2f}' if stored else ', nothing stored'}")
 
 
-SERVING: Final = (
-    Check(
-        id="S13", name="an image with a draft", asks=_s13, judge=_survives, needs=frozenset({Need.IMAGES}),
-        judges=frozenset(Fault), fix="patches.required: [draft-text-only]; or serve.limit_mm_per_prompt: {image: 0}",
-    ),
-    Check(
-        id="S14", name="sampling parameters with a draft", asks=_s14, judge=_taken, counts=False,
-        needs=frozenset({Need.DRAFT}), judges=frozenset({Fault.REFUSED}),
-        fix="leave min_p and logit_bias out in the client, or --no-spec",
-    ),
-    Check(
-        id="S16", name="the right model answers", asks=_s16, judge=_right_model, judges=frozenset({Fault.REFUSED}),
-        fix="serve.served_model_name; look for a router in between that answers for others",
-    ),
-    Check(
-        id="S18", name="each request is drafted", asks=_s18, judge=_drafts, needs=frozenset({Need.DRAFT}),
-        fix="gemmaspec restart; gemmaspec inspect says whether the pair fits",
-    ),
-)  # fmt: skip
+_WORK: Final[Mapping[str, Work]] = {
+    **texture.WORK,
+    "S5": (_s5, _all_fit),
+    "S7": (_s7, _calls_whole),
+    "S9": (_s9, _all_fit),
+    "S10": (_s10, _ends),
+    "S13": (_s13, _survives),
+    "S14": (_s14, _taken),
+    "S15": (_s15, _tools_taken),
+    "S16": (_s16, _right_model),
+    "S18": (_s18, _drafts),
+}
+TABLE: Final = Path(__file__).with_name("checks.yaml")
 
 
-CHECKS: Final = tuple(sorted((*THINKING, *FORMS, *TEXTURE, *SERVING), key=lambda check: int(check.id[1:])))
+def _check(id_: str, row: Mapping[str, Any]) -> Check:
+    asks, judge = _WORK[id_]
+    return Check(
+        id=id_,
+        name=row["name"],
+        asks=asks,
+        judge=judge,
+        fix=row["fix"],
+        needs=frozenset(Need[name] for name in row.get("needs", ())),
+        counts=row.get("counts", True),
+        judges=frozenset(Fault[name] for name in row.get("judges", ())),
+    )
+
+
+CHECKS: Final = tuple(
+    _check(id_, row) for id_, row in strict_yaml.parse(TABLE.read_text("utf-8"), file=TABLE.name).data.items()
+)
 _GAIN: Final = 0.6
 """How much each further request at once adds to the tokens per second, in units of one request's. Published figures:
 3.2 times as many for 3 requests, 5.6 for 4, 6.2 for 8 (docs/reference/shipped-profiles.md)."""

@@ -118,6 +118,8 @@ class Check:
     """Faults that are for this check's own judge to judge."""
 
 
+Work = tuple[Callable[[ServerOffer], Sequence[Ask]], Callable[[Received], Judged]]
+"""What a check asks, and its judge."""
 _FAILURES: Final = {
     Fault.FAILED: "the request failed inside the server",
     Fault.BROKEN_OFF: "the server broke off in the middle of the answer",

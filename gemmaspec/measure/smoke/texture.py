@@ -8,23 +8,22 @@ Checks of thoughts: that they stay out of the answer, and that the answer comes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec.measure.smoke.check import (
     Ask,
-    Check,
     Judged,
-    Need,
     Received,
     ServerOffer,
+    Work,
     failed,
     passed,
     shown,
     unknown,
     where,
 )
-from gemmaspec.run.engine.answer import FEW, QUESTIONS, WEATHER, ChatAnswer, Fault, after_tool, book, chat, unlikely
+from gemmaspec.run.engine.answer import FEW, QUESTIONS, WEATHER, ChatAnswer, after_tool, book, chat, unlikely
 
 MARKERS: Final = (
     "<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
@@ -228,32 +227,6 @@ def _likely(received: Received) -> Judged:
     return passed(f"{rare} of {total} sampled tokens have a probability under 0.001")
 
 
-TEXTURE: Final = (
-    Check(
-        id="S11", name="texts do not repeat, long prompts are read", asks=_s11, judge=_sound,
-        fix="another serve.kv_cache_dtype; another quantization of the target",
-    ),
-    Check(
-        id="S12", name="a cached prompt gives the same answer", asks=_s12, judge=_cached,
-        needs=frozenset({Need.CACHE}), fix="serve.enable_prefix_caching: false",
-    ),
-    Check(
-        id="S17", name="greedy texts as without speculation", asks=_s17, judge=_parity, counts=False,
-        needs=frozenset({Need.REFERENCE}), fix="env: {VLLM_BATCH_INVARIANT: \"1\"} for a strict comparison",
-    ),
-    Check(
-        id="S19", name="a word is found in long prompts", asks=_s19, judge=_remembered,
-        needs=frozenset({Need.LONG}), judges=frozenset({Fault.ENDLESS, Fault.NOT_ASKED}),
-        fix="another serve.kv_cache_dtype; a shorter serve.max_model_len",
-    ),
-    Check(
-        id="S20", name="sampled tokens are likely ones", asks=_s20, judge=_likely,
-        fix="patches.required: [cpu-expand-sampling] on a CPU; --no-spec",
-    ),
-)  # fmt: skip
-
-
-_PARSER: Final = "chat.reasoning_parser: gemma4"
 _LENGTH: Final = 0.8
 
 
@@ -361,30 +334,17 @@ def _as_long(received: Received) -> Judged:
     return passed(f"{lengths[0]} characters streamed, {lengths[1]} not streamed")
 
 
-THINKING: Final = (
-    Check(
-        id="S1", name="thought kept out of an answer", asks=_s1, judge=_thought_apart,
-        needs=frozenset({Need.THINKING}), fix=f"{_PARSER}; vLLM 0.19.1, or the patch thought-channel-nonstreaming",
-    ),
-    Check(
-        id="S2", name="no thought streamed after a tool's result", asks=_s2, judge=_after_tool,
-        needs=frozenset({Need.THINKING, Need.TOOLS}),
-        fix="chat.template: gemma4; clients that ask without a stream do not see it",
-    ),
-    Check(
-        id="S3", name="an answer without a thought has a content", asks=_s3, judge=_has_content,
-        needs=frozenset({Need.THINKING}), fix="a newer vLLM; chat.template_kwargs: {enable_thinking: false}",
-    ),
-    Check(
-        id="S4", name="no markers where tools are offered", asks=_s4, judge=_clean,
-        needs=frozenset({Need.TOOLS}), fix=f"{_PARSER}, in addition to chat.tool_call_parser",
-    ),
-    Check(
-        id="S6", name="a thought that is cut off", asks=_s6, judge=_cut_thought, counts=False,
-        needs=frozenset({Need.THINKING}), fix="clients: a larger max_tokens, and no crash on a content of null",
-    ),
-    Check(
-        id="S8", name="a streamed thought is as long", asks=_s8, judge=_as_long, counts=False,
-        needs=frozenset({Need.THINKING}), fix="a newer vLLM, or --no-spec",
-    ),
-)  # fmt: skip
+WORK: Final[Mapping[str, Work]] = {
+    "S1": (_s1, _thought_apart),
+    "S2": (_s2, _after_tool),
+    "S3": (_s3, _has_content),
+    "S4": (_s4, _clean),
+    "S6": (_s6, _cut_thought),
+    "S8": (_s8, _as_long),
+    "S11": (_s11, _sound),
+    "S12": (_s12, _cached),
+    "S17": (_s17, _parity),
+    "S19": (_s19, _remembered),
+    "S20": (_s20, _likely),
+}
+"""What each check asks, and its judge."""
