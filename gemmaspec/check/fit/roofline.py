@@ -13,8 +13,7 @@ Tensor parallelism adds up the partial results of all GPUs twice in each layer: 
 every token of the pass. Over n machines, each has to send 2 (n - 1) / n of that to the others, as in a ring. The bytes
 are a bound, because embeddings, logits and what the GPUs of one machine send to each other come on top.
 
-The bytes are few. What costs is that each sum waits for the network: ASSUMED_S for each is an assumption, from nobody's
-measurement of this model, and so is everything that is computed from it.
+The bytes are few. What costs is that each sum waits for the network, and nobody has measured how long.
 """
 
 from __future__ import annotations
@@ -168,8 +167,6 @@ def weights_format(model: Checkpoint | None, fp8: bool) -> Literal["4-bit", "8-b
     return "8-bit" if "8" in format_ and "fp4" not in format_ else "4-bit"
 
 
-ASSUMED_S: Final = 30e-6
-"""Seconds that one sum over the network takes besides its bytes: assumed, never measured here."""
 _ACTIVATION: Final = 2
 """Bytes of an activation: bfloat16 or float16."""
 _SUMS: Final = 2
@@ -188,8 +185,6 @@ class Link:
     """Bytes that each machine sends in one step, at least."""
     rate: float | None
     """Bytes per second of the link; None if unknown."""
-    waiting: float
-    """Time of the sums without their bytes, by ASSUMED_S: an estimate that was never measured."""
 
     @property
     def sending(self) -> float | None:
@@ -217,5 +212,4 @@ def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
         sums=sums,
         sent=added * 2 * (nodes - 1) // nodes,
         rate=plan.device.link,
-        waiting=sums * ASSUMED_S,
     )

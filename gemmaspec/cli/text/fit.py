@@ -9,7 +9,7 @@ from gemmaspec.check.fit.document import Advice, Fit, layer_rows, longest_by_seq
 from gemmaspec.check.fit.flags import Flags
 from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
-from gemmaspec.check.fit.roofline import ASSUMED_S, Link, ServingRoofline
+from gemmaspec.check.fit.roofline import Link, ServingRoofline
 from gemmaspec.core.profile.model import Measured
 from gemmaspec.run.kept.attention import words
 
@@ -58,10 +58,7 @@ def link_lines(link: Link, plan: MemoryPlan) -> Iterator[str]:
     yield "  each reads the whole checkpoints from its own disk"
     rate = f", {link.sending * 1e3:.2f} ms at {link.rate * 8 / 1e9:g} Gbit/s" if link.sending and link.rate else ""
     yield f"  bound     a step sends {size(link.sent)} from each to the others, 2 sums in each layer{rate}: no less"
-    yield (
-        f"  estimate  {link.sums} sums x {ASSUMED_S * 1e6:g} us = {link.waiting * 1e3:.1f} ms more for each step; the "
-        "time of a sum is assumed, not measured, and the speeds above do not include it"
-    )
+    yield f"  unknown   how long each of the {link.sums} sums of a step waits for the network: nobody has measured it"
 
 
 def flags_text(flags: Flags) -> str:
