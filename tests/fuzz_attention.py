@@ -1,6 +1,6 @@
 """Random batches through Triton's attention of a tree, in Triton's interpreter: how far is each from its definition?
 
-It runs in the environment of `gemmaspec patch prove`, with the tree and gemmaspec/check/proof on its path:
+It runs in the environment of `gemmaspec patch prove`, with the tree and patches/_shared on its path:
 
     fuzz_attention.py '{"seed": 1, "seconds": 60, "only": [3, 17], "like": {"causal": false}}'
 

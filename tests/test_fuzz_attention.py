@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from gemmaspec.check import proof
 from gemmaspec.check.proof.environment import prove_python, triton_folder
 from gemmaspec.check.proof.prove import NUMBERS
 from gemmaspec.check.proof.source import source_of
-from gemmaspec.core import launcher
+from gemmaspec.core import data, launcher
 from gemmaspec.core.patching.decide import chain
 from gemmaspec.core.patching.patch import load_patches
 from tests.real import STATE
@@ -42,7 +41,7 @@ def run() -> Run:
         triton = triton_folder(python, progress=print)
 
     def fuzz(*path: Path, **job: Any) -> list[list[Any]]:
-        folders = [*path, triton, Path(proof.__file__).parent]
+        folders = [*path, triton, data.PROBES]
         quiet = {
             "VLLM_LOGGING_LEVEL": "CRITICAL",
             "VLLM_PLUGINS": "",

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.check import proof
 from gemmaspec.check.proof.prove import NUMBERS, Probes, ends_of_ranges, prove
 from gemmaspec.core import data, launcher
 from gemmaspec.core.patching.patch import load_patches
@@ -87,7 +86,7 @@ def test_launches_of_a_prompt_are_tried_with_the_kernel_of_a_release(release: st
     command = [sys.executable, "-c", PLACES.format(release=release)]
     made = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)
     python, *path = made.stdout.split()
-    path += [str(data.TUNE_KERNELS.parent), str(Path(proof.__file__).parent)]
+    path += [str(data.TUNE_KERNELS.parent), str(data.PROBES)]
     done = subprocess.run([python, "-c", LAUNCHES, *path], capture_output=True, text=True, check=False)
     row = json.loads(done.stdout)
     assert row["released"] == [16, 32, None, None]

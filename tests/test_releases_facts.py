@@ -180,7 +180,6 @@ def test_some_transformers_that_works_is_one_that_the_wheel_asks_for() -> None:
 def test_packages_and_cuda_are_known_for_every_release() -> None:
     for one in every():
         assert one.torch.startswith("==2.")
-        assert one.python_requires
         assert one.cuda.startswith(("12.", "13."))
 
 

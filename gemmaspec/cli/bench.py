@@ -82,14 +82,12 @@ _PLACES: Final = 5
 
 
 def _given(context: typer.Context) -> frozenset[str]:
-    """Return the settings that the command line states."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     stated = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     return frozenset(stated | ({"temperature"} if "sample" in stated else set()))
 
 
 def _sets(patches: str | None) -> tuple[str, ...]:
-    """Return the sets of patches for speed."""
     named = [patch.strip() for patch in (patches or "").split(",") if patch.strip()]
     if patches is not None and not named:
         raise UsageError("--speed-patches is empty; write speed,none or ids of patches")

@@ -12,6 +12,8 @@ ROOT: Final = BUNDLED if BUNDLED.is_dir() else _PACKAGE.parent
 
 PROFILES: Final = ROOT / "profiles"
 PATCHES: Final = ROOT / "patches"
+PROBES: Final = PATCHES / "_shared"
+"""What probes import by its name."""
 TEMPLATES: Final = ROOT / "templates"
 COMPOSE: Final = ROOT / "compose"
 MEASUREMENTS: Final = ROOT / "measurements"

@@ -293,7 +293,6 @@ class _Merger:
 
 
 def _outermost(scopes: Iterator[str]) -> list[str]:
-    """Return the scopes that are not inside another one."""
     unique = list(dict.fromkeys(scopes))
     return [scope for scope in unique if not any(_inside(scope, other) for other in unique)]
 

@@ -224,7 +224,6 @@ def in_a_gap(state: str, patch: launcher.Patch, vllm: str) -> bool:
 
 
 def _lowest(variant: launcher.Variant) -> str:
-    """Return the first release of a range."""
     return variant.specifier.partition(",")[0].removeprefix(">=")
 
 

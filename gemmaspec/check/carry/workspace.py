@@ -236,7 +236,6 @@ def _add_variant(state: Workspace, pairs: Mapping[str, tuple[bytes, bytes]], fol
 
 
 def _pairs(state: Workspace) -> dict[str, tuple[bytes, bytes]]:
-    """Return each file before and after the edits."""
     place, pairs = place_of(state.patch), {}
     for file in state.files:
         old, new = read_inside(place / "pristine", file.path), read_inside(place, file.path)

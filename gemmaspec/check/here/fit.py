@@ -167,7 +167,6 @@ def _shared_memory(plan: MemoryPlan) -> Iterator[str]:
 
 
 def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
-    """Return notes on how to read the numbers."""
     notes: list[str] = []
     if plan.device.unified:
         notes += _shared_memory(plan)

@@ -254,7 +254,6 @@ def _published(profile: Profile) -> float | None:
 
 
 def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]:
-    """Yield notes on how to read the numbers."""
     if not any(row.machine or row.gpu for row in rows):
         yield "the cells do not say on which machine they were measured"
     alone = {row.setting.apart for row in rows if not row.k}

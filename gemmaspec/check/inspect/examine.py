@@ -86,7 +86,6 @@ def _tokenizer(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """Yield layers in config.json without tensors."""
     if checkpoint.speculator and checkpoint.speculator.method != "mtp":
         return  # other heads name their layers in their own ways
     stored = {index for index, _, _ in _of_layers(checkpoint)}
@@ -150,7 +149,6 @@ def _lacking(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _stem(name: str) -> str:
-    """Return the module that a tensor belongs to."""
     return name.rpartition(".")[0]
 
 
@@ -199,7 +197,6 @@ def _wrong(checkpoint: Checkpoint) -> Iterator[tuple[Tensor, int, int]]:
 
 
 def _compared(checkpoint: Checkpoint, tensor: Tensor, rows: int, columns: int) -> Iterator[tuple[Tensor, int, int]]:
-    """Return whether a matrix's shape is known: one number per element, or two 4-bit numbers per byte (NVFP4)."""
     if len(tensor.shape) != 2:
         return
     shape = tensor.shape

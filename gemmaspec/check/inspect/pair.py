@@ -106,7 +106,6 @@ def step_bytes(checkpoint: Checkpoint) -> int:
 
 
 def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """Return the kind of a head, which reads the target's hidden states; None unless its card names one."""
     mine, why_mine = kind_of(target)
     other, why_other = kind_of(draft)
     if mine is None or other is None or mine == other:

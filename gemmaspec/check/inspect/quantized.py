@@ -95,7 +95,6 @@ def _method(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _declared(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
-    """Yield declared formats in which nothing is stored."""
     quantization = checkpoint.quantization
     if quantization is None or not checkpoint.tensors or quantization.algorithm in (None, MIXED):
         return
@@ -156,7 +155,6 @@ def _contradicted(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
 
 
 def _packed(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
-    """Yield stored formats that are not declared."""
     kinds = [kind for kind in _PACKED if parts.count(kind)]
     if checkpoint.quantization is None and kinds:
         yield finding(
@@ -193,7 +191,6 @@ def _unread(checkpoint: Checkpoint, module: str) -> bool:
 
 
 def _counts(parts: Stored) -> str:
-    """Return the stored formats with the number of their modules."""
     return ", ".join(f"{len(names)} as {kind}" for kind, names in parts.formats.items()) or "nothing is stored"
 
 

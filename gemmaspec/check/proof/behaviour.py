@@ -63,7 +63,6 @@ def alone(package: Path) -> Iterator[Path]:
 
 
 def _digests(package: Path) -> list[str]:
-    """Return the path and sha256 of every Python file of a package."""
     files = sorted(file for file in package.rglob("*.py") if file.is_file())
     return [f"{file.relative_to(package)} {launcher.sha256(file.read_bytes())}" for file in files]
 

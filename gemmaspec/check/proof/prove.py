@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gemmaspec.check.proof.source import source_of
-from gemmaspec.core import launcher
+from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.decide import chain
 from gemmaspec.core.patching.patch import Patch
@@ -117,7 +117,7 @@ class Probes:
             stderr=subprocess.DEVNULL,
             cwd=home,
             text=True,
-            env={**environment, **_QUIET, **folders},
+            env={**environment, **_QUIET, **folders, "PYTHONPATH": str(data.PROBES)},
         )
         self._stack.callback(self._end, self._process)
         return self._process

@@ -179,7 +179,6 @@ def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | Non
 
 
 def _predicted(row: Mapping[str, Any]) -> str:
-    """Return one predicted row, with the interval that `predict` gives."""
     low, high = row["interval"]
     drafted = f"{row['method']} k={row['k']}" if row["k"] else "no speculation"
     times = f", {row['speedup']:.2f} times" if row["k"] and row["speedup"] else ""

@@ -62,7 +62,6 @@ def _all(columns: Sequence[Column], rows: Sequence[Sequence[str]], titles: bool)
 
 
 def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
-    """Return the indexes of the columns that fit."""
     kept = list(range(len(columns)))
     while width and _least(columns, rows, kept) > width:
         spare = [index for index in kept if columns[index].rank > 0]

@@ -128,7 +128,6 @@ def _plain(scopes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _values(node: yaml.MappingNode) -> dict[str, Any]:
-    """Return the value node of every key of a map."""
     return {key.value: value for key, value in node.value}
 
 

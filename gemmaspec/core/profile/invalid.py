@@ -117,7 +117,6 @@ def _unknown(path: Path, value: Any) -> str:
 
 
 def _flags_of_vllm() -> Collection[str]:
-    """Return the flags of the newest known release."""
     from gemmaspec.core.releases.facts import facts_for, newest
 
     facts = facts_for(newest())

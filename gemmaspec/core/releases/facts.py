@@ -73,7 +73,6 @@ class Facts:
     """The requirement in METADATA."""
     transformers_working: str
     """The releases that run Gemma 4 (transformers.py)."""
-    python_requires: str
     cuda: str
     """CUDA of the released image, as 13.0.3; empty if unknown."""
     methods: tuple[Method, ...]
@@ -149,7 +148,6 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
         torch=words["torch"],
         transformers_declared=words["transformers"],
         transformers_working=transformers_for(vllm) or words["transformers"],
-        python_requires=words["python"],
         cuda=words["cuda"],
         methods=drafting.methods_for(vllm),
         runner=runner_for(vllm),

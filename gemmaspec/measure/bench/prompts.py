@@ -204,27 +204,7 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "Another client used the server: it generated tokens that this run did not request."
 
 
-_WHO: Final = ("Mara", "the night crew", "Ilias", "the harbour pilot", "Ndeye", "both apprentices", "old Tomas", "Ruth")
-_DID: Final = (
-    "checked the pumps of basin {n} and wrote down {m} litres a minute",
-    "moved {n} crates of bearings to shelf {m}",
-    "found the valve at post {n} stiff and gave it {m} turns with the long key",
-    "read the gauge at the weir: {n} centimetres, {m} more than the week before",
-    "repaired the lamp above door {n} after {m} minutes on the ladder",
-    "measured {n} degrees in the boiler room and opened {m} windows",
-    "received {n} letters, of which {m} were for the office upstairs",
-    "counted {n} swans on the canal, {m} of them grey",
-    "paid {n} crowns for rope and {m} for paint",
-    "sent {n} samples to the laboratory and kept {m}",
-)
-_THEN: Final = (
-    "Nothing else to report.",
-    "The next shift was told.",
-    "It will have to be done again in the spring.",
-    "The owner wants to see the figures on Monday.",
-    "This took longer than planned, because of the rain.",
-    "See also the entry of the previous month.",
-)
+_LOGBOOK: Final[Mapping[str, Sequence[str]]] = json.loads(Path(__file__).with_name("logbook.json").read_text("utf-8"))
 
 
 def filler(characters: int, *, seed: str) -> str:
@@ -261,6 +241,7 @@ def _entries(dice: random.Random) -> Iterator[str]:
     number = dice.randrange(100, 900)
     while True:
         number += 1
-        did = dice.choice(_DID).format(n=dice.randrange(2, 99), m=dice.randrange(2, 99))
+        did = dice.choice(_LOGBOOK["did"]).format(n=dice.randrange(2, 99), m=dice.randrange(2, 99))
         hour = f"{dice.randrange(24):02}:{dice.randrange(60):02}"
-        yield f"Entry {number}, {hour}. {dice.choice(_WHO).capitalize()} {did}. {dice.choice(_THEN)}"
+        who, then = dice.choice(_LOGBOOK["who"]).capitalize(), dice.choice(_LOGBOOK["then"])
+        yield f"Entry {number}, {hour}. {who} {did}. {then}"

@@ -75,7 +75,6 @@ def state_file(name: str) -> Path:
 
 
 def _decided(request: TuneRequest, compared: Compared, prompts: PromptSet) -> TuneRequest:
-    """Return the request with what the profile and the prompts decide of it."""
     return replace(
         request,
         profile=compared.base.profile.name,

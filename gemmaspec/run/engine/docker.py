@@ -270,7 +270,6 @@ class DockerEngine:
             )
 
     def _container(self, server: Server, service: str = compose.SERVICE) -> Container | None:
-        """Return a service's newest container."""
         labels = [
             f"com.docker.compose.project={server.project}",
             f"com.docker.compose.service={service}",

@@ -200,7 +200,6 @@ def _compared(
 
 
 def _rows(source: launcher.Source, node: Any) -> list[tuple[str, ...]]:
-    """Return the words of each line of a body."""
     first = node.body[0].lineno - 1
     return [row for index in range(first, node.end_lineno) if (row := source.words(index))]
 

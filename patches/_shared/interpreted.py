@@ -1,6 +1,6 @@
 """vLLM's Triton attention in Triton's interpreter, on a CPU: what probes of numbers share.
 
-The process that runs probes imports this file by its name, with Triton on its path; nothing of gemmaspec imports it.
+The process that runs probes has this folder on its path, and Triton; nothing of gemmaspec imports it.
 The kernels, their helpers and the function that chooses among them are those of the tree that is first on the path.
 """
 

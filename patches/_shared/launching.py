@@ -1,6 +1,6 @@
 """Which of Triton's attention kernels a tree launches: what probes of paths share.
 
-The process that runs probes imports this file by its name. The builder of metadata and the function that launches are
+The process that runs probes has this folder on its path. The builder of metadata and the function that launches are
 those of the tree; the kernels are replaced by one that records how it was launched.
 """
 
