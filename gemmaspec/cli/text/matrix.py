@@ -17,30 +17,18 @@ from gemmaspec.run.engine.lines import clean
 from gemmaspec.run.trees.tree import TreeSource
 
 LETTERS: Final = {
-    "applies": ("a", "green"),
-    "drifted": ("d", "yellow"),
-    "applied": ("p", "green"),
-    "superseded": ("s", "cyan"),
-    "not-needed": ("n", "dim"),
-    "left-out": ("o", "yellow"),
-    "conflict": ("C", "bold red"),
-    "ambiguous": ("T", "bold red"),
-    "missing": ("M", "bold red"),
-    "invalid": ("I", "bold red"),
+    "applies": ("a", "green", "applies"),
+    "drifted": ("d", "yellow", "drifted: applies, but to a function that no known release has"),
+    "applied": ("p", "green", "already applied"),
+    "superseded": ("s", "cyan", "superseded: this vLLM has fixed the bug"),
+    "not-needed": ("n", "dim", "not needed"),
+    "left-out": ("o", "yellow", "left out: for speed, and the server runs without it"),
+    "conflict": ("C", "bold red", "conflict"),
+    "ambiguous": ("T", "bold red", "ambiguous: its lines occur several times"),
+    "missing": ("M", "bold red", "missing: the file does not exist"),
+    "invalid": ("I", "bold red", "invalid: the patch itself is invalid"),
 }
-"""Lowercase letters fit; capitals do not."""
-LEGEND: Final = {
-    "applies": "applies",
-    "drifted": "drifted: applies, but to a function that no known release has",
-    "applied": "already applied",
-    "superseded": "superseded: this vLLM has fixed the bug",
-    "not-needed": "not needed",
-    "left-out": "left out: for speed, and the server runs without it",
-    "conflict": "conflict",
-    "ambiguous": "ambiguous: its lines occur several times",
-    "missing": "missing: the file does not exist",
-    "invalid": "invalid: the patch itself is invalid",
-}
+"""State → its letter, colour and words. Lowercase letters fit; capitals do not."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +113,7 @@ def _blocks(columns: Sequence[MatrixColumn], width: int) -> Iterator[list[Matrix
 def _row(patch: str, cells: Sequence[PatchOnTree | None], columns: Sequence[MatrixColumn], margin: int) -> Text:
     row = Text(patch.ljust(margin))
     for cell, column in zip(cells, columns, strict=True):
-        letter, style = LETTERS[cell.verdict.state] if cell else (" ", "")
+        letter, style, _ = LETTERS[cell.verdict.state] if cell else (" ", "", "")
         row.append(letter.ljust(column.width + 1), style)
     row.rstrip()
     return row
@@ -133,9 +121,9 @@ def _row(patch: str, cells: Sequence[PatchOnTree | None], columns: Sequence[Matr
 
 def _legend(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
     """Yield the letters that are in the table, one per line."""
-    for state, (letter, style) in LETTERS.items():
+    for state, (letter, style, words) in LETTERS.items():
         if any(cell.verdict.state == state for cell in cells):
-            yield Text(letter, style).append(f" {LEGEND[state]}", "not bold default")
+            yield Text(letter, style).append(f" {words}", "not bold default")
 
 
 def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
