@@ -317,8 +317,8 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "GS406 speed_of_a_build": (case("0.33.1.dev45"), case("0.33.0")),
     "GS408 own_launches": (
-        case("0.33.0", "env.GEMMASPEC_TRITON_PREFILL='32,64'"),
-        case("0.33.0", "env.GEMMASPEC_TRITON_PREFILL='12,512,1=32,64,8,2'", "patches.speed=[triton-launch-params]"),
+        case("0.33.0", "env.GEMMASPEC_LAUNCHES='32,64'"),
+        case("0.33.0", "env.GEMMASPEC_LAUNCHES='prompt:12,512,1=32,64,8,2'", "patches.speed=[triton-launch-params]"),
     ),
     "GS231 without_gpus": (
         case("0.33.0", "speculative.method=dspark", "machine=cpu"),

@@ -929,10 +929,13 @@ def test_the_marker_is_last_and_cannot_be_set_by_a_profile(make: Callable[..., S
 def test_launches_of_a_kernel_come_from_the_profile_alone(
     make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "GEMMASPEC_TRITON_PREFILL"
+    name = "GEMMASPEC_LAUNCHES"
     monkeypatch.setenv(name, "garbage")
     assert name not in environment(make(), "demo:nonce")
-    assert environment(make(environment={name: "12,512,1=32,64,8,2"}), "demo:nonce")[name] == "12,512,1=32,64,8,2"
+    assert (
+        environment(make(environment={name: "prompt:12,512,1=32,64,8,2"}), "demo:nonce")[name]
+        == "prompt:12,512,1=32,64,8,2"
+    )
 
 
 # --- what is missing ---

@@ -150,14 +150,19 @@ def test_a_broken_patch_that_another_needs_leaves_both_out(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("value", "fits"),
     [
-        ("9,512,1=32,64,8,2", True),
-        ("12,512,1=32,64,8,2 12,256,2=64,16,4,5", True),
-        ("9,512,1=32,16,8,2", False),  # a tile of FP8 has at least 32 keys
-        ("99,512,1=32,64,8,2", False),
-        ("\uff19,512,1=32,64,8,2", False),  # a digit that is not ASCII
-        ("9,512,1=32,64,8,2 9,512,1=16,64,8,2", False),
-        ("9,512,1=48,64,8,2", False),
-        ("9,512,1=32,64,8", False),
+        ("prompt:9,512,1=32,64,8,2", True),
+        ("prompt:12,512,1=32,64,8,2 prompt:12,256,2=64,16,4,5", True),
+        ("prompt:9,512,1=32,16,8,2", False),  # a tile of FP8 has at least 32 keys
+        ("prompt:99,512,1=32,64,8,2", False),
+        ("prompt:\uff19,512,1=32,64,8,2", False),  # a digit that is not ASCII
+        ("prompt:9,512,1=32,64,8,2 prompt:9,512,1=16,64,8,2", False),
+        ("prompt:9,512,1=48,64,8,2", False),
+        ("prompt:9,512,1=32,64,8", False),
+        ("9,512,1=32,64,8,2", False),
+        ("prompt:9,512,1=32,64,8,2 matrix:9,43008,5376,8=256,64,32,64,6,2,wgmma", True),
+        ("matrix:9,43008,5376,8=256,64,32,64,6,2,umma", False),
+        ("matrix:9,43008,5376=256,64,32,64,6,2,mma", False),
+        ("matrix:9,43008,5376,8=100,64,32,64,6,2,mma", False),
     ],
 )
 def test_launch_parameters_of_ones_own_have_a_form(value: str, fits: bool) -> None:

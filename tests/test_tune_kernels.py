@@ -118,7 +118,7 @@ def test_the_layers_of_a_model_are_those_of_one_gpu() -> None:
 def test_an_answer_becomes_the_variable_that_the_patch_reads() -> None:
     found = reading(["a warning", json.dumps(ANSWER)])
     assert isinstance(found, Launches)
-    assert found.variable == "9,512,1=32,64,8,2"
+    assert found.variable == "prompt:9,512,1=32,64,8,2"
     assert OWN_LAUNCHES.fullmatch(found.variable)
 
 
@@ -175,7 +175,7 @@ def test_tune_asks_for_the_layers_of_its_profile(asked: list[dict[str, Any]]) ->
     loaded = load_profile("spark-31b-mtp", overrides=("serve.kv_cache_dtype=fp8",))
     found = tune_field.launches_of(loaded, None, (), lambda _: None, budget_s=200)
     assert found
-    assert found.variable == "9,512,1=32,64,8,2"
+    assert found.variable == "prompt:9,512,1=32,64,8,2"
     (job,) = asked
     assert (job["script"], job["server"], job["fp8"]) == ("tune_kernels.py", "spark-31b-mtp", True)
     assert [row["head"] for row in job["layers"]] == [512, 256]
@@ -186,7 +186,7 @@ def test_tune_asks_for_the_layers_of_its_profile(asked: list[dict[str, Any]]) ->
     "sets",
     [
         ("machine=h200", "serve.attention_backend=FLASH_ATTN"),
-        ('env.GEMMASPEC_TRITON_PREFILL="9,512,1=32,64,8,2"',),
+        ('env.GEMMASPEC_LAUNCHES="prompt:9,512,1=32,64,8,2"',),
         ("machine=cpu", "patches.speed=off"),
     ],
 )
@@ -200,9 +200,12 @@ def test_nothing_is_measured_that_the_server_would_not_launch(
 
 def test_what_was_found_is_tried_on_the_fastest_with_the_patch_that_reads_it() -> None:
     field = Field(arms=(), knobs=())
-    (knob,) = with_launches(field, "p", ["a"], "9,512,1=32,64,8,2").knobs
+    (knob,) = with_launches(field, "p", ["a"], "prompt:9,512,1=32,64,8,2").knobs
     run = load_profile("spark-31b-mtp", overrides=(knob.overrides[0],)).profile
-    assert run.env["GEMMASPEC_TRITON_PREFILL"] == "9,512,1=32,64,8,2"
+    assert run.env["GEMMASPEC_LAUNCHES"] == "prompt:9,512,1=32,64,8,2"
     assert knob.overrides[1] == "patches.speed=[a, triton-launch-params]"
-    (knob,) = with_launches(field, "p", ["triton-launch-params"], "9,512,1=32,64,8,2").knobs
+    (knob,) = with_launches(field, "p", ["triton-launch-params"], "prompt:9,512,1=32,64,8,2").knobs
     assert len(knob.overrides) == 1
+    both = "prompt:9,512,1=32,64,8,2 matrix:9,5376,8192,8=128,64,32,64,4,3,wgmma"
+    (knob,) = with_launches(field, "p", [], both).knobs
+    assert knob.overrides[1] == "patches.speed=[humming-launch-params, triton-launch-params]"

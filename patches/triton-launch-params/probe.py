@@ -28,11 +28,13 @@ def check_own_rows():
     """Rows that somebody measured serve the GPU that they name."""
     from vllm.v1.attention.ops import triton_unified_attention as module
 
-    own = module._own_launches("12,512,1=16,64,4,2 12,256,2=64,32,8,3")
+    own = module._own_launches("prompt:12,512,1=16,64,4,2 matrix:9,1,1,8=1 prompt:12,256,2=64,32,8,3")
     assert own == {(12, 512, 1): (16, 64, 4, 2), (12, 256, 2): (64, 32, 8, 3)}
     bad = "garbage 9,256,1= 1e2 0 9,256,1=16,16,4,2 9,256,2=48,64,8,2 9,256,2=-128,64,8,2"
     bad += " 9,256=64,64,8 9,256,2=64,64,8,0 \uff19,256,2=64,64,8,2"
-    assert module._own_launches(f"{bad} 12,512,1=16,64,4,2") == {(12, 512, 1): (16, 64, 4, 2)}, "others are ignored"
+    bad = " ".join(["12,512,2=16,64,4,2", *(f"prompt:{row}" for row in bad.split())])
+    usable = "prompt:12,512,1=16,64,4,2"
+    assert module._own_launches(f"{bad} {usable}") == {(12, 512, 1): (16, 64, 4, 2)}, "others are ignored"
     with patch.dict(module.OWN_LAUNCH, own):
         assert [*parameters(12, FULL, 2048).values()] == [16, 64, 4, 2]
         assert [*parameters(12, SLIDING, 2048, BF16).values()] == [64, 32, 8, 3]

@@ -12,7 +12,7 @@ from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.bugs import RunsOn, bug_of, is_shown, speed_patches, why_not
-from gemmaspec.core.patching.evidence import OWN_LAUNCHES, PATCH, VARIABLE, family_of, is_twice
+from gemmaspec.core.patching.evidence import OWN_LAUNCHES, VARIABLE, family_of, is_twice, readers
 
 _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -164,16 +164,11 @@ def own_launches(subject: Subject) -> Iterator[Issue]:
     """Launch parameters of one's own that no patch would read, or in a form that stops it."""
     value, path = subject.profile.env.get(VARIABLE), ("env", VARIABLE)
     if value is not None and (not OWN_LAUNCHES.fullmatch(value) or is_twice(value)):
-        fix = f"let gemmaspec tune {subject.profile.name} write it"
-        yield Issue(
-            path=path,
-            message="must be rows such as 12,512,1=32,64,8,2 with spaces between, one for each kind of head",
-            fix=fix,
-        )
-    elif value is not None and PATCH not in taken(subject):
-        yield Issue(
-            path=path, message=f"is read by {PATCH} alone, which is left out", fix="list it under patches.speed"
-        )
+        message = "must be rows such as prompt:12,512,1=32,64,8,2 with spaces between, none twice"
+        yield Issue(path=path, message=message, fix=f"let gemmaspec tune {subject.profile.name} write it")
+    elif value is not None and (missing := readers(value) - taken(subject)):
+        message = f"is read by {' and '.join(sorted(missing))} alone, which is left out"
+        yield Issue(path=path, message=message, fix="list it under patches.speed")
 
 
 def taken(subject: Subject) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 A row has the form in which `bench` writes it. Two rows of one run that differ in this patch only are a pair.
 
-Launch parameters that a profile gives the patch triton-launch-params for its GPU.
+Launch parameters that a profile gives the patches of READERS for its GPU.
 """
 
 from __future__ import annotations
@@ -278,17 +278,25 @@ def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:
                         yield f"a cell for {where} is {least:.2f} times as fast ({cell}): set from_tokens"
 
 
-PATCH: Final = "triton-launch-params"
-VARIABLE: Final = "GEMMASPEC_TRITON_PREFILL"
-"""Its value has a row for each head size and kind of cache: 12,512,1=32,64,8,2 is capability 12.x, heads of 512, one
-byte an element; 32 rows of a block, tiles of 64 keys, 8 warps, 2 stages."""
+READERS: Final = {"prompt": "triton-launch-params", "matrix": "humming-launch-params"}
+VARIABLE: Final = "GEMMASPEC_LAUNCHES"
+"""Its value has rows with spaces between, each for one patch. prompt:12,512,1=32,64,8,2 is capability 12.x, heads of
+512, one byte an element; 32 rows, tiles of 64 keys, 8 warps, 2 stages. matrix:9,5376,8192,8=128,64,32,64,4,3,mma
+is capability 9.x, N, K, up to 8 rows; N and K of a block and of a warp, stages, blocks an SM, instruction."""
 _KEYS: Final = r"(?:1=(?:16|32|64|128),(?:32|64|128)|2=(?:16|32|64|128),(?:16|32|64|128))"
-_ROW: Final = rf"(?:[7-9]|1\d),\d{{2,4}},{_KEYS},(?:4|8|16),[1-5]"
+_PROMPT: Final = rf"prompt:(?:[7-9]|1\d),\d{{2,4}},{_KEYS},(?:4|8|16),[1-5]"
+_MATRIX: Final = r"matrix:(?:[7-9]|1\d)(?:,\d{1,6}){3}=(?:64|128|256|512)(?:,(?:32|64|128|256)){3},\d{1,2},[1-8]"
+_ROW: Final = rf"(?:{_PROMPT}|{_MATRIX},(?:wg)?mma)"
 OWN_LAUNCHES: Final = re.compile(rf"{_ROW}(?: {_ROW})*", re.ASCII)
 """The form of the value. A prompt's block has at least 16 rows; Triton takes powers of two, and of FP8 32 keys."""
 
 
 def is_twice(value: str) -> bool:
-    """Return whether two rows are for the same heads."""
+    """Return whether two rows are for the same heads or matrix and rows."""
     keys = [row.partition("=")[0] for row in value.split()]
     return len(set(keys)) < len(keys)
+
+
+def readers(value: str) -> set[str]:
+    """Return the patches that read these rows."""
+    return {READERS[row.partition(":")[0]] for row in value.split()}

@@ -62,12 +62,10 @@ class Launches(BaseModel):
     @property
     def variable(self) -> str | None:
         """The value of the variable; None if nothing is faster than as released."""
-        rows = [
-            f"{self.capability},{row.head},{row.bytes}={','.join(map(str, row.best))}"
-            for row in self.rows
-            if row.best and row.pays
+        paying = [
+            (f"{row.head},{row.bytes}", ",".join(map(str, row.best))) for row in self.rows if row.best and row.pays
         ]
-        return " ".join(rows) or None
+        return " ".join(f"prompt:{self.capability},{key}={best}" for key, best in paying) or None
 
 
 def layers(text: TextModel, *, tensor_parallel: int) -> list[dict[str, int]]:

@@ -19,7 +19,7 @@ from typing import Final
 from gemmaspec.check.predict.steps import PARALLEL
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.patching.evidence import PATCH, VARIABLE
+from gemmaspec.core.patching.evidence import VARIABLE, readers
 from gemmaspec.core.profile.command import compile_of, vllm_of
 from gemmaspec.core.profile.graphs import graph_modes, hurts
 from gemmaspec.core.profile.machines import MACHINES
@@ -104,10 +104,9 @@ def with_knob(arm: Arm, knob: Arm) -> Arm:
 
 def with_launches(field: Field, profile: str, taken: Sequence[str], variable: str) -> Field:
     """Return a field that also tries launch parameters; `taken` are the patches for speed that the profile takes."""
-    overrides = (
-        f'env.{VARIABLE}="{variable}"',
-        *(() if PATCH in taken else (f"patches.speed=[{', '.join([*taken, PATCH])}]",)),
-    )
+    missing = sorted(readers(variable) - {*taken})
+    speed = (f"patches.speed=[{', '.join([*taken, *missing])}]",) if missing else ()
+    overrides = (f'env.{VARIABLE}="{variable}"', *speed)
     knob = Arm(profile=profile, method=NONE, k=0, overrides=overrides, knob="launch parameters of this GPU")
     return replace(field, knobs=(*field.knobs, knob))
 

@@ -48,7 +48,7 @@ _LEAKS: Final = (
     "CONDA_DEFAULT_ENV",
     "__PYVENV_LAUNCHER__",
     "PYDANTIC_DISABLE_PLUGINS",
-    "GEMMASPEC_TRITON_PREFILL",  # how a patched kernel is launched comes from the profile, where it is checked
+    "GEMMASPEC_LAUNCHES",  # how a patched kernel is launched comes from the profile, where it is checked
 )
 
 
