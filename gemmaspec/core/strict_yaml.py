@@ -178,7 +178,7 @@ class _Reader:
         for event in self._events:
             if isinstance(event, MappingEndEvent):
                 return
-            if not isinstance(event, ScalarEvent) or event.tag:
+            if not isinstance(event, ScalarEvent) or event.tag or "\n" in event.value:
                 raise self._refused(event, "a key must be a word")
             key, place = event.value, self._place(event)
             if key == _MERGE and self._anchors is None:

@@ -265,6 +265,8 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     elif started.by:
         why = f"measured by {started.by}" if started.by.alive else f"left behind by {started.by}, which has ended"
         follow = None if started.by.alive else f"gemmaspec down {name}    # or continue that {started.by.command}"
+    if report and word == "starting":  # its processes attest themselves as they come
+        report.pop("attested", None)
     return Status(
         started=started,
         state=state,

@@ -1,7 +1,4 @@
-"""`up` and `restart`: from a profile to a server that has answered.
-
-`rollback`: start the last known good stack exactly as it was, without the network.
-"""
+"""`up`, `restart` and `rollback`: from a profile, or the last known good stack, to a server that has answered."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a rule is, and what it yields.
-
-What the rules check: a profile, its vLLM release, and its checkpoints if they are known.
-"""
+"""What a rule is, what it yields, and what it checks: a profile, its vLLM, and its checkpoints if known."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Types of a profile's values, with the checks that need only one field.
-
-`speculative`: the keys of vLLM's speculative config that a profile may set.
-"""
+"""Types of a profile's values, with the checks that need only one field, and the keys of `speculative`."""
 
 from __future__ import annotations
 

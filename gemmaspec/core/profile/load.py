@@ -234,7 +234,7 @@ def _blamed(mistake: rules.Mistake, loaded: Loaded) -> tuple[Place, str]:
 def _raise_findings(findings: Iterable[tuple[Place, str]]) -> None:
     """Raise ProfileError with all problems in the order of the file, each once."""
     in_order = sorted(findings, key=lambda finding: (finding[0].file, finding[0].line))
-    lines = dict.fromkeys(f"{place}: {text}" for place, text in in_order)
+    lines = dict.fromkeys(f"{place}: {text}".replace("\n", r"\n") for place, text in in_order)
     if lines:
         raise ProfileError("\n".join(lines))
 

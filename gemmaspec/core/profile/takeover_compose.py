@@ -70,7 +70,10 @@ def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
             f"{file}: {len(names)} services run vLLM: {', '.join(names)}; a profile serves one of them",
             hint=f"gemmaspec profile new NAME --from-compose {shlex.quote(file)} --service {names[0]}",
         )
-    runs = ", ".join(f"{name} ({service.get('image', 'built from a folder')})" for name, service in maps.items())
+    runs = ", ".join(
+        f"{name} ({' '.join(str(service.get('image', 'built from a folder')).split())})"
+        for name, service in maps.items()
+    )
     raise UsageError(f"{file}: no service runs vLLM, only {runs or 'nothing'}", hint="gemmaspec profile list")
 
 

@@ -122,7 +122,7 @@ def _mounted(made: TakenOver, text: str) -> None:
 def port(made: TakenOver, text: str) -> None:
     """Take over a published port."""
     parts = text.partition("/")[0].replace("[::]", "").split(":")
-    if len(parts) > 1 and parts[-2].isdecimal() and "port" not in made.content.get("serve", {}):
+    if len(parts) > 1 and re.fullmatch(r"[0-9]{1,5}", parts[-2]) and "port" not in made.content.get("serve", {}):
         made.put("serve", "port", int(parts[-2]))
         if len(parts) == 3 and parts[0]:
             address(made, parts[0])
@@ -140,7 +140,7 @@ def address(made: TakenOver, bind: str) -> None:
 
 def gpus(made: TakenOver, text: str) -> None:
     """Take over the GPUs that a container sees."""
-    devices = re.fullmatch(r"\"?device=([0-9]+(?:,[0-9]+)*)\"?", text)
+    devices = re.fullmatch(r"\"?device=([0-9]{1,4}(?:,[0-9]{1,4})*)\"?", text)
     if devices:
         made.content["devices"] = [int(device) for device in devices[1].split(",")]
     elif text not in ("all", "-1"):
@@ -148,7 +148,7 @@ def gpus(made: TakenOver, text: str) -> None:
 
 
 def _seconds(made: TakenOver, value: str) -> None:
-    match = re.fullmatch(r"(?:([0-9]+)m)?(?:([0-9]+)s?)?", value)
+    match = re.fullmatch(r"(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s?)?", value)
     if match and value:
         made.put("container", "stop_grace_seconds", int(match[1] or 0) * 60 + int(match[2] or 0))
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -110,7 +110,7 @@ def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_d
     text = yaml.safe_dump({**head, **made.content}, sort_keys=False, allow_unicode=True, width=100)
     known = ", ".join(machine.name for machine in MACHINES.values() if machine.memory_gb)
     text = text.replace(f"machine: {ANY_GPU}\n", f"machine: {ANY_GPU}  # name yours: {known}\n", 1)
-    left, decided = tuple(dict.fromkeys(made.left)), tuple(dict.fromkeys(made.decided))
+    left, decided = _lines(made.left), _lines(made.decided)
     comments = _comments("Not taken over:", left) + _comments("Decided:", decided)
     _refuse_invalid(f"{comments}{text}", name)
     _written(file, f"{comments}{text}")
@@ -137,7 +137,8 @@ def _on_this_machine(content: dict[str, Any], folder: Path) -> None:
             value = content.get(section, {}).get(key)
             if not isinstance(value, str):
                 continue
-            is_folder = section in ("target", "draft") and (folder / value / "config.json").is_file()
+            named = section in ("target", "draft") and len(value) < 256  # a longer name is no file, but an error
+            is_folder = named and (folder / value / "config.json").is_file()
             if value.startswith(("./", "../")) or (is_folder and not value.startswith(("/", "~"))):
                 content[section][key] = str((folder / value).resolve())
 
@@ -178,10 +179,14 @@ def _no_draft(made: TakenOver) -> str:
     return f"--with-draft: no draft is known for {made.content['target']['model']}"
 
 
-def _comments(head: str, lines: Iterable[str]) -> str:
-    shown = ("".join(char if char.isprintable() else " " for char in line) for line in lines)
-    rows = [f"#   {' '.join(line.split())}" for line in shown]
-    return "\n".join([f"# {head}", *rows, "", ""]) if rows else ""
+def _lines(notes: Iterable[str]) -> tuple[str, ...]:
+    """Return each note once, on one line: it quotes what somebody else wrote."""
+    shown = ("".join(char if char.isprintable() else " " for char in note) for note in notes)
+    return tuple(dict.fromkeys(" ".join(note.split()) for note in shown))
+
+
+def _comments(head: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"# {head}", *(f"#   {line}" for line in lines), "", ""]) if lines else ""
 
 
 def _quoted(text: str) -> str:

@@ -1,7 +1,4 @@
-"""Stacks of this machine: what was started, how, from which profile, and its current state.
-
-What `smoke` and `watch` found last, kept in the stack's folder for `status`.
-"""
+"""Stacks of this machine: what was started, how, its state now, and what `smoke` and `watch` found last."""
 
 from __future__ import annotations
 
