@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -130,6 +131,38 @@ def test_a_watch_that_outlives_its_server_is_stopped_as_something_that_ran(
     wait_for(lambda: exited(engine, server))
     assert engine.stop(server) is True
     assert engine.stop(server) is False
+
+
+def test_a_watch_that_was_killed_is_started_again_and_its_server_is_left_alone(
+    engine: DockerEngine, make: Callable[..., Server], client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FROM_THE_SHELL", "first")
+    server = dataclasses.replace(make(environment=["FROM_THE_SHELL"]), watched=True)
+    file = server.folder / "compose.yaml"
+    stacked = json.loads(file.read_text())
+    stacked["services"]["watch"] = {
+        "image": IMAGE, "command": ["sh", "-c", SERVE.replace("$", "$$")], "init": True, "restart": "on-failure"
+    }  # fmt: skip
+    file.write_text(json.dumps(stacked))
+    engine.start(server)
+    before = engine.state(server)
+    assert engine.start_watch(server) is False
+
+    def watch() -> Container:
+        found = engine._container(server, "watch")
+        assert found
+        return found
+
+    os.kill(watch().attrs["State"]["Pid"], signal.SIGKILL)
+    wait_for(lambda: watch().attrs["RestartCount"] == 1 and watch().status == "running")  # by Docker
+    monkeypatch.setenv("FROM_THE_SHELL", "another, as a key of another day")
+    for end in (lambda: watch().kill(), lambda: watch().stop(timeout=1), lambda: watch().remove(force=True)):
+        end()
+        wait_for(lambda: (found := engine._container(server, "watch")) is None or found.status == "exited")
+        assert engine.start_watch(server) is True
+        assert watch().status == "running"
+        assert engine.state(server) == before
+    assert engine.start_watch(dataclasses.replace(server, watched=False)) is False
 
 
 def test_a_second_start_of_the_same_stack_leaves_its_container_alone(

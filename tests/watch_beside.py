@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gemmaspec.look.sidecar.watcher import NO_PROCESS
-from tests.real import PROFILE, PROJECT, STATE, gemmaspec
+from tests.docker_support import wait_for
+from tests.real import PROFILE, PROJECT, STATE, gemmaspec, up
 from tests.streamed import TOKENS
 from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Watching, clients
 
@@ -73,6 +76,24 @@ def watches_and_has_nothing_that_it_does_not_need() -> None:
     assert (
         f"not judged: slower than off (needs step times, which gemmaspec watch on the host has), {NO_PROCESS}" in said()
     )
+
+
+def comes_back_after_it_was_killed() -> None:
+    """Docker starts it again after kill -9, `up` after `docker kill`; the server notices nothing of either."""
+    server = container("vllm")
+    with clients(CLIENTS) as load:
+        for killed in range(1, 4):
+            os.kill(container("watch")["State"]["Pid"], signal.SIGKILL)
+            wait_for(lambda killed=killed: container("watch")["RestartCount"] == killed)  # type: ignore[misc]
+            wait_for(lambda: container("watch")["State"]["Running"])
+        subprocess.run(["docker", "kill", container("watch")["Id"]], capture_output=True, check=True)
+        wait_until_said(f"does not run, or has written nothing; next: gemmaspec up {PROFILE} ")
+        begun = up("docker", *settings())
+        assert begun.code == 0, begun.err
+        assert f"the watch of {PROFILE} had ended; it was started again" in begun.err
+        wait_until_said("no fault, looked ")
+    assert {(one.tokens, one.finish) for _, one in load.answers} == {(TOKENS, "length")}
+    assert container("vllm")["State"] | {"Health": None} == server["State"] | {"Health": None}
 
 
 @contextlib.contextmanager
