@@ -72,6 +72,22 @@ def test_a_start_in_progress_says_its_phase_and_who_does_it(
     assert found["next"] == "gemmaspec status mine --wait"
 
 
+def test_a_server_that_starts_is_not_yet_called_not_attested(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up()
+    none_yet = {"state": "unknown", "text": "NOT ATTESTED: no process has attested", "processes": []}
+    monkeypatch.setattr("tests.fake_engine.FakeEngine.report", lambda *_: {"attested": dict(none_yet)})
+    monkeypatch.setattr("gemmaspec.look.status._changes", lambda *_: ())
+    machine_state = State(status="running", restarts=1)
+    monkeypatch.setattr("tests.fake_engine.FakeEngine.state", lambda *_: machine_state)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
+    found = row(capsys)
+    assert (found["state"], "attested" in found["report"]) == ("starting", False)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
+    assert row(capsys)["report"]["attested"] == none_yet
+
+
 def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
