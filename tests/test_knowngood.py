@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -163,6 +164,20 @@ def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsy
     assert run(["rollback", "--json"]) == 4
     told = capsys.readouterr()
     assert json.loads(told.out)["error"]["message"] == "no permission to read or write /state/known-good"
+    assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize("why", [errno.EIO, errno.ENOTCONN, errno.ESTALE])
+def test_a_disk_that_is_away_is_told(
+    why: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away() -> None:
+        raise OSError(why, os.strerror(why), "/state/known-good")
+
+    monkeypatch.setattr("gemmaspec.serve.knowngood.names", away)
+    assert run(["rollback", "--json"]) == 4
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["message"] == f"{os.strerror(why)}: /state/known-good"
     assert "Traceback" not in told.err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shlex
@@ -534,6 +535,47 @@ def test_a_state_folder_that_takes_nothing_hides_nothing_and_stops_nothing(
         assert servers("pa") == []
     finally:
         subprocess.run(["umount", "-q", str(state)] if fault == "read-only" else ["true"], check=False)
+        for process in servers("pa"):
+            process.kill()
+            process.wait(60)
+        subprocess.run(["umount", "-l", str(state)], check=False)
+
+
+def put_away(folder: Path) -> None:
+    """Mount a file system whose server has gone over a folder: each access says ENOTCONN. Skips where root may not."""
+    try:
+        answers = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"no FUSE here: {error.strerror}")
+    options = f"fd={answers},rootmode=40000,user_id=0,group_id=0".encode()
+    refused = ctypes.CDLL(None, use_errno=True).mount(b"away", str(folder).encode(), b"fuse", 0, options)
+    os.close(answers)
+    if refused:
+        pytest.skip(f"this machine does not let root mount FUSE: {os.strerror(ctypes.get_errno())}")
+
+
+def test_a_state_folder_that_is_away_keeps_no_server_running(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    monkeypatch.setenv("GEMMASPEC_STATE", str(state))
+    fake_runtime.make_models()
+    fake.profile("pa", free_port())
+    assert fake.run(*UP_PA).code == 0
+    try:
+        put_away(state)
+        for command in (("status",), ("status", "pa"), ("logs", "pa"), ("restart", "pa"), UP_PA, ("down", "pa")):
+            done = fake.run(*command)
+            assert done.code == 4, (command, done)
+            assert "is not connected" in done.err, (command, done)
+            assert "Traceback" not in done.err, (command, done)
+        assert "try: gemmaspec down pa --force" in done.err, done
+        assert len(servers("pa")) == 1
+        assert fake.run("down", "pa", "--force").code == 0
+        assert servers("pa") == []
+        assert "Traceback" not in fake.run("down", "pa", "--force").err
+    finally:
         for process in servers("pa"):
             process.kill()
             process.wait(60)

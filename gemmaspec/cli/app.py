@@ -106,11 +106,11 @@ def run(arguments: Sequence[str]) -> int:
         return output.failure(error, as_json=wants_json)
     except KeyboardInterrupt:
         return output.failure(Interrupted("interrupted"), as_json=wants_json)
-    except PermissionError as error:
-        return output.failure(_forbidden(error), as_json=wants_json)
     except BrokenPipeError:
         return output.broken_pipe()
     except OSError as error:
+        if isinstance(error, PermissionError) or (error.errno in _AWAY and error.filename):
+            return output.failure(_unreadable(error), as_json=wants_json)
         if error.filename or error.errno not in (errno.ENOSPC, errno.EIO):
             return _other(error, as_json=wants_json)
         return output.failure(output.unwritten(error), as_json=wants_json)  # the help's own print
@@ -119,14 +119,19 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _forbidden(error: PermissionError) -> EnvironmentMissing:
-    """Return the error for a file or folder of another user."""
+_AWAY = (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV)
+"""What a disk that fails says, or a folder of another machine that does not answer."""
+
+
+def _unreadable(error: OSError) -> EnvironmentMissing:
+    """Return the error for a file or folder of another user, or on a disk that is away."""
     from gemmaspec.core.files import other_owner, unwritable
 
     where = error.filename or "a file"
     if isinstance(where, str) and error.filename and other_owner(Path(where)):
         return unwritable(Path(where), error)
-    return EnvironmentMissing(f"no permission to read or write {where}", hint=f"ls -ld {where}")
+    why = "no permission to read or write" if isinstance(error, PermissionError) else f"{error.strerror}:"
+    return EnvironmentMissing(f"{why} {where}", hint=f"ls -ld {where}")
 
 
 def _other(error: Exception, *, as_json: bool) -> int:

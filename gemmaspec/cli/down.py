@@ -65,8 +65,9 @@ def _down(name: str) -> bool:
     try:
         return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
     except EnvironmentMissing as error:
-        if error.message.startswith(("cannot write ", "cannot lock ")):
-            raise error.amended(error.message, hint=f"gemmaspec down {name} --force    # writes nothing") from None
+        away = error.message.startswith("cannot read ") and (error.hint or "").startswith("ls ")  # nobody else's
+        if away or error.message.startswith(("cannot write ", "cannot lock ")):
+            raise error.amended(error.message, hint=f"gemmaspec down {name} --force    # needs no file") from None
         raise
 
 

@@ -180,7 +180,7 @@ def unwritable(path: Path, error: OSError) -> EnvironmentMissing:
             f"cannot write {path}: no space left on the disk; nothing was changed",
             hint=f"df -h {path.parent}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
-    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
         return EnvironmentMissing(
             f"cannot lock {path}: {error.strerror}, so that two commands could work on one server",
             hint="export GEMMASPEC_STATE=…    # a folder on a local disk; a network's may have no locks",
