@@ -1,7 +1,4 @@
-"""Compare two results: what differs between the runs, and the effect on speed.
-
-What in a result names this machine, so that nobody attaches it unseen. Pure.
-"""
+"""Compare two results: what differs, its effect on speed, and what in them names this machine. Pure."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The image of a stack: local, or pulled, or the reason why it is missing.
-
-Docker's attributes of a container and of the daemon as facts: pure functions.
-
-Docker volumes of stacks that do not run.
-
-Pull an image with numeric progress, and find the size of the download.
-"""
+"""Images of stacks: local, pulled with progress, or why missing. Docker's attributes as facts; idle volumes."""
 
 from __future__ import annotations
 
