@@ -100,5 +100,12 @@ def test_a_profile_writes_no_line_of_ours(what: str, folder: Path, capsys: pytes
     judged("".join(capsys.readouterr()))
 
 
+def test_the_name_of_a_file_writes_no_line_of_ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "x\n  next: EVIL\x1b[31m.yaml").write_text("extends: tiny-cpu\nserve: {port: a}\n")
+    for command in (["profile", "list"], ["profile", "lint"], ["up", "nobody"]):
+        assert run(command) in (0, 2)
+    judged("".join(capsys.readouterr()))
+
+
 def test_a_note_is_one_line() -> None:
     assert _lines(["a\n  b\x1b[31m", "a\n  b\x1b[31m", "c"]) == ("a b [31m", "c")

@@ -80,7 +80,7 @@ def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder in folders:
         for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
-            if not file.name.startswith("_") and file.name != FLEET:
+            if not file.name.startswith("_") and file.name != FLEET and file.stem.isprintable():
                 files.setdefault(file.stem, file)
     return dict(sorted(files.items()))
 
