@@ -88,6 +88,18 @@ def test_a_server_that_starts_is_not_yet_called_not_attested(
     assert row(capsys)["report"]["attested"] == none_yet
 
 
+def test_a_server_that_lives_on_after_the_kernel_killed_one_of_its_processes_is_warned_of(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up()
+    starved = State(status="running", starved="memory ran out: the kernel has killed a process of its container")
+    monkeypatch.setattr("tests.fake_engine.FakeEngine.state", lambda *_: starved)
+    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
+    capsys.readouterr()
+    run(["status", "mine"])
+    assert f"  WARNING   {starved.starved}\n" in capsys.readouterr().out
+
+
 def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,8 +165,8 @@ def _whole(status: Status) -> None:
         output.told(f"  fix       {status.cause.fix}")
     if status.running:
         output.told(f"  address   {server.base_url}/v1   model {server.model}")
-        if status.problem:
-            output.told(f"  WARNING   {status.problem}")
+        for warning in filter(None, (status.problem, status.state.starved)):
+            output.told(f"  WARNING   {warning}")
         report_lines(status.report)
         if status.logged.backends:
             output.told(f"  attention {', '.join(status.logged.backends)} (logged)")
