@@ -13,6 +13,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final
 
 from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
+from gemmaspec.core import strict_yaml
 from gemmaspec.core.finding import Severity
 from gemmaspec.core.profile.command import Argument
 from gemmaspec.core.profile.meant import key_meant
@@ -25,18 +26,9 @@ _SHOWN: Final = 60
 """Characters of a value that a message shows."""
 
 
-_NEEDS: Final[Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]]] = {
-    "--structured-outputs-config": {
-        "disable_any_whitespace": ("backend", ("xgrammar", "guidance")),
-        "disable_additional_properties": ("backend", ("guidance",)),
-    },
-    "--profiler-config": {
-        "torch_profiler_dir": ("profiler", ("torch",)),
-        "capture_torch_profiler": ("profiler", ("torch",)),
-        "proton_profiler_dir": ("profiler", ("proton",)),
-    },
-}
-"""Keys that want another key to have one of these values (StructuredOutputsConfig, ProfilerConfig, every release)."""
+_TABLE: Final = FilePath(__file__).with_name("conditions.yaml")
+CONDITIONS: Final[Mapping[str, Mapping[str, Any]]] = strict_yaml.parse(_TABLE.read_text("utf-8"), file=_TABLE.name).data
+"""What flags ask of each other."""
 
 
 @rule("GS102", "error")
@@ -102,7 +94,7 @@ def _fix(refusal: str) -> str:
 @rule("GS102", "error")
 def needed_key(subject: Subject) -> Iterator[Issue]:
     """A key of --structured-outputs-config or --profiler-config that wants another backend or profiler."""
-    for name, keys in _NEEDS.items():
+    for name, keys in CONDITIONS["keys"].items():
         asked, path = configured(subject, name)
         if asked.get("profiler") == "torch" and not asked.get("torch_profiler_dir"):
             message = "the profiler torch needs torch_profiler_dir, and vLLM stops without it"

@@ -6,32 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.check.lint.kv_cache import attention_backend
-from gemmaspec.check.lint.names import configured, one_of
+from gemmaspec.check.lint.names import CONDITIONS, configured, one_of
 from gemmaspec.check.lint.patching import taken
 from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core.finding import Severity
 from gemmaspec.core.profile.command import LEVEL
 from gemmaspec.core.profile.graphs import capture_sizes
 from gemmaspec.core.releases.facts import spans
-
-_PARTNERS: Final = {
-    "--enable-auto-tool-choice": ("--tool-call-parser", "chat.tool_call_parser: gemma4"),
-    "--enable-eplb": ("--enable-expert-parallel", "--enable-expert-parallel"),
-    "--enable-elastic-ep": ("--enable-eplb", "--enable-eplb and --enable-expert-parallel"),
-    "--numa-bind-cpus": ("--numa-bind", "--numa-bind"),
-    "--numa-bind-nodes": ("--numa-bind", "--numa-bind"),
-    "--collect-detailed-traces": ("--otlp-traces-endpoint", "--otlp-traces-endpoint=ADDRESS"),
-    "--enable-log-outputs": ("--enable-log-requests", "--enable-log-requests"),
-}
-"""Flags that require another one (validate_parsed_serve_args, and ParallelConfig for those of experts)."""
-
-_VALUES: Final = {
-    "--return-sampling-mask": ("--logprobs-mode", "processed_logprobs"),
-    "--ray-workers-use-nsight": ("--distributed-executor-backend", "ray"),
-    "--enable-mamba-cache-stochastic-rounding": ("--mamba-ssm-cache-dtype", "float16"),
-    "--mamba-ssu-algorithm": ("--mamba-backend", "flashinfer"),
-}
-"""Flags that stop the start unless another one has this value (VllmConfig, ParallelConfig)."""
 
 _EXECUTORS: Final = ("mp", "ray", "uni", "external_launcher")
 _QUANTIZATION: Final = ("linear", "moe", "ignore", "targets")
@@ -54,12 +35,12 @@ _LOG_LEVELS: Final = frozenset({"CRITICAL", "FATAL", "ERROR", "WARN", "WARNING",
 @rule("GS112", "error", any_release=True)
 def partner(subject: Subject) -> Iterator[Issue]:
     """A flag that vLLM accepts only with another one."""
-    for flag, (wanted, fix) in _PARTNERS.items():
+    for flag, (wanted, fix) in CONDITIONS["partners"].items():
         given = subject.argument(flag)
         if given and not given.negated and not subject.switched(wanted):
             message = f"{flag} requires {wanted}, and vLLM stops without it"
             yield Issue(path=given.path, message=message, fix=f"add {fix}, or remove it")
-    for flag, (wanted, value) in _VALUES.items():
+    for flag, (wanted, value) in CONDITIONS["values"].items():
         given = subject.argument(flag)
         if given and not given.negated and subject.value(wanted) != value:
             message = f"{flag} requires {wanted}={value}, and vLLM stops without it"

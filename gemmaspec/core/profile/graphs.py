@@ -17,19 +17,8 @@ from gemmaspec.core.profile.command import COMPILATION, LEVEL, Command, backend_
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import LEVELS, mode_of, support_of
-from gemmaspec.core.releases.drafting import RunnerInput, forced_by, runner_for, runs
+from gemmaspec.core.releases.drafting import FEATURES, RunnerInput, forced_by, runner_for, runs
 from gemmaspec.core.releases.facts import facts_for
-
-_FEATURES: Final = {
-    "--kv-sharing-fast-prefill": "KV sharing fast prefill",
-    "--ec-transfer-config": "EC transfer",
-    "--enable-prompt-embeds": "prompt embeds",
-    "--enable-return-routed-experts": "routed experts capture",
-    "--enable-dbo": "dual batch overlap",
-    "--enable-elastic-ep": "elastic expert parallelism",
-    "--logits-processors": "custom logits processors",
-}
-"""Flag → the words of _get_v2_model_runner_unsupported_features (vllm/config/vllm.py, from 0.22.0)."""
 
 
 def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet[str]) -> frozenset[str]:
@@ -43,7 +32,7 @@ def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet
         "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
         "--runner pooling": command.value("--runner") == "pooling",
     }
-    asked = {words for flag, words in _FEATURES.items() if command.switched(flag)}
+    asked = {words for flag, words in FEATURES.items() if command.switched(flag)}
     return frozenset(name for name, on in keys.items() if on) | (asked & unsupported)
 
 

@@ -18,6 +18,7 @@ from gemmaspec.core.profile.fields import LOOK_UPS
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.releases.drafting import KEYS_OF_ACCEPTANCE, KEYS_OF_METHODS
 
 
 def spread(profile: Profile) -> Profile:
@@ -52,35 +53,6 @@ def need_one_machine(profile: Profile, what: str) -> None:
 
 
 _NEEDS_DRAFT: Final = {"draft_model", "eagle", "eagle3", "dflash", "dspark"}
-_FIELDS_OF_METHOD: Final = {
-    "draft_tensor_parallel_size": {"draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"},
-    "use_heterogeneous_vocab": {"draft_model"},
-    "disable_padded_drafter_batch": {"eagle", "eagle3", "mtp"},
-    "prompt_lookup_max": {"ngram"},
-    "prompt_lookup_min": {"ngram"},
-    "suffix_decoding_max_tree_depth": {"suffix"},
-    "suffix_decoding_max_cached_requests": {"suffix"},
-    "suffix_decoding_max_spec_factor": {"suffix"},
-    "suffix_decoding_min_token_prob": {"suffix"},
-    "parallel_drafting": {"draft_model", "eagle", "eagle3"},
-    "dspark_draft_topk": {"dspark"},
-    "xpress_topc": {"dflash"},
-    "draft_lm_head_quantization": {"eagle", "eagle3"},
-    "disable_eagle_block_drop": {"eagle", "eagle3", "mtp"},
-    "disable_lookahead_block_hashes": {"eagle", "eagle3", "mtp"},
-}
-"""Fields that one method reads and the others reject or ignore (vllm/config/speculative.py; the padded drafter batch:
-NotImplementedError with draft_model in every release; the output head: Gemma 4's MTP heads have none to share)."""
-
-_FIELDS_OF_ACCEPTANCE: Final = {
-    "synthetic_acceptance_rates": "synthetic",
-    "synthetic_acceptance_length": "synthetic",
-    "fly_window_size": "fly",
-    "fly_entropy_threshold": "fly",
-    "fly_entropy_top_k": "fly",
-}
-"""Fields that belong to one rejection_sample_method."""
-
 OWN_KEYS: Final = {
     "--speculative-config": "speculative",
     "--spec-model": "speculative",
@@ -172,7 +144,7 @@ def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
     spec = profile.speculative
     if not spec:
         return
-    for field, methods in _FIELDS_OF_METHOD.items():
+    for field, methods in KEYS_OF_METHODS.items():
         if spec.method not in methods and getattr(spec, field) is not None:
             known = " or ".join(sorted(methods))
             yield Mistake(("speculative", field), f"belongs to the method {known}, not to {spec.method}", _METHOD)
@@ -180,7 +152,7 @@ def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
         yield Mistake(
             ("speculative", "disable_padded_drafter_batch"), "vLLM does not support it with parallel_drafting"
         )
-    for field, method in _FIELDS_OF_ACCEPTANCE.items():
+    for field, method in KEYS_OF_ACCEPTANCE.items():
         if spec.rejection_sample_method != method and getattr(spec, field) is not None:
             because = ("speculative", "rejection_sample_method")
             yield Mistake(("speculative", field), f"belongs to rejection_sample_method: {method}", because)

@@ -52,6 +52,10 @@ def _method(row: Mapping[str, Any]) -> Method:
 
 
 METHODS: Final = tuple(map(_method, _ROWS["methods"]))
+KEYS_OF_METHODS: Final[Mapping[str, Sequence[str]]] = _ROWS["keys_of_methods"]
+KEYS_OF_ACCEPTANCE: Final[Mapping[str, str]] = _ROWS["keys_of_acceptance"]
+FEATURES: Final[Mapping[str, str]] = _ROWS["features"]
+"""Flags → what model runner v2 may lack, in vLLM's words."""
 
 
 def since(method: str) -> str | None:
