@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,24 +14,10 @@ import typer.core
 
 from gemmaspec.core.profile.meant import COMMANDS, WITHIN, nearest, option_meant
 
-SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Most used": ("up", "status", "down", "bench", "tune", "smoke"),
-    "Run": ("restart", "logs", "connect", "top", "watch"),
-    "Measure": ("compare",),
-    "Check before a start": ("doctor", "fit", "inspect", "predict"),
-    "Pin and go back": ("pull", "lock", "rollback"),
-    "Profiles": ("profile", "render"),
-    "Patches of vLLM": ("patch",),
-    "Help": ("explain",),
-    "This machine": ("gc",),
-}
+_ROWS: Final = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-8"))
+SECTIONS: Final[Mapping[str, Sequence[str]]] = _ROWS["sections"]
 """The groups of commands in the help, the six that carry the product first; commands in no group come last."""
-PATCH_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Look and check": ("list", "show", "explain", "verify"),
-    "For maintainers of patches": (
-        "rebase", "continue", "new", "commit", "import", "export", "apply", "known", "prove",
-    ),
-}  # fmt: skip
+PATCH_SECTIONS: Final[Mapping[str, Sequence[str]]] = _ROWS["sections of patch"]
 OTHER: Final = "More"
 
 
@@ -45,8 +31,7 @@ class About:
     """Command lines without `gemmaspec`."""
 
 
-_ROWS: Final = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-8"))
-ABOUT: Final[Mapping[str, About]] = {name: About(row[0], tuple(row[1:])) for name, row in _ROWS.items()}
+ABOUT: Final[Mapping[str, About]] = {name: About(row[0], tuple(row[1:])) for name, row in _ROWS["commands"].items()}
 
 
 class HelpedCommand(typer.core.TyperCommand):
@@ -105,7 +90,7 @@ class HelpedCommand(typer.core.TyperCommand):
 class CommandGroup(typer.core.TyperGroup):
     """A group of commands, in sections if it has some, that suggests a command for names from other tools."""
 
-    sections: Mapping[str, tuple[str, ...]] = {}
+    sections: Mapping[str, Sequence[str]] = {}
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command with its summary."""
