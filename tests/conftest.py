@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests import real
+from tests.warm import Harness, warm_harness
 
 # Output is wrapped to $COLUMNS. pytest-xdist sets it for its workers, and the readline that pytest imports sets it for
 # child processes alone, out of sight of os.environ.
@@ -49,6 +50,13 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each engine in turn, for tests that share what runs under the run's profile; what they leave is stopped."""
     yield request.param
     real.gemmaspec("down", real.PROFILE)
+
+
+@pytest.fixture(scope="session")
+def harness() -> Iterator[Harness]:
+    """The process whose children commands are, for all files that a worker runs."""
+    with warm_harness() as harness:
+        yield harness
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from gemmaspec.run.engine.process import ProcessEngine
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.serve import doctor_machine
 from gemmaspec.serve.doctor_subject import DoctorSubject
+from tests.warm import Harness
 
 SUMMARY = """\
 Sat Nov 21 18:00:00 2026
@@ -230,13 +231,20 @@ def late() -> Iterator[str]:
     server.server_close()
 
 
-def doctor(*arguments: str, **env: str) -> tuple[int, dict[str, dict[str, Any]], str]:
-    """Exit code, rows by name, and stderr of `gemmaspec doctor --json`."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent-cache", **env}
-    command = [sys.executable, "-m", "gemmaspec", "doctor", "--json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert "Traceback" not in done.stderr
-    return done.returncode, {row["name"]: row for row in json.loads(done.stdout)["rows"]}, done.stderr
+Told = tuple[int, dict[str, dict[str, Any]], str]
+
+
+@pytest.fixture
+def doctor(harness: Harness) -> Callable[..., Told]:
+    """Exit code, rows by name, and stderr of `gemmaspec doctor --json`, in a process of its own."""
+
+    def told(*arguments: str, **env: str) -> Told:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent-cache", **env}
+        (done,) = harness.race(["doctor", "--json", *arguments], env=environment)
+        assert "Traceback" not in done.err
+        return done.code, {row["name"]: row for row in done.json["rows"]}, done.err
+
+    return told
 
 
 def without_docker(folder: Path) -> dict[str, str]:
@@ -244,7 +252,7 @@ def without_docker(folder: Path) -> dict[str, str]:
     return {"PATH": str(folder), "DOCKER_HOST": f"unix://{folder}/none.sock"}
 
 
-def test_the_machine_alone_without_docker(tmp_path: Path) -> None:
+def test_the_machine_alone_without_docker(doctor: Callable[..., Told], tmp_path: Path) -> None:
     code, rows, _ = doctor(**without_docker(tmp_path))
     assert code == 0
     assert rows["docker client"]["state"] == "warning"
@@ -254,7 +262,7 @@ def test_the_machine_alone_without_docker(tmp_path: Path) -> None:
     assert "HF_HUB_OFFLINE is set" in rows["clock"]["message"]
 
 
-def test_docker_that_was_asked_for_and_is_not_there_is_a_failure(tmp_path: Path) -> None:
+def test_docker_that_was_asked_for_and_is_not_there_is_a_failure(doctor: Callable[..., Told], tmp_path: Path) -> None:
     code, rows, _ = doctor("--engine", "docker", **without_docker(tmp_path))
     assert code == 4
     assert rows["docker client"]["state"] == rows["docker daemon"]["state"] == "failed"
@@ -272,7 +280,9 @@ def spark(tmp_path: Path) -> dict[str, str]:
     return without_docker(tmp_path)
 
 
-def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, spark: dict[str, str]) -> None:
+def test_a_profile_that_could_not_start_says_why_and_what_to_do(
+    doctor: Callable[..., Told], profiles: Path, spark: dict[str, str]
+) -> None:
     file = profiles / "mine.yaml"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -295,7 +305,7 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(profiles: Path, 
     assert all(row["fix"] for row in rows.values() if row["state"] == "failed")
 
 
-def test_a_profile_for_a_gpu_on_a_machine_without_one(tmp_path: Path) -> None:
+def test_a_profile_for_a_gpu_on_a_machine_without_one(doctor: Callable[..., Told], tmp_path: Path) -> None:
     code, rows, _ = doctor(
         "spark-31b", "--engine", "process", "--set", "runtime.vllm=0.32.0", **without_docker(tmp_path)
     )
@@ -306,7 +316,9 @@ def test_a_profile_for_a_gpu_on_a_machine_without_one(tmp_path: Path) -> None:
     assert not [name for name in rows if name.startswith("docker ")]
 
 
-def test_a_profile_that_only_docker_can_run_blames_docker_and_nothing_else(tmp_path: Path) -> None:
+def test_a_profile_that_only_docker_can_run_blames_docker_and_nothing_else(
+    doctor: Callable[..., Told], tmp_path: Path
+) -> None:
     code, rows, _ = doctor("spark-31b-e2b", **without_docker(tmp_path))
     assert code == 4
     assert rows["docker daemon"]["state"] == "failed"
@@ -320,7 +332,9 @@ def test_a_profile_that_only_docker_can_run_blames_docker_and_nothing_else(tmp_p
     assert not [row for row in rows.values() if "runtime.vllm" in row["message"]]
 
 
-def test_a_lock_that_cannot_be_read_is_a_warning_since_up_does_without(profiles: Path, tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_read_is_a_warning_since_up_does_without(
+    doctor: Callable[..., Told], profiles: Path, tmp_path: Path
+) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
     (profiles / "mine.lock").write_text("{")
     _, rows, _ = doctor(str(profiles / "mine.yaml"), "--engine", "process", **without_docker(tmp_path))
@@ -339,7 +353,7 @@ def test_a_password_in_an_address_is_not_shown(profiles: Path, tmp_path: Path) -
     json.loads(done.stdout)
 
 
-def test_a_clock_an_hour_behind_is_a_warning(tmp_path: Path, late: str) -> None:
+def test_a_clock_an_hour_behind_is_a_warning(doctor: Callable[..., Told], tmp_path: Path, late: str) -> None:
     code, rows, _ = doctor(HF_HUB_OFFLINE="0", HF_ENDPOINT=late, **without_docker(tmp_path))
     assert code == 0
     assert rows["clock"]["state"] == "warning"
@@ -398,7 +412,9 @@ def test_a_cache_with_all_weights_is_enough_without_the_hub(tmp_path: Path, monk
     assert subject.to_fetch["draft"] == 0
 
 
-def test_models_of_the_hub_are_weighed_against_the_disk(profiles: Path, tmp_path: Path) -> None:
+def test_models_of_the_hub_are_weighed_against_the_disk(
+    doctor: Callable[..., Told], profiles: Path, tmp_path: Path
+) -> None:
     from tests import hub as hub_of
 
     file = profiles / "mine.yaml"

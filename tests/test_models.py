@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hub import PAIR, serve
+from tests.real import Done
+from tests.warm import Harness
 
 PROFILE = PAIR.format(name="mine", port=8399)
 
@@ -26,18 +28,19 @@ def hub() -> Iterator[str]:
         yield server.url
 
 
-def up(profiles: Path, hub: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def up(harness: Harness, profiles: Path, hub: str) -> Callable[..., Done]:
+    """`gemmaspec up` for a profile of models of the Hub, in a process of its own."""
     (profiles / "mine.yaml").write_text(PROFILE % sys.executable)
-    command = [sys.executable, "-m", "gemmaspec", "up", str(profiles / "mine.yaml"), "--engine", "process"]
-    environment = {
-        **os.environ,
-        "HF_ENDPOINT": hub,
-        "HF_HOME": str(profiles / "hf"),
-        "HF_TOKEN": "hf_secret_token",
-        **env,
-    }
-    environment.pop("HF_HUB_OFFLINE", None) if "HF_HUB_OFFLINE" not in env else None
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, check=False)
+    command = ["up", str(profiles / "mine.yaml"), "--engine", "process"]
+    own = {"HF_ENDPOINT": hub, "HF_HOME": str(profiles / "hf"), "HF_TOKEN": "hf_secret_token"}
+
+    def started(*arguments: str, **env: str) -> Done:
+        asked = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+        (done,) = harness.race([*command, *arguments], env=asked | own | env)
+        return done
+
+    return started
 
 
 @pytest.mark.parametrize(
@@ -50,36 +53,36 @@ def up(profiles: Path, hub: str, *arguments: str, **env: str) -> subprocess.Comp
 )
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_model_that_cannot_be_had_is_told_before_anything_starts(
-    profiles: Path, hub: str, model: str, said: str, role: str
+    up: Callable[..., Done], model: str, said: str, role: str
 ) -> None:
-    done = up(profiles, hub, "--set", f"{role}.model={model}")
-    assert done.returncode == 4, done.stderr
-    assert f"{role}.model: " in done.stderr
-    assert said in done.stderr
-    assert "hf_secret_token" not in done.stderr
+    done = up("--set", f"{role}.model={model}")
+    assert done.code == 4, done.err
+    assert f"{role}.model: " in done.err
+    assert said in done.err
+    assert "hf_secret_token" not in done.err
     assert not (Path(os.environ["GEMMASPEC_STATE"]) / "stacks").exists()
 
 
-def test_a_hub_that_does_not_answer_is_noted_and_the_start_goes_on(profiles: Path, hub: str) -> None:
-    done = up(profiles, "http://127.0.0.1:9", "--timeout", "30")
-    assert "cannot query the Hub about some/target" in done.stderr
-    assert "the program vllm is neither" in done.stderr or "vllm" in done.stderr
-    assert done.returncode != 0
+def test_a_hub_that_does_not_answer_is_noted_and_the_start_goes_on(up: Callable[..., Done]) -> None:
+    done = up("--timeout", "30", HF_ENDPOINT="http://127.0.0.1:9")
+    assert "cannot query the Hub about some/target" in done.err
+    assert "the program vllm is neither" in done.err or "vllm" in done.err
+    assert done.code != 0
 
 
-def test_nobody_is_asked_when_the_hub_is_switched_off(profiles: Path, hub: str) -> None:
-    done = up(profiles, hub, "--set", "target.model=some/missing", "--timeout", "30", HF_HUB_OFFLINE="1")
-    assert "does not exist on the Hub" not in done.stderr
+def test_nobody_is_asked_when_the_hub_is_switched_off(up: Callable[..., Done]) -> None:
+    done = up("--set", "target.model=some/missing", "--timeout", "30", HF_HUB_OFFLINE="1")
+    assert "does not exist on the Hub" not in done.err
 
 
-def test_a_folder_without_a_config_is_no_model(profiles: Path, hub: str) -> None:
+def test_a_folder_without_a_config_is_no_model(up: Callable[..., Done], profiles: Path) -> None:
     (profiles / "empty").mkdir()
-    done = up(profiles, hub, "--set", f"target.model={profiles / 'empty'}")
-    assert done.returncode == 4
-    assert "has no config.json, so it is not a model" in done.stderr
+    done = up("--set", f"target.model={profiles / 'empty'}")
+    assert done.code == 4
+    assert "has no config.json, so it is not a model" in done.err
 
 
-def test_a_full_disk_in_the_state_folder_is_one_clear_error(profiles: Path, hub: str, tmp_path: Path) -> None:
+def test_a_full_disk_in_the_state_folder_is_one_clear_error(up: Callable[..., Done], tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("mounting a small disk needs root")
     disk = tmp_path / "disk"
@@ -87,9 +90,9 @@ def test_a_full_disk_in_the_state_folder_is_one_clear_error(profiles: Path, hub:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=False).returncode:
         pytest.skip("this machine does not let root mount a tmpfs")
     try:
-        done = up(profiles, hub, GEMMASPEC_STATE=str(disk))
-        assert done.returncode == 4, done.stderr
-        assert "no space left" in done.stderr or "free" in done.stderr
+        done = up(GEMMASPEC_STATE=str(disk))
+        assert done.code == 4, done.err
+        assert "no space left" in done.err or "free" in done.err
         left = [file for file in disk.rglob("*") if file.is_file() and not file.name.endswith(".lock")]
         assert not left
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,10 +23,13 @@ COMPILED = {id_: launcher_patch(patch) for id_, patch in PATCHES.items()}
 PATHS = sorted(needed_paths(COMPILED.values()))
 
 
-def claims() -> Iterator[tuple[str, str]]:
-    for id_, patch in COMPILED.items():
-        ranges = [variant.specifier for variant in patch.variants]
-        yield from ((id_, one) for one in RELEASES if any(launch.contains(claim, one) for claim in ranges))
+CLAIMS = [
+    (id_, one)
+    for id_, patch in COMPILED.items()
+    for one in RELEASES
+    if any(launch.contains(variant.specifier, one) for variant in patch.variants)
+]
+"""Each shipped patch with each release that it is for."""
 
 
 @functools.cache
@@ -44,7 +46,7 @@ def together(version: str, ids: tuple[str, ...]) -> tuple[list[str], dict[str, b
 
 def needed(id_: str, version: str) -> tuple[str, ...]:
     """The patches that must come before it, where they have a range for this release."""
-    return tuple(one.id for one in chain(PATCHES[id_], PATCHES)[:-1] if (one.id, version) in {*claims()})
+    return tuple(one.id for one in chain(PATCHES[id_], PATCHES)[:-1] if (one.id, version) in CLAIMS)
 
 
 def reversed_(edit: FileEdit) -> FileEdit:
@@ -52,7 +54,7 @@ def reversed_(edit: FileEdit) -> FileEdit:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize(("id_", "version"), [*claims()])
+@pytest.mark.parametrize(("id_", "version"), CLAIMS)
 def test_a_patch_applies_is_then_seen_as_applied_and_can_be_taken_back(id_: str, version: str) -> None:
     before = stock(version) | together(version, needed(id_, version))[1]
     states, changed = together(version, (*needed(id_, version), id_))
@@ -70,7 +72,7 @@ def test_a_patch_applies_is_then_seen_as_applied_and_can_be_taken_back(id_: str,
 @pytest.mark.network
 @pytest.mark.parametrize("version", ["0.19.0", "0.19.1", "0.26.0", "0.33.0"])
 def test_all_patches_of_a_release_go_together(version: str) -> None:
-    claimed = [id_ for id_, one in claims() if one == version]
+    claimed = [id_ for id_, one in CLAIMS if one == version]
     ids = tuple(sorted(claimed, key=lambda id_: len(needed(id_, version))))
     assert set(together(version, ids)[0]) == {"applies"}
 

@@ -22,7 +22,7 @@ from tests import hub as hub_of
 from tests.docker_support import wait_for
 from tests.hub import PAIR, Fault, Hub
 from tests.real import Done
-from tests.warm import Harness, warm_harness
+from tests.warm import Harness
 
 TOKEN = "hf_TheSecretThatMustNotShow"
 WEIGHTS = os.urandom(25_000_000)  # huggingface_hub writes pieces of 10 MiB
@@ -78,12 +78,6 @@ class Caller:
     def snapshot(self, model: str) -> dict[str, bytes]:
         (folder,) = (self.home / "hub" / f"models--{model.replace('/', '--')}" / "snapshots").iterdir()
         return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-@pytest.fixture(scope="module")
-def harness() -> Iterator[Harness]:
-    with warm_harness() as harness:
-        yield harness
 
 
 @pytest.fixture

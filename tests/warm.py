@@ -14,13 +14,15 @@ from tests.real import Done
 
 HARNESS = """\
 import contextlib, json, os, sys, tempfile
-import jinja2, typer._adapters
+import huggingface_hub.file_download, huggingface_hub.hf_api, jinja2, typer._adapters
 import gemmaspec.cli.up, gemmaspec.serve.up, gemmaspec.serve.down, gemmaspec.look.status, gemmaspec.cli.text.stack
-import gemmaspec.serve.observe, gemmaspec.run.engine.process
+import gemmaspec.serve.observe, gemmaspec.run.engine.process, gemmaspec.serve.pull, gemmaspec.serve.doctor
 from gemmaspec.cli.app import run
 from gemmaspec.core.profile.load import load_profile
 
 load_profile("tiny-cpu")  # builds the checks of a profile, which each child would build again
+for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
+    del sys.modules[name]  # reads its environment when it is imported, so each child imports it; what it needs is there
 
 for line in sys.stdin:
     asked = json.loads(line)
