@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import oracle
+from oracle_release import Oracle, model_folders
 
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.launcher import range_contains
@@ -37,7 +37,7 @@ def ask_about(wanted: Iterable[str]) -> int:
     """Ask each release, write both tables, and return the number of releases that gave no answer."""
     silent = 0
     for release in wanted:
-        with oracle.Oracle(release, "h200") as asked:
+        with Oracle(release, "h200") as asked:
             chosen, supports = _layers(asked, release)
             modes = {("modes", *row) for row in _modes(asked)}
         print(f"vllm {release}: {len(chosen)} backends, {len(supports)} supports, {len(modes)} modes", flush=True)
@@ -47,7 +47,7 @@ def ask_about(wanted: Iterable[str]) -> int:
     return silent
 
 
-def _layers(asked: oracle.Oracle, release: str) -> tuple[set[Row], set[Row]]:
+def _layers(asked: Oracle, release: str) -> tuple[set[Row], set[Row]]:
     """Return (capability, masks, KV format, role, backend), and (supports, capability, KV format, role, backend, …)."""
     chosen: set[Row] = set()
     supports: set[Row] = set()
@@ -69,16 +69,16 @@ def _layers(asked: oracle.Oracle, release: str) -> tuple[set[Row], set[Row]]:
 
 
 def _drafted(
-    asked: oracle.Oracle, machine: str, size: str, base: tuple[str, ...], heads: tuple[str, ...] = tuple(_HEADS)
+    asked: Oracle, machine: str, size: str, base: tuple[str, ...], heads: tuple[str, ...] = tuple(_HEADS)
 ) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield role → backend, support, and the target's support with that head."""
-    argv = ["--model", str(oracle.model_folders() / f"gemma-4-{size}-it"), *base]
+    argv = ["--model", str(model_folders() / f"gemma-4-{size}-it"), *base]
     alone = _answer(asked, machine, argv)
     if backend := _one(alone, "target"):
         yield "target", (backend, alone["supports"]["target"], alone["supports"]["target"])
     for role in heads:
         method, head = _HEADS[role]
-        named = str(oracle.model_folders() / head.replace("31B", size if role == "draft" else "31B"))
+        named = str(model_folders() / head.replace("31B", size if role == "draft" else "31B"))
         config = {"model": named, "method": method, "num_speculative_tokens": 2}
         found = _answer(asked, machine, [*argv, "--speculative-config", json.dumps(config)])
         if backend := _one(found, "draft"):
@@ -95,9 +95,9 @@ def _supports(capability: str, kv: str, rows: dict[str, tuple[str, str, str]]) -
             yield "supports", capability, kv, "draft", own, role, support
 
 
-def _modes(asked: oracle.Oracle) -> Iterator[Row]:
+def _modes(asked: Oracle) -> Iterator[Row]:
     """Yield who decodes, what compiles, which graphs are wanted, support, and the mode that vLLM resolves."""
-    models = oracle.model_folders()
+    models = model_folders()
     head = {"model": str(models / _HEADS["draft"][1]), "method": "mtp", "num_speculative_tokens": 2}
     wanted: dict[str, tuple[str, str, str]] = {}
     for who, more in (("alone", ()), ("drafting", ("--speculative-config", json.dumps(head)))):
@@ -121,7 +121,7 @@ def _one(answer: dict[str, Any], role: str) -> str:
     return " and ".join(sorted(set(answer.get(role, {}).values())))
 
 
-def _answer(asked: oracle.Oracle, machine: str, argv: list[str]) -> dict[str, Any]:
+def _answer(asked: Oracle, machine: str, argv: list[str]) -> dict[str, Any]:
     found = asked.ask({"argv": argv, "layers": True, "machine": machine})
     return {} if "broken" in found else found
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from oracle import QUANTIZED, Oracle, model_folders
+from oracle_release import QUANTIZED, Oracle, model_folders
 
 from gemmaspec.check.lint.check import check
 from gemmaspec.check.lint.rule import Subject
