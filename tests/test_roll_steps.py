@@ -14,10 +14,10 @@ from gemmaspec.run.engine.router import HaProxy, Routed, RouterPlace, RouterServ
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group
+from gemmaspec.run.kept.owner import Told
 from gemmaspec.run.kept.stacks import Options, Started, stack_folder
 from gemmaspec.serve import roll
 from gemmaspec.serve.roll import Rolling
-from gemmaspec.serve.starting import Told
 
 
 @dataclass

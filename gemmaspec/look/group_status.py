@@ -17,11 +17,12 @@ from typing import Final, Literal
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.look.hooks import tried
 from gemmaspec.look.status import Status, each
-from gemmaspec.look.watch import Restart, Watched, WatchLine, look, power
+from gemmaspec.look.watch import Restart, Watched, WatchLine, look
 from gemmaspec.run.engine import router as routers
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import groups, owner, stacks
 from gemmaspec.run.kept.groups import Group
+from gemmaspec.run.machine import nvidia
 
 RouterWord = Literal["ready", "exited", "stopped", "unknown"]
 
@@ -151,7 +152,7 @@ def watch_all(
 
     `interval` is in seconds. What a thread cannot handle is raised here.
     """
-    shared = _Shared(interval, tell, power())
+    shared = _Shared(interval, tell, nvidia.power())
     threads = [
         threading.Thread(target=partial(_looks, watch, shared), name=watch.started.server.name, daemon=True)
         for watch in watches
@@ -160,7 +161,7 @@ def watch_all(
         thread.start()
     try:
         while True:
-            shared.power_w = power()
+            shared.power_w = nvidia.power()
             _restarted(shared, restart)
     finally:
         shared.over.set()

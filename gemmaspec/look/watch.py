@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from gemmaspec.check.predict.envelope import Prompts
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.live.faults import (
     HOUR_S,
     Event,
@@ -42,7 +42,6 @@ from gemmaspec.run.kept.attention import graphs_lost
 from gemmaspec.run.kept.groups import each_of
 from gemmaspec.run.kept.logs import ending, keep_log
 from gemmaspec.run.kept.stacks import Started, Watching, keep_watch, last_watch, stack_folder
-from gemmaspec.run.machine import nvidia
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 
 LOG: Final = "watch.log"
@@ -385,15 +384,6 @@ def _drain(stack: Watched) -> str:
 def _line(stack: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return WatchLine(at=now, stack=stack.started.server.name, what=what, fault=fault, reason=reason)
-
-
-def power() -> float | None:
-    """Return the power that all GPUs draw together, in watts; None if it is unknown."""
-    with contextlib.suppress(EnvironmentMissing):
-        drawn = [gpu.power_w for gpu in nvidia.loads()]
-        if drawn and all(watts is not None for watts in drawn):
-            return sum(watts for watts in drawn if watts is not None)
-    return None
 
 
 def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:

@@ -20,7 +20,7 @@ from gemmaspec.run.engine.router import RouterServer
 from gemmaspec.run.engine.server import EngineName
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group
-from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.owner import StartProgress, Told, owned
 from gemmaspec.run.kept.stacks import Options, stack_folder
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.runtime.spec import ensure_router, router_program
@@ -30,7 +30,7 @@ from gemmaspec.serve import up as single
 from gemmaspec.serve.decide import FoundStack, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe, observe_stack
 from gemmaspec.serve.roll import Rolled, Rolling
-from gemmaspec.serve.starting import Running, StartProgress, Told
+from gemmaspec.serve.starting import Running
 from gemmaspec.serve.up import current, restore
 from gemmaspec.serve.wait import until_nobody_starts_it, wait
 

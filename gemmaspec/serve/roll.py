@@ -20,13 +20,14 @@ from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group
 from gemmaspec.run.kept.models import check_access, check_folder
+from gemmaspec.run.kept.owner import StartProgress, Told
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.serve import down, up
 from gemmaspec.serve.decide import LIVE, Start, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
-from gemmaspec.serve.starting import Running, StartProgress, Told
+from gemmaspec.serve.starting import Running
 
 
 def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Running:

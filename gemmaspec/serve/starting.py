@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.profile.load import load_profile
@@ -17,7 +17,7 @@ from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.models import TINY, ModelRef, check_access, check_folder, hub_answers, place
-from gemmaspec.run.kept.owner import Owner, Terminated
+from gemmaspec.run.kept.owner import Terminated, Told
 from gemmaspec.run.kept.stacks import Outcome, Started
 from gemmaspec.run.ready.first_request import healthy, probe
 from gemmaspec.run.ready.phases import Phase
@@ -31,16 +31,6 @@ from gemmaspec.serve.knowngood import KnownGood
 
 _START_GRACE_S: Final = 5.0
 """A start has no requests to end; vLLM's own processes end within 2 s of being asked."""
-
-
-class StartProgress(Protocol):
-    """Receives the progress of a start."""
-
-    def note(self, text: str) -> None:
-        """Report one sentence."""
-
-    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
-        """Report that the start entered a phase, `elapsed` seconds after it began, and how many are left if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,27 +49,6 @@ class Running:
             loaded = load_profile(self.started.profile, overrides=self.started.overrides)
             return loaded.profile.target.model.startswith(TINY)
         return False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """Progress that other commands can read too."""
-
-    progress: StartProgress
-    owner: Owner
-
-    def note(self, text: str) -> None:
-        """Pass on one sentence."""
-        self.progress.note(text)
-
-    def doing(self, what: str) -> None:
-        """Record a step of the command itself."""
-        self.owner.tell(what)
-
-    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
-        """Pass on and record a phase of the server."""
-        self.owner.tell(str(phase))
-        self.progress.phase(phase, elapsed, left)
 
 
 def carry_out(

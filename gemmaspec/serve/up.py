@@ -21,7 +21,7 @@ from gemmaspec.run.engine.server import Engine, EngineName
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.models import ModelRef, check_folder
-from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.owner import StartProgress, Told, owned
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.models.download import folder_digest
@@ -34,7 +34,7 @@ from gemmaspec.serve.decide import Start, UpRequest, decide, decide_rollback
 from gemmaspec.serve.knowngood import KnownGood
 from gemmaspec.serve.observe import load_request, observe, observe_models, observe_stack, without_speed
 from gemmaspec.serve.prepare import cached, resolve
-from gemmaspec.serve.starting import Running, StartProgress, Told, carry_out, carry_out_detached
+from gemmaspec.serve.starting import Running, carry_out, carry_out_detached
 
 
 def rollback(name: str, progress: StartProgress, *, to: str | None, timeout_s: float) -> Running:

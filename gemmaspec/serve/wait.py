@@ -12,6 +12,7 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFaile
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import owner, stacks
 from gemmaspec.run.kept.logs import next_after, why_ended
+from gemmaspec.run.kept.owner import StartProgress
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready.first_request import healthy
 from gemmaspec.run.ready.phases import Phase
@@ -19,7 +20,7 @@ from gemmaspec.run.ready.wait import wait_ready
 from gemmaspec.serve import knowngood
 from gemmaspec.serve.decide import decide
 from gemmaspec.serve.observe import load_request, observe
-from gemmaspec.serve.starting import Running, StartProgress
+from gemmaspec.serve.starting import Running
 from gemmaspec.serve.up import again
 
 _POLL_S: Final = 0.5

@@ -18,11 +18,12 @@ from gemmaspec.run.kept.attention import graphs_lost, of_running
 if TYPE_CHECKING:
     from gemmaspec.look.pods import PodStatus
     from gemmaspec.run.engine.server import Server
+    from gemmaspec.run.kept.owner import StartProgress
     from gemmaspec.run.kept.stacks import Last, Started, Watching
     from gemmaspec.run.ready.first_request import Answer
     from gemmaspec.run.ready.phases import Phase
     from gemmaspec.serve.observe import DryRun
-    from gemmaspec.serve.starting import Running, StartProgress
+    from gemmaspec.serve.starting import Running
 
 
 class PlainProgress:

@@ -133,12 +133,12 @@ class Attestor:
         if not modules:
             yield row
             return
-        if parent := code_of.other_in_parent(name):
+        if parent := _other_in_parent(name):
             yield {**row, "state": "different", "found": f"{name.rpartition('.')[0]} has {parent} in its place"}
         expected = self._expected(file)
         for module in modules:
             origin = code_of.file_of(module)
-            if not code_of.same_file(origin, file["file"]):
+            if not _same_file(origin, file["file"]):
                 where = origin or f"a {type(module).__module__}.{type(module).__qualname__} without a file"
                 yield {**row, "state": "different", "found": f"it was imported from {where}, not from {file['file']}"}
             elif isinstance(expected, str):
@@ -202,6 +202,27 @@ class Attestor:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
             os._exit(CODE)
+
+
+def _other_in_parent(name: str) -> str:
+    """Return what a package on the way to a module holds under its name in place of it; "" if it is the module."""
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        parent, module = (sys.modules.get(".".join(parts[:end])) for end in (count, count + 1))
+        held = vars(parent).get(parts[count], module) if isinstance(parent, types.ModuleType) else module
+        # a package may name a function or class as its module
+        own = isinstance(held, (types.FunctionType, type)) and str(held.__module__).startswith(".".join(parts[:count]))
+        if held is not module and module is not None and not own:
+            return str(code_of.described(held))
+    return ""
+
+
+def _same_file(file: str, other: str) -> bool:
+    """Return whether two paths are one file."""
+    try:
+        return file == other or os.path.samefile(file, other)
+    except OSError:
+        return False
 
 
 def say(line: str) -> None:

@@ -12,8 +12,6 @@ import ast
 import collections
 import contextlib
 import hashlib
-import os
-import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -366,19 +364,6 @@ def _names_in(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names_in, inner))
 
 
-def other_in_parent(name: str) -> str:
-    """Return what a package on the way to a module holds under its name in place of it; "" if it is the module."""
-    parts = name.split(".")
-    for count in range(1, len(parts)):
-        parent, module = (sys.modules.get(".".join(parts[:end])) for end in (count, count + 1))
-        held = vars(parent).get(parts[count], module) if isinstance(parent, types.ModuleType) else module
-        # a package may name a function or class as its module
-        own = isinstance(held, (types.FunctionType, type)) and str(held.__module__).startswith(".".join(parts[:count]))
-        if held is not module and module is not None and not own:
-            return described(held)
-    return ""
-
-
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
@@ -404,11 +389,3 @@ def file_of(module: Any) -> str:
     """Return where a module was loaded from; "" if it does not say."""
     spec = getattr(module, "__spec__", None)
     return str(getattr(spec, "origin", None) or getattr(module, "__file__", None) or "")
-
-
-def same_file(file: str, other: str) -> bool:
-    """Return whether two paths are one file."""
-    try:
-        return file == other or os.path.samefile(file, other)
-    except OSError:
-        return False

@@ -47,9 +47,9 @@ from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.kept import groups, measurements
 from gemmaspec.run.kept.measurements import is_own, signature
+from gemmaspec.run.kept.owner import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
-from gemmaspec.serve.starting import StartProgress
 
 OWN: Final = "speed"
 """The patches that the profile takes."""

@@ -18,7 +18,7 @@ from gemmaspec.measure.bench.samples import MeasuredCell
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import fitting, of_length
 from gemmaspec.run.engine.server import Server
-from gemmaspec.serve.starting import StartProgress
+from gemmaspec.run.kept.owner import StartProgress
 
 
 class Measuring:

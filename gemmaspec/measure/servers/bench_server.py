@@ -31,6 +31,7 @@ from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import logged
 from gemmaspec.run.kept.models import models_of
+from gemmaspec.run.kept.owner import StartProgress
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.models.datasets import dummy_model
@@ -41,7 +42,6 @@ from gemmaspec.serve import observe
 from gemmaspec.serve.decide import UpRequest
 from gemmaspec.serve.down import down
 from gemmaspec.serve.prepare import cached, resolve
-from gemmaspec.serve.starting import StartProgress
 from gemmaspec.serve.up import up
 
 RATE: Final = 0.7

@@ -29,9 +29,9 @@ from gemmaspec.measure.tune import choose as stored
 from gemmaspec.measure.tune.choose import TuneChoice, choose
 from gemmaspec.measure.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
 from gemmaspec.measure.tune.tried import Tried, TriedCell, TuneRequest, with_launches
+from gemmaspec.run.kept.owner import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
-from gemmaspec.serve.starting import StartProgress
 
 
 @dataclass(frozen=True, kw_only=True)

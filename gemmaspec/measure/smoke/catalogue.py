@@ -7,6 +7,9 @@ Checks of the server: images with a draft, refused parameters, the model that an
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +46,6 @@ from gemmaspec.run.engine.answer import (
     Fault,
     chat,
     fits,
-    picture,
     two_calls,
     under_schema,
 )
@@ -179,10 +181,22 @@ _BAND: Final = 0.25
 _NO_SUCH: Final = "gemmaspec-smoke-no-such-model"
 
 
+def _picture() -> str:
+    """Return a grey picture of 32 by 32 points as a data URL."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    rows = b"".join(b"\0" + b"\x80" * 96 for _ in range(32))
+    header = struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
 def _s13(offer: ServerOffer) -> Sequence[Ask]:
     del offer
     content: list[dict[str, Any]] = [
-        {"type": "image_url", "image_url": {"url": picture()}},
+        {"type": "image_url", "image_url": {"url": _picture()}},
         {"type": "text", "text": "Which colour is this?"},
     ]
     return [

@@ -1,15 +1,12 @@
 """What a server answered to one chat completion, whole or streamed. Every byte of it is hostile input.
 
-Requests: their texts, tools, schemas and pictures.
+Requests: their texts, tools and schemas.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -391,15 +388,3 @@ def book(entries: int, *, needle: str = "") -> str:
     pages = [_BOOK.format(n=n, a=n * 7 % 23, b=n * 5 % 17, c=n * 13 % 91) for n in range(1, max(1, entries) + 1)]
     pages.insert(len(pages) // 2, f"{needle} " if needle else "")
     return "".join(pages)
-
-
-def picture() -> str:
-    """Return a grey picture of 32 by 32 points as a data URL."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    rows = b"".join(b"\0" + b"\x80" * 96 for _ in range(32))
-    header = struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return f"data:image/png;base64,{base64.b64encode(data).decode()}"

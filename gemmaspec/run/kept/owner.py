@@ -1,4 +1,4 @@
-"""One command at a time for each stack: a lock over all of it, and who holds it."""
+"""One command at a time for each stack: a lock over all of it, who holds it, and how far it has come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError, TimedOut, UsageError
@@ -22,6 +22,8 @@ from gemmaspec.run.engine.proc import boot_id, start_ticks
 
 if TYPE_CHECKING:
     import filelock
+
+    from gemmaspec.run.ready.phases import Phase
 
 STARTS: Final = ("up", "restart", "rollback", "bench", "tune")
 """Commands that lock a stack for as long as a server takes to start; the others end soon by themselves."""
@@ -105,6 +107,37 @@ class Owner:
     def _tell(self, holder: Holder) -> None:
         self._holder = holder
         records.write(_file(holder.stack), holder, mode=0o600)
+
+
+class StartProgress(Protocol):
+    """Receives the progress of a start."""
+
+    def note(self, text: str) -> None:
+        """Report one sentence."""
+
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        """Report that the start entered a phase, `elapsed` seconds after it began, and how many are left if known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Progress that other commands can read too."""
+
+    progress: StartProgress
+    owner: Owner
+
+    def note(self, text: str) -> None:
+        """Pass on one sentence."""
+        self.progress.note(text)
+
+    def doing(self, what: str) -> None:
+        """Record a step of the command itself."""
+        self.owner.tell(what)
+
+    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
+        """Pass on and record a phase of the server."""
+        self.owner.tell(str(phase))
+        self.progress.phase(phase, elapsed, left)
 
 
 def holder(name: str) -> Holder | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -62,6 +63,15 @@ def loads() -> tuple[GpuReading, ...]:
     Raise EnvironmentMissing if nvidia-smi does not answer.
     """
     return tuple(parse_loads(_query(_LOAD_FIELDS)))
+
+
+def power() -> float | None:
+    """Return the power that all GPUs draw together, in watts; None if it is unknown."""
+    with contextlib.suppress(EnvironmentMissing):
+        drawn = [gpu.power_w for gpu in loads()]
+        if drawn and all(watts is not None for watts in drawn):
+            return sum(watts for watts in drawn if watts is not None)
+    return None
 
 
 def newest_cuda() -> str | None:
