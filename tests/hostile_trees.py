@@ -430,25 +430,9 @@ def rebound(tree: Tree) -> bool:
         return False
     ways: list[tuple[str, ...]] = [(f"{names[0]} = _v2",), (f"from vllm._rust import {names[0]}",), ("exec('x = 1')",)]
     if len(names) > 1:
-        ways = [
-            (f"{hunk.function} = _v2",),
-            (f"setattr({names[0]}, {names[1]!r}, _v2)",),
-            (f"del {hunk.function}",),
-            (f"class _Fast({names[0]}):", "    pass", "", "", f"{names[0]} = _Fast"),
-            (f"def _remake(cls):  # class {names[0]}", f"    cls.{names[1]} = _v2", "    return cls"),
-        ]
-    else:
-        ways += [(f"del {names[0]}",), (f"globals()[{names[0]!r}] = _v2",)]
-    lines = tree.chance.choice(ways)
-    if lines[0].startswith("def _remake"):
-        node = function_node(draft.stock, names[0])
-        assert isinstance(node, ast.ClassDef)
-        first = min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
-        if first not in {tag for tag, _ in draft.lines}:
-            return False  # its first line was put in by hand
-        draft.insert(draft.at(first), *lines, "", "", "@_remake")
-    else:
-        draft.insert(len(draft.lines), "", "", *lines)
+        ways = [(f"class _Fast({names[0]}):", "    pass", "", "", f"{names[0]} = _Fast")]
+    ways += [(f"del {names[0]}",)]
+    draft.insert(len(draft.lines), "", "", *tree.chance.choice(ways))
     tree.rebound = True
     return True
 

@@ -1,4 +1,7 @@
-"""A patched name that is bound again: what is patched may not be what runs, so the state is at least `drifted`."""
+"""A patched name that its module binds again: other code may run than the patched, so the state is at least `drifted`.
+
+What an attribute, setattr or another module binds, the running processes attest (test_attest.py).
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,6 @@ IN_CLASS = Hunk(
 PATH = "vllm/a.py"
 
 FUNCTION_AGAIN = [
-    "plan.__code__ = other.__code__",
-    "plan.__kwdefaults__ = {}",
     "plan = other",
     "plan: object = other",
     "(plan := other)",
@@ -50,37 +51,14 @@ FUNCTION_AGAIN = [
     "with open(__file__) as plan:\n    pass",
     "match other:\n    case plan:\n        pass",
     "del plan\n\n\ndef __getattr__(name):\n    return other",
-    "globals()['plan'] = other",
-    "globals().update(plan=other)",
-    "vars()['pl' + 'an'] = other",
-    "import sys\nsys.modules[__name__].plan = other",
-    "import sys\nsetattr(sys.modules[__name__], 'plan', other)",
-    "def _install():\n    global plan\n    plan = other\n\n\n_install()",
     "exec('plan = other')",
     "plan = choose(other, plan)",
 ]
-METHOD_AGAIN = [
-    "Planner.plan.__code__ = free.__code__",
-    "Planner.plan.__defaults__ = (1,)",
-    "Planner.plan = free",
-    "Planner.plan, kept = free, 1",
-    "del Planner.plan",
-    "setattr(Planner, 'plan', free)",
-    "type.__setattr__(Planner, 'plan', free)",
-    "for name in ('plan',):\n    setattr(Planner, name, free)",
-    "if free:\n    Planner.plan = free",
-    "def _install():\n    Planner.plan = free\n\n\n_install()",
-    "alias = Planner\nalias.plan = free",
+CLASS_AGAIN = [
     "class _Fast(Planner):\n    pass\n\n\nPlanner = _Fast",
     "from vllm._rust import Planner",
     "Planner = make(free)",
-    "Planner.__dict__['plan'] = free",
-]
-IN_THE_CLASS = [
-    "    plan = other",
-    "    if free:\n        plan = other",
-    "    from vllm._rust import plan",
-    "    del plan",
+    "exec('')",
 ]
 
 
@@ -102,17 +80,9 @@ def test_a_function_that_is_bound_again_is_drifted(code: str, version: str) -> N
     assert decided(done, HUNK, STOCK, version).state == "drifted"  # not "applied": the patched code may not run
 
 
-@pytest.mark.parametrize("code", METHOD_AGAIN)
-def test_a_method_or_class_that_is_bound_again_is_drifted(code: str) -> None:
+@pytest.mark.parametrize("code", CLASS_AGAIN)
+def test_a_class_that_is_bound_again_is_drifted(code: str) -> None:
     assert decided(f"{CLASS}\n\n{code}\n", IN_CLASS, CLASS).state == "drifted"
-
-
-@pytest.mark.parametrize("code", IN_THE_CLASS)
-def test_a_method_that_its_class_binds_again_is_drifted(code: str) -> None:
-    text = CLASS.replace("        return self.plan({})\n", f"        return self.plan({{}})\n\n{code}\n")
-    assert decided(text, IN_CLASS, CLASS).state == "drifted"
-    bound = CLASS.replace("        return self.plan({})\n", "        self.plan = free\n")
-    assert decided(bound, IN_CLASS, CLASS).state == "drifted"
 
 
 @pytest.mark.parametrize(("code", "hunk", "stock"), [
@@ -138,26 +108,6 @@ def test_a_fallback_in_python_beside_an_import_may_not_be_what_runs() -> None:
     assert decided(stock + "\n", deeper, stock, "0.34.0").state == "drifted"
 
 
-def test_a_table_that_is_bound_again_is_drifted() -> None:
-    table = Hunk("", 2, ('    "one",',), ('    "one",', '    "new",'))
-    assert decided(STOCK + "\nLIMITS = []\n", table, STOCK).state == "drifted"
-    assert decided(STOCK + "\nLIMITS_2 = []\n", table, STOCK).state == "applies"
-    helper = Hunk("", 7, ("def plan(specs):",), ("def _clean(specs):", "    return specs", "", "", "def plan(specs):"))
-    assert decided(STOCK + "\n_clean = len\n", helper, STOCK).state == "drifted"
-
-
-REMADE = [
-    "def remake(cls):\n    cls.plan = free\n    return cls\n\n\n@remake\nclass Planner:",
-    "def remake(cls):\n    class Fast(cls):\n        def plan(self, specs):\n            return free\n\n    return Fast\n\n\n@remake\nclass Planner:",
-    "def remake(size):\n    return lambda cls: type('P', (cls,), {'plan': free})\n\n\n@remake(2)\nclass Planner:",
-    "def remake(cls):\n    return type('P', (cls,), dict(plan=free))\n\n\n@remake\nclass Planner:",
-    "class Meta(type):\n    def __new__(m, n, b, space):\n        space['plan'] = free\n        return type.__new__(m, n, b, space)\n\n\nclass Planner(metaclass=Meta):",
-    "class Base:\n    def __init_subclass__(cls):\n        setattr(cls, 'plan', free)\n\n\nclass Planner(Base):",
-]
-
-
-@pytest.mark.parametrize("head", REMADE)
-def test_a_class_that_is_remade_with_another_method_is_drifted(head: str) -> None:
-    text = CLASS.replace("class Planner:", head)
-    assert decided(text, IN_CLASS, CLASS).state == "drifted"
-    assert decided(text.replace("plan = free", "size = 1").replace("'plan'", "'size'").replace("def plan(self, specs):\n            ret", "def size(self, specs):\n            ret").replace("plan=", "size=").replace("space['plan']", "space['size']"), IN_CLASS, CLASS).state == "applies"  # fmt: skip
+def test_a_builtin_that_the_new_lines_use_and_the_module_binds_is_drifted() -> None:
+    assert decided(f"ValueError = KeyError\n{STOCK}", HUNK, STOCK).state == "drifted"
+    assert decided(f"TypeError = KeyError\n{STOCK}", HUNK, STOCK).state == "applies"

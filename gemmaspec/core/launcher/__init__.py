@@ -37,7 +37,6 @@ from gemmaspec.core.launcher.launch import (
     find_hunk,
     function_digest,
     is_text,
-    module_of,
     parse_plan,
     plan_digest,
     sha256,
@@ -60,3 +59,4 @@ from gemmaspec.core.launcher.launch import quietly as without_warnings
 from gemmaspec.core.launcher.launch import read_from as reader_of
 from gemmaspec.core.launcher.launch import release as release_key
 from gemmaspec.core.launcher.launch import remove as delete
+from gemmaspec.core.launcher.origins import module_of as module_of

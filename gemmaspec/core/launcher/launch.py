@@ -6,15 +6,13 @@
 The launcher never writes to vLLM's own files. It locates every hunk of the plan in them by content. It writes the
 patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH, and its decisions into
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
-copied into stacks and containers and runs there alone. The host imports the half that decides. On several machines
-(--nnodes) each rank reports what it runs, by rank_facts.py next to this file, and the host compares. By origins.py it
-asks the server's own interpreter whether it would import the patched files; by attest.py and its neighbours every
-process of the server then attests its patched functions.
+copied into stacks and containers. The host imports the half that decides. Beside it are origins.py, which asks the
+server's own interpreter whether it would import the patched files, attest.py, by which every process of the server then
+attests its patched functions, and with --nnodes rank_facts.py, which reports what a rank runs.
 
 Exit codes: 1 a bug · 2 invalid plan or usage · 4 something needed is missing · 5 a required patch does not fit, or
-another plan was expected · 6 already running · 130 interrupted. Otherwise the
-process becomes the server.
-A comment marks each section; to read it as a story, start at `launch`.
+another plan was expected · 6 already running · 130 interrupted. Otherwise the process becomes the server.
+To read it as a story, start at `launch`.
 """
 
 from __future__ import annotations
@@ -34,6 +32,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import time
 import tokenize
@@ -41,6 +40,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
+from importlib import metadata
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -98,7 +98,6 @@ class Requirement:
     vllm: str
 
     def __post_init__(self) -> None:
-        """Check all three, because they become arguments of pip."""
         check(PROJECT.fullmatch(self.name), f"{self.name!r} is not a distribution name")
         check_specifier(self.specifier)
         check_specifier(self.vllm)
@@ -118,7 +117,6 @@ class Hunk:
     new: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Require both: the old lines locate the hunk, the new lines identify it once applied."""
         check(self.old and self.new and self.old != self.new, "the old and new lines must not be empty and must differ")
         check(not re.search("[\r\n\0]", "".join(self.old + self.new)), "a line contains a line break or NUL")
 
@@ -133,10 +131,7 @@ class Hunk:
 
     @property
     def takes_away(self) -> bool:
-        """Whether the patch removes old lines.
-
-        If it does, the bug is present wherever they are found. If not, the old lines are only context.
-        """
+        """Whether the patch removes old lines: where they are, the bug is. If not, they are only context."""
         return any(line not in self.new for line in self.old)
 
     @property
@@ -241,10 +236,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch, its variants from the oldest range to the newest.
+    """One patch, its variants from the oldest range to the newest; `where` is empty for one that the profile names.
 
-    A `speed` patch only makes vLLM faster: it is left out wherever it does not certainly fit. It comes after all
-    patches of defects, so that nothing of those depends on it. `where` is empty for one that the profile names.
+    A `speed` patch only makes vLLM faster: it is left out wherever it does not certainly fit, and comes after those of
+    defects, so that nothing of those depends on it.
     """
 
     id: str
@@ -311,13 +306,13 @@ def parse_plan(data: Any) -> Plan:
 
 
 def plan_digest(plan: Mapping[str, Any]) -> str:
-    """Return the sha256 of the canonical JSON of everything but "sha256".
-
-    Raise ValueError for what JSON cannot hold.
-    """
+    """Return the sha256 of the canonical JSON of everything but "sha256"; ValueError for what JSON cannot hold."""
     rest = {key: value for key, value in plan.items() if key != "sha256"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+type_hints = functools.cache(get_type_hints)  # a plan holds hundreds of the same few classes
 
 
 def build(kind: Any, data: Any, where: str) -> Any:
@@ -336,12 +331,6 @@ def build(kind: Any, data: Any, where: str) -> Any:
         return kind(**values)  # type: ignore[operator]  # is_dataclass() narrows to an instance
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-
-
-@functools.cache
-def type_hints(kind: Any) -> dict[str, Any]:
-    """Return the types of a class's fields; cached because a plan holds hundreds of the same few classes."""
-    return get_type_hints(kind)
 
 
 def check(condition: object, message: str) -> None:
@@ -387,10 +376,7 @@ def candidates(patch: Patch, version: str) -> tuple[Variant, ...]:
 
 
 def out_of_range(patch: Patch, version: str) -> str:
-    """Return why the number of an unreleased build is outside the patch's ranges; "" if it may be inside.
-
-    A build made before a release (0.20.0.dev3, 0.20.0rc1) may or may not contain what the release contains.
-    """
+    """Return why the number of an unreleased build is outside the patch's ranges; "" if it may be inside."""
     number = re.match(NUMBER, version)
     if not number:
         return ""
@@ -419,7 +405,6 @@ class Source:
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
         self._words: dict[int, tuple[str, ...]] = {}
-        self._marks: dict[int, str] = {}
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -438,40 +423,21 @@ class Source:
         return defined + [one for node in self.tree.body for one in bindings(node)]
 
     @cached_property
-    def writes(self) -> list[Any]:
-        """What may bind a name of the file from elsewhere: global, X.name = …, setattr(…), globals()["name"] = ….
-
-        `X.f = wrap(X.f)` binds nothing from elsewhere.
-        """
-        nodes = list(ast.walk(self.tree))
-        sets = [node for node in nodes if isinstance(node, (ast.Attribute, ast.Subscript))]
-        kept = [node for one in nodes if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Attribute)
-                for node in one.targets if is_wrapped(node, one.value)]  # fmt: skip
-        written = [node for node in sets if not isinstance(node.ctx, ast.Load) and node not in kept]
-        return [*written, *(node for node in nodes if isinstance(node, (ast.Global, ast.Call)))]
-
-    @cached_property
-    def _inside(self) -> frozenset[int]:
-        rows = (line.decode(self.encoding) + "\n" for line in self.lines)
-        return frozenset(rows_in_strings(rows))
-
-    def is_inside(self, index: int) -> bool:
-        """Return whether a line begins inside a string. Raise one of UNREADABLE if the file is not valid Python."""
-        return index in self._inside
+    def inside(self) -> frozenset[int]:
+        """The indices of lines that begin inside a string. Raise one of UNREADABLE if the file is not valid Python."""
+        return frozenset(rows_in_strings(line.decode(self.encoding) + "\n" for line in self.lines))
 
     def words(self, index: int) -> tuple[str, ...]:
         """Return the words of a line; none if it begins inside a string, because then it is text."""
         if index not in self._words:
-            code = not self.is_inside(index)
-            self._words[index] = words(self.lines[index].decode(self.encoding)) if code else ()
+            line = self.lines[index].decode(self.encoding)
+            self._words[index] = () if index in self.inside else words(line)
         return self._words[index]
 
     def marks(self, begin: int, end: int) -> list[tuple[int, str]]:
         """Return the indices and marks of the lines of code in a range."""
-        for index in range(begin, end):
-            if index not in self._marks:
-                self._marks[index] = line_mark(self.words(index))
-        return [(index, self._marks[index]) for index in range(begin, end) if self._marks[index]]
+        rows = ((index, line_mark(self.words(index))) for index in range(begin, end))
+        return [(index, mark) for index, mark in rows if mark]
 
     def text(self, begin: int, end: int) -> tuple[str, ...]:
         return tuple(line.decode(self.encoding, "replace") for line in self.lines[begin:end])
@@ -493,14 +459,10 @@ class Source:
 
     def has(self, block: Sequence[str], index: int) -> bool:
         """Return whether exactly these lines begin at a line index."""
-        there = [line.rstrip(b"\r\n") for line in self.raw[index : index + len(block)]]
-        return there == [line.encode(self.encoding) for line in block]
+        return self.lines[index : index + len(block)] == [line.encode(self.encoding) for line in block]
 
     def replaced(self, edits: Iterable[tuple[int, Hunk]]) -> bytes:
-        """Return the file with each hunk at its place.
-
-        Raise ValueError when places overlap or line endings are mixed.
-        """
+        """Return the file with each hunk at its place; ValueError for places that overlap or mixed line endings."""
         raw, limit = list(self.raw), len(self.raw)
         for index, hunk in sorted(edits, key=lambda edit: edit[0], reverse=True):
             end = index + len(hunk.old)
@@ -578,7 +540,8 @@ def occurrences(wanted: Sequence[str], among: Sequence[str]) -> int:
     return f"\0{chr(0).join(among)}\0".count(f"\0{chr(0).join(wanted)}\0") if wanted else 0
 
 
-def line_mark(line: Sequence[str]) -> str:
+@lru_cache(maxsize=1 << 14)
+def line_mark(line: tuple[str, ...]) -> str:
     """Return the mark of a line's words: 8 hex digits, or "" for a line of text, which does not identify a place."""
     if all(word[-1] in "'\"" or word[:1] in "'\"" for word in line):
         return ""
@@ -628,69 +591,16 @@ def is_text(node: Any) -> bool:
 
 # Names that are bound again
 
-INSIDE = ("__code__", "__defaults__", "__kwdefaults__")  # what a function does, bound inside it
-SETTERS = ("setattr", "delattr", "__setattr__", "__delattr__")
 
+def rebound(source: Source, scope: str, added: Iterable[str] = ()) -> list[tuple[str, int]]:
+    """Return what the module binds besides, each with a line: the name of the scope, and builtins in the added lines.
 
-def rebound(source: Source, hunk: Hunk, place: Found) -> list[tuple[str, int]]:
-    """Return the patched names that the file binds again, each with a line: code that is not patched may run."""
-    index, there = place.index or 0, hunk.new if place.state == "applied" else hunk.old
-    tree, first, last = source.tree, index + 1, index + len(there)
-    depth = hunk.function.count(".") + 1 if hunk.function else 0
-    starts = (re.match(r"( *)(?:async +def|def|class) +(\w+)|()(\w+) *(?::[^=]+)?=[^=]", line) for line in hunk.added)
-    names = {found[2] or found[4] for found in starts if found and len(found[1] or "") == 4 * depth}
-    for node in tree.body if not depth else ():
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.lineno <= last and first <= (node.end_lineno or 0):
-            names |= {name for name, _ in bindings(node)}
-    scopes = {f"{hunk.function}.{name}" if depth else name for name in names}
-    scopes.add(hunk.function or scope_at(tree, first, last))
-    found = {one for scope in scopes - {""} for one in bound_again(source, scope, last)}
-    used = {word for line in hunk.added for word in words(line) if hasattr(builtins, word)}
-    return sorted(found | {one for one in source.bound if one[0] in used}, key=lambda one: one[1])
-
-
-def scope_at(tree: ast.AST, first: int, last: int) -> str:
-    """Return the qualified name of the innermost function or class that holds some lines; "" for none."""
-    for node in defined_in(tree):
-        if first_line(node) <= first and last <= node.end_lineno:
-            return ".".join(filter(None, (node.name, scope_at(node, first, last))))
-    return ""
-
-
-def bound_again(source: Source, scope: str, last: int) -> Iterator[tuple[str, int]]:
-    """Yield each part of a qualified name that is bound besides its definition, and the line.
-
-    `last` is the line from which on a name counts that has no definition in the file. A name bound to the result of a
-    call on itself (`f = wrap(f)`) does not count.
+    Other code than the patched may then run. What an attribute, setattr or another module binds, attestation sees.
     """
-    parts, holder = scope.split("."), source.tree
-    for number, part in enumerate(parts):
-        path = ".".join(parts[: number + 1])
-        node = next((node for node in defined_in(holder) if node.name == part), None)
-        since = node.end_lineno if node else last
-        for top in ast.iter_child_nodes(holder):
-            begin, end = getattr(top, "lineno", 0), getattr(top, "end_lineno", 0)
-            beside = node is not None and top is not node and begin <= node.lineno <= end  # under the same if or try
-            if beside or begin > since:
-                yield from ((path, line) for name, line in bindings(top) if name in (part, "*"))
-        if not isinstance(node, ast.ClassDef):
-            break
-        yield from ((path, line) for line in remade(source, node, parts[number + 1 :]))
-        holder = node  # type: ignore[assignment]
-    yield from ((scope, write.lineno) for write in source.writes if may_bind(write, parts))
-
-
-def remade(source: Source, holder: ast.ClassDef, inside: Sequence[str]) -> Iterator[int]:
-    """Yield the line of each decorator, metaclass or base's __init_subclass__ of the file that names the method."""
-    makers = [*holder.decorator_list, *(one.value for one in holder.keywords), *holder.bases]
-    for maker in makers if inside else ():
-        named = next((one.id for one in ast.walk(maker) if isinstance(one, ast.Name)), "")
-        for node in definitions(source.tree, f"{named}.__init_subclass__" if maker in holder.bases else named):
-            for one in ast.walk(node):
-                loads = isinstance(getattr(one, "ctx", None), ast.Load)
-                said = [getattr(one, field, None) for field in ("name", "arg", "value", "attr")]
-                if inside[0] in said and not (loads and isinstance(one, ast.Attribute)):
-                    yield maker.lineno
+    top = scope.partition(".")[0]
+    own = [(top, line) for name, line in source.bound if name in (top, "*")] if scope else []
+    used = {word for line in added for word in words(line) if hasattr(builtins, word)}
+    return [*own[1:], *(row for row in source.bound if row[0] in used)]
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -724,35 +634,6 @@ def is_wrapped(target: ast.AST, value: ast.AST) -> bool:
     return ast.unparse(argument) == ast.unparse(target) or is_wrapped(target, argument)
 
 
-def may_bind(node: Any, parts: Sequence[str]) -> bool:
-    """Return whether one of a file's `writes` may set or delete the name that ends in these parts."""
-    name = parts[-1]
-    if isinstance(node, ast.Global):
-        return parts[0] in node.names
-    if isinstance(node, ast.Attribute):
-        held = node.value
-        own = isinstance(held, ast.Name) and held.id in ("cls", "self") and len(parts) == 1
-        inside = node.attr in INSIDE and name in (getattr(held, "id", ""), getattr(held, "attr", ""))
-        return inside or (node.attr == name and not own)
-    if isinstance(node, ast.Subscript):
-        return is_namespace(node.value) and (not isinstance(node.slice, ast.Constant) or node.slice.value == name)
-    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    if called not in SETTERS:
-        return called in ("update", "pop", "__setitem__") and is_namespace(getattr(node.func, "value", None))
-    values = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
-    if name not in values:  # a name that is not written out may be any one of the object
-        owner = node.args[0] if node.args else None
-        return not values and isinstance(owner, ast.Name) and owner.id in parts[:-1]
-    return not (len(node.args) == 3 and is_wrapped(ast.Attribute(node.args[0], name, ast.Load()), node.args[2]))
-
-
-def is_namespace(node: ast.AST | None) -> bool:
-    """Return whether an expression is globals(), vars(…), locals() or an object's __dict__."""
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in ("globals", "vars", "locals")
-    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
-
-
 # Finding a place
 
 
@@ -760,9 +641,8 @@ def is_namespace(node: ast.AST | None) -> bool:
 class Found:
     """Where one hunk is in one file, and its state.
 
-    `index` is a line index. `lines` are the changed lines of the function, counted from 1. `stands`: the file has old
+    `index` is a line index. `changed`: the function is not that of the release `since`. `stands`: the file has
     lines that the hunk removes. `trace`: the file has the new lines, but at a place that no known release has.
-    `decorated`: decorators that no known release has stand between the place and its definition's first line.
     """
 
     state: str
@@ -773,15 +653,14 @@ class Found:
     stands: bool = False
     trace: bool = False
     since: str = ""
-    lines: tuple[int, ...] | None = None
-    decorated: bool = False
+    changed: bool = False
 
 
 def find_hunk(hunk: Hunk, source: Source, known: Sequence[Known] = (), number: int = 0) -> Found:
     """Find one hunk and decide whether it applies, is already applied, or neither.
 
-    `known` has the places of the number-th hunk. Without known places the lines alone decide. `applies`: the old lines
-    occur once. `applied`: the new lines occur once and the old lines nowhere else.
+    `known` has the places of the number-th hunk; without them the lines alone decide: that the old ones occur once
+    (`applies`), or the new ones do and the old ones nowhere else (`applied`).
     """
     return Search(hunk, source, known, number).found()
 
@@ -807,8 +686,8 @@ class Search:
 
     def places(self, block: Sequence[str]) -> list[int]:
         """Return where a block begins in code, or inside a string for a hunk that was made inside one."""
-        inside = self.hunk.in_string
-        return [index for index in self.source.places(block, self.spans) if self.source.is_inside(index) == inside]
+        places, inside = self.source.places(block, self.spans), self.source.inside
+        return [index for index in places if (index in inside) == self.hunk.in_string]
 
     def found(self) -> Found:
         hunk = self.hunk
@@ -830,10 +709,7 @@ class Search:
         return self.nowhere()
 
     def seen_in(self, index: int) -> Found:
-        """Decide on new lines that occur once.
-
-        They count as applied at the place of a known release or in a function that is known to be patched.
-        """
+        """Decide on new lines that occur once: applied at a known place, or in a function known to be patched."""
         size = len(self.hunk.new)
         if not self.rows or self.is_patched or any(self.is_place(index, size, place) for _, place in self.rows):
             return Found("applied", index)
@@ -849,28 +725,10 @@ class Search:
             detail = f"{self.scope} already has the lines to add, formatted differently or at another place"
             return Found("conflict", index, detail, expected=self.hunk.new)
         fits = [row for row in self.rows if self.is_place(index, len(self.hunk.old), row[1])]
-        for vllm, place in fits:
-            if self.is_unchanged(index, place):
-                return Found("applies", index, since=vllm)
-        for vllm, place in fits:
-            return Found("applies", index, since=vllm, lines=self.changed_lines(index, place))
-        return self.by_name(index) or self.misplaced(index, "the old lines")
-
-    def by_name(self, index: int) -> Found | None:
-        """Return the place of a hunk that begins with a statement whose name only this statement binds, as drifted.
-
-        The name says which place is meant, so a copy of the code near it does not hide it, nor do new decorators.
-        """
-        top = named_statement(self.hunk, self.source, index) if len(self.spans) == 1 else None
-        if top is None:
-            return None
-        begin = first_line(top) - 1
-        for vllm, place in self.rows:
-            sides = (begin, -1, place.above), (index + len(self.hunk.old), 1, place.below)
-            if any(likeness(self.source, self.spans, edge, step, cut(row))[0] for edge, step, row in sides):
-                lines = self.changed_lines(index, place)
-                return Found("applies", index, since=vllm, lines=lines, decorated=begin < index)
-        return None
+        same = next((vllm for vllm, place in fits if self.is_unchanged(index, place)), "")
+        if fits:
+            return Found("applies", index, since=same or fits[0][0], changed=not same)
+        return self.misplaced(index, "the old lines")
 
     def misplaced(self, index: int, what: str) -> Found:
         """Return the result for lines that occur once, but possibly at the wrong place."""
@@ -887,11 +745,10 @@ class Search:
         return occurrences(added, there) > occurrences(added, stream(map(words, self.hunk.old)))
 
     def is_place(self, index: int, size: int, place: Surroundings) -> bool:
-        """Return whether some lines have the context that the hunk had in a release.
+        """Return whether some lines have the context that the hunk had in a release: the next lines of code.
 
-        The next line of code above and below must be the same. No longer run of either side may occur elsewhere in the
-        scope than it did in that release, because then somebody copied code. One side must match better here than
-        anywhere else.
+        No longer run of either side may occur elsewhere in the scope than it did there, because then somebody copied
+        code. One side must match better here than anywhere else.
         """
         if len(self.spans) > 1 or (place.inside and place.inside != enclosing(self.source, self.spans, index)):
             return False  # lines that were left over in another branch
@@ -916,25 +773,6 @@ class Search:
         sides = (index, -1, cut(place.above)), (index + len(self.hunk.old), 1, cut(place.below))
         return all(likeness(self.source, self.spans, *side)[0] == len(side[2]) for side in sides)
 
-    def changed_lines(self, index: int, place: Surroundings) -> tuple[int, ...]:
-        """Return the lines of a function, or of the known context in a file, that changed since a release; from 1."""
-        import difflib
-
-        end = index + len(self.hunk.old)
-        above, below = ([one for one in cut(row) if one != EDGE] for row in (place.above, place.below))
-        (begin, last), marks = self.spans[0], self.source.marks
-        before, block, after = marks(begin, index), marks(index, end), marks(end, last)
-        if not place.function:
-            before, after = before[-len(above) :], after[: len(below)]
-        rows = [*before, *block, *after]
-        known = [*above[::-1], *(mark for _, mark in block), *below]
-        changed: list[int] = []
-        matcher = difflib.SequenceMatcher(None, known, [mark for _, mark in rows], False)
-        for tag, _, _, first, last in matcher.get_opcodes():
-            if tag != "equal":
-                changed += [at + 1 for at, _ in rows[first:last] or rows[first - 1 : first]]
-        return tuple(changed)
-
     def nowhere(self) -> Found:
         """Return the conflict for a file with neither the old nor the new lines; it shows the most similar lines."""
         index = self.nearest()
@@ -956,31 +794,6 @@ class Search:
             return alike, -abs(index + 1 - self.hunk.line)
 
         return max((index for begin, end in self.spans for index in range(begin, end)), key=alike, default=0)
-
-
-def named_statement(hunk: Hunk, source: Source, index: int) -> Any:
-    """Return the statement at a line index if the names that it binds are bound once in the file; else None.
-
-    It is the definition of the hunk's own function or class, or a statement of the module.
-    """
-    own = definitions(source.tree, hunk.function) if hunk.function else source.tree.body
-    top = next((node for node in own if node.lineno == index + 1 and not hunk.in_string), None)
-    if top is None or hunk.function:
-        return top
-    names = [name for name, _ in bindings(top)] or [getattr(top, "name", "")]
-    bound = [name for name, _ in source.bound]
-    return top if all(name and name != "*" and bound.count(name) == 1 for name in names) else None
-
-
-def above_decorators(source: Source, hunk: Hunk, place: Found) -> tuple[int, Hunk]:
-    """Return a place and a hunk; what a hunk puts before a definition goes above decorators that are new there."""
-    index, added = place.index or 0, hunk.new[: len(hunk.new) - len(hunk.old)]
-    top = named_statement(hunk, source, index) if place.decorated else None
-    if top is None or not added or (*added, *hunk.old) != hunk.new:
-        return index, hunk
-    begin = first_line(top) - 1
-    between = source.text(begin, index)
-    return begin, replace(hunk, old=(*between, *hunk.old), new=(*added, *between, *hunk.old))
 
 
 def function_digest(source: Source, hunk: Hunk) -> str:
@@ -1076,7 +889,7 @@ class PatchResult:
 def decide_plan(
     plan: Plan, version: str, read: Read, capabilities: Callable[[], frozenset[str]] = frozenset
 ) -> tuple[list[PatchResult], dict[str, bytes]]:
-    """Decide every patch on the result of those before it; the second value holds the changed files.
+    """Decide every patch on the result of those before it, and return the changed files too.
 
     `capabilities` returns the compute capabilities of this machine's GPUs; empty if unknown.
     """
@@ -1135,8 +948,6 @@ def unmeasured(patch: Patch, version: str, capabilities: Callable[[], frozenset[
 
 def compute_capabilities() -> frozenset[str]:
     """Return the compute capabilities of the GPUs, as nvidia-smi tells them; empty if it tells nothing."""
-    import subprocess  # only where a profile leaves the machine open
-
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
@@ -1147,12 +958,12 @@ def compute_capabilities() -> frozenset[str]:
 
 def refused(result: PatchResult) -> PatchResult:
     """Return a conflict for a patch that applies to drifted code, because the profile refuses drift."""
-
-    def whole(file: FileResult) -> FileResult:
-        detail = f"{file.detail}; the profile sets patches.drift: refuse"
-        return replace(file, state="conflict", detail=detail, after=None) if file.drifted else file
-
-    return replace(result, state="conflict", files=tuple(map(whole, result.files)))
+    why = "the profile sets patches.drift: refuse"
+    files = [
+        replace(file, state="conflict", detail=f"{file.detail}; {why}", after=None) if file.drifted else file
+        for file in result.files
+    ]
+    return replace(result, state="conflict", files=tuple(files))
 
 
 def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, bytes] | None = None) -> PatchResult:
@@ -1201,10 +1012,7 @@ def decide_variants(
 def closed_rules(
     patch: Patch, variants: Iterable[Variant], read: Read, changed: Mapping[str, bytes]
 ) -> tuple[FileResult, ...]:
-    """Return the matching rules, which say that vLLM itself fixed the bug.
-
-    Files listed in known.json were checked against these rules when it was generated; skip them.
-    """
+    """Return the rules that say that vLLM itself fixed the bug; known files were checked when they were listed."""
     edits = [edit for variant in variants for edit in variant.files]
     decided = {edit.path for edit in edits if known_as(edit, read(edit.path))}
     rules = [rule for rule in patch.superseded if rule.path not in decided]
@@ -1279,18 +1087,13 @@ def closed_by(rule: Rule, read: Read) -> FileResult | None:
     with contextlib.suppress(*UNREADABLE):
         source = Source(data or b"")
         nodes = definitions(source.tree, rule.scope)
-        if len(nodes) != 1 or any(bound_again(source, rule.scope, 0)):
-            return None
-        if tree_digest(nodes) == rule.tree:
+        if len(nodes) == 1 and tree_digest(nodes) == rule.tree and not rebound(source, rule.scope):
             return FileResult(rule.path, "superseded", first_line(nodes[0]), f"{rule.scope} is that of {rule.release}")
     return None
 
 
 def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) -> FileResult:
-    """Find every hunk of one file and make its new content in memory.
-
-    `stock` is the file before other patches changed it; it decides the places.
-    """
+    """Find every hunk of one file and make its new content; `stock`, the file as installed, decides the places."""
     if data is None:
         return FileResult(edit.path, "missing", detail="this vllm does not have the file")
     known = known_as(edit, data)
@@ -1320,7 +1123,7 @@ def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> Fi
         f"{name} is bound again in line {line}, so other code may run than the patched"
         for hunk, place in zip(edit.hunks, places, strict=True)
         if place.state in ("applies", "applied")
-        for name, line in rebound(source, hunk, place)[:1]
+        for name, line in rebound(source, hunk.function, hunk.added)[:1]
     ]
     half = any(place.trace or place.state == "applied" for place in places)
     result = FileResult(edit.path, "conflict", half=half, stands=any(place.stands for place in places))
@@ -1337,37 +1140,23 @@ def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> Fi
         missing = edit.hunks[states.index("applies")]
         return replace(result, detail=detail, expected=missing.new, found=missing.old)
     try:
-        after = source.replaced(above_decorators(source, hunk, at) for at, hunk in zip(places, edit.hunks, strict=True))
+        after = source.replaced((place.index or 0, hunk) for place, hunk in zip(places, edit.hunks, strict=True))
         quietly(compile, after, edit.path, "exec", 0, True)
     except UNREADABLE as error:
         return replace(result, detail=f"the patched file would be invalid: {error}")
-    drifted = bool(again) or any(place.lines is not None for place in places)
+    drifted = bool(again) or any(place.changed for place in places)
     result = replace(result, state="applies", detail=joined_by(drift_of(edit, places), *again), drifted=drifted)
     return replace(result, before=source.data, after=after)
 
 
 def drift_of(edit: FileEdit, places: Sequence[Found]) -> str:
-    """Return, for each function with hunks, whether it is unchanged since a release, and which lines changed."""
+    """Return, for each function with hunks, whether it is unchanged since a release."""
     told: dict[str, str] = {}
     for hunk, place in zip(edit.hunks, places, strict=True):
         name = hunk.function or "the code around the lines"
-        if place.lines is not None:
-            where = f"lines {spelled(place.lines)}" if place.lines else "in a string"
-            told[name] = f"{name} changed since {place.since}: {where}"
-        elif place.since:
-            told.setdefault(name, f"{name} unchanged since {place.since}")
+        if place.since and (place.changed or name not in told):
+            told[name] = f"{name} {'changed' if place.changed else 'unchanged'} since {place.since}"
     return "; ".join(told.values())
-
-
-def spelled(lines: Sequence[int]) -> str:
-    """Return line numbers as people write them: 3, 7-9."""
-    runs: list[list[int]] = []
-    for line in sorted(set(lines)):
-        if runs and line == runs[-1][-1] + 1:
-            runs[-1][1:] = [line]
-        else:
-            runs.append([line])
-    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
@@ -1424,8 +1213,6 @@ def vllm_version(package: Path) -> str:
         stated = stated_version((package / "_version.py").read_bytes())
         if stated:
             return stated
-    from importlib import metadata
-
     for found in metadata.distributions(path=[str(package.parent)]):
         if "vllm/__init__.py" in map(str, found.files or ()):
             return found.version
@@ -1444,12 +1231,9 @@ def stated_version(data: bytes) -> str | None:
 
 
 def read_from(package: Path) -> Read:
-    """Return a reader of the installed package that raises LaunchError(2) for a link that leaves it.
-
-    Its files may all be links into one other folder, as uv makes them into its cache.
-    """
+    """Return a reader of the installed package that raises LaunchError(2) for a link that leaves it."""
     root = os.path.realpath(package)
-    linked = Path(os.path.realpath(package / "__init__.py")).parent
+    linked = Path(os.path.realpath(package / "__init__.py")).parent  # uv links all of its files into its cache
 
     def read(path: str) -> bytes | None:
         inside = path.split("/")[1:]
@@ -1498,8 +1282,6 @@ def by_behaviour(
 
 def installed_version(name: str, path: Sequence[str]) -> str | None:
     """Return the version of a distribution on a search path; None if it is missing."""
-    from importlib import metadata
-
     return next((found.version for found in metadata.distributions(name=name, path=list(path))), None)
 
 
@@ -1515,7 +1297,7 @@ def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[
     wanted = sorted(need.name + need.specifier for need in needs)
     key = hashlib.sha256(json.dumps([wanted, sys.version, version]).encode()).hexdigest()[:16]
     folder = cache_dir / "packages" / key
-    state = "cached" if folder.is_dir() else install(wanted, folder)
+    state = "cached" if folder.is_dir() else load_next_to_this(ORIGINS).install(wanted, folder, say)
     for row in rows:
         inside = installed_version(str(row["name"]), [str(folder)])
         row.update(found=inside or row["found"], state=state if inside else "present")
@@ -1523,49 +1305,6 @@ def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[
             need = f"{row['name']}{row['specifier']}"
             raise LaunchError(4, f"{folder} does not contain {need}: delete it and start again")
     return rows, [str(folder)]
-
-
-def install(wanted: Sequence[str], folder: Path) -> str:
-    """Install what pip would change into a folder, completely or not at all; a second start waits."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder.parent / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.is_dir():
-            return "cached"
-        pins = would_install(wanted)
-        say(f"installing {', '.join(pins)} into {folder}")
-        fresh = folder.with_name(folder.name + ".tmp")
-        remove(fresh)
-        try:
-            pip(wanted, "install", "--quiet", "--no-deps", "--target", str(fresh), *pins)
-            fresh.replace(folder)
-        finally:
-            remove(fresh)
-    return "installed"
-
-
-def would_install(wanted: Sequence[str]) -> list[str]:
-    """Ask pip what has to change. Raise LaunchError(4) if that is nothing, or something that vLLM was built with."""
-    answer = json.loads(pip(wanted, "install", "--quiet", "--dry-run", "--report", "-", *wanted))
-    pins = {entry["metadata"]["name"].lower(): entry["metadata"]["version"] for entry in answer["install"]}
-    if not pins:
-        raise LaunchError(4, f"{', '.join(wanted)} is missing, but pip has nothing to install")
-    built_with = sorted({"torch", "vllm"} & set(pins))
-    if built_with:
-        raise LaunchError(4, f"{', '.join(wanted)} would replace {' and '.join(built_with)}; nothing was installed")
-    return [f"{name}=={version}" for name, version in sorted(pins.items())]
-
-
-def pip(wanted: Sequence[str], *arguments: str) -> str:
-    """Run this Python's pip with the user's settings. Raise LaunchError(4) with its last lines if it fails."""
-    import subprocess  # only for what is missing
-
-    command = [sys.executable, "-I", "-m", "pip", *arguments, "--no-input", "--disable-pip-version-check"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    if done.returncode == 0:
-        return done.stdout
-    tail = [line for line in done.stderr.splitlines() if line.strip()][-5:]
-    raise LaunchError(4, f"pip could not install {', '.join(wanted)}, which vllm needs; nothing was changed", *tail)
 
 
 # The overlay
@@ -1618,41 +1357,6 @@ def link_compiled(source: Path, target: Path, patched: set[str]) -> None:
             (target / name).symlink_to(source / name)
 
 
-# Attestation: whether what runs is what was patched
-
-
-def module_of(path: str) -> str:
-    """Return the module of a path such as vllm/v1/core/kv_cache_utils.py."""
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def carry_attestation(
-    run_dir: Path, package: Path, overlay: Path | None, results: Sequence[PatchResult], changed: Mapping[str, bytes]
-) -> Any:
-    """Prepare what the server's processes attest with, an origins.Attestation; None if no patch is in."""
-    for name in ("attest", "attested.json"):
-        remove(run_dir / name)
-    rows: dict[str, dict[str, Any]] = {}
-    for result in (one for one in results if one.state in ("applies", "drifted", "applied")):
-        variant = next(one for one in result.patch.variants if one.name == result.variant)
-        for edit, file in zip(variant.files, result.files, strict=True):
-            data = changed.get(edit.path, file.before or b"")
-            row = rows.setdefault(edit.path, {"data": data, "hunks": [], "required": False, "runs": False})
-            row["hunks"] += [{"scope": hunk.function, "old": hunk.old, "new": hunk.new} for hunk in edit.hunks]
-            row["required"] |= result.patch.required
-            row["runs"] |= result.patch.required and result.patch.runner == "any"
-    if not rows:
-        return None
-    if os.pathsep in str(run_dir):
-        why = f"the run folder {run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
-        raise LaunchError(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
-    root = overlay or package.parent
-    origins = load_next_to_this(ORIGINS)
-    targets = [origins.Target(module=module_of(path), file=str(root / path), **row) for path, row in rows.items()]
-    origins.refuse_beside(package, targets)
-    return origins.Attestation(targets, origins.carry(run_dir))
-
-
 def remove(path: Path) -> None:
     """Delete a file, a link (never its target) or a folder if it exists."""
     with naming(path):
@@ -1689,18 +1393,14 @@ def rank_facts(command: Sequence[str], path: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def expect_plan(plan_file: Path, expected: str | None) -> None:
+def expect_plan(file: Path, plan: Plan, expected: str | None) -> None:
     """Raise LaunchError(5) unless the plan is the one that was rendered; without an expectation, any plan is."""
-    if expected is None:
-        return
-    if not DIGEST.fullmatch(expected):
+    if expected is not None and not DIGEST.fullmatch(expected):
         raise LaunchError(2, f"--expect-plan {expected!r} is not a sha256")
-    found = load_plan(plan_file).sha256
-    if found != expected:
-        why = (
-            f"{plan_file} is the plan {found[:12]}…, not {expected[:12]}… that this start is for: vllm was not started"
-        )
-        raise LaunchError(5, why, "next: render the stack again, and bring its files to every machine")
+    if expected is not None and plan.sha256 != expected:
+        why = f"{file} is the plan {plan.sha256[:12]}…, not {expected[:12]}… that this start is for"
+        advice = "next: render the stack again, and bring its files to every machine"
+        raise LaunchError(5, f"{why}: vllm was not started", advice)
 
 
 # The start
@@ -1813,9 +1513,9 @@ def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[
         }
         for file in result.files
     ]
-    row = {"patch": result.patch.id, "purpose": result.patch.purpose, "required": result.patch.required}
-    row["state"] = result.state
-    return {**row, "detail": result.detail, "variant": result.variant, "runner": result.patch.runner, "files": files}
+    row = {name: getattr(result.patch, name) for name in ("purpose", "required", "runner")}
+    row |= {"state": result.state, "detail": result.detail, "variant": result.variant}
+    return {"patch": result.patch.id, **row, "files": files}
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
@@ -1933,8 +1633,8 @@ def first_report(plan: Plan, vllm: dict[str, str], patches: list[dict[str, Any]]
 def launch(argv: Sequence[str]) -> NoReturn:
     """Run the whole start, in order: decide, build the overlay, ask the interpreter, and become the server."""
     options, command = parse_arguments(argv)
-    expect_plan(options.plan, options.expect_plan)
     plan = load_plan(options.plan)
+    expect_plan(options.plan, plan, options.expect_plan)
     command += speculative_arguments(options.speculative_config)
     lock = take_run_dir(options.run_dir)
     report_file = options.run_dir / "report.json"
@@ -1963,7 +1663,10 @@ def launch(argv: Sequence[str]) -> NoReturn:
     if overlay:
         report["overlay"], report["overlay_ms"] = str(overlay), milliseconds(began)
         front.insert(0, str(overlay))
-    attested = carry_attestation(options.run_dir, package, overlay, results, changed)
+    for name in ("attest", "attested.json"):
+        remove(options.run_dir / name)
+    origins = load_next_to_this(ORIGINS)
+    attested = origins.prepared(options.run_dir, package, overlay, results, changed)
     if attested:
         front.insert(1 if overlay else 0, str(attested.folder))
     program, environment = program_of(command), environment_of([*front, *pythonpath])
@@ -1972,8 +1675,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
     if any(word.partition("=")[0] in ("--nnodes", "-n") for word in command):
         report["ranks"] = rank_facts(command, [*front, *sys.path])
     write_report(report_file, report)
-    took = report["overlay_ms"]
-    ready = f"overlay ready in {took} ms" if overlay else "no overlay, because no file needs a patch"
+    ready = f"overlay ready in {report['overlay_ms']} ms" if overlay else "no overlay, because no file needs a patch"
     say(f"{ready}, starting vllm")
     become(program, command, environment, lock)
 

@@ -1,14 +1,15 @@
-"""Before exec: what the server's own interpreter would import, and what the installed vLLM does.
+"""Before exec: what the server's own interpreter would import, what the installed vLLM does, and what it lacks.
 
 The launcher loads this file from its own folder. It prepares RUN/attest, from which every process of the server attests
-its patched functions, and asks the interpreter in the server's first line, with the flags there and the environment of
-the server, where it would look for each patched module; asked.py answers. Nothing of vLLM is imported for
-that. A patch's probe, in contrast, is run on the installed vLLM. Standard library, Python 3.10+.
+its patched functions, and asks the interpreter in the server's first line, with its flags and the server's environment,
+where it would look for each patched module; asked.py answers, and imports nothing of vLLM. A patch's probe is run on
+the installed vLLM, and pip installs what a plan requires. Standard library, Python 3.10+.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -84,6 +85,35 @@ class Target:
     required: bool
     runs: bool
     """Whether a process has to import it; not one of a patch for one model runner."""
+
+
+def prepared(
+    run_dir: Path, package: Path, overlay: Path | None, results: Sequence[Any], changed: Mapping[str, bytes]
+) -> Attestation | None:
+    """Prepare what the server's processes attest with, from the launcher's PatchResults; None if no patch is in."""
+    rows: dict[str, dict[str, Any]] = {}
+    for result in (result for result in results if result.state in ("applies", "drifted", "applied")):
+        variant = next(variant for variant in result.patch.variants if variant.name == result.variant)
+        for edit, file in zip(variant.files, result.files, strict=True):
+            data = changed.get(edit.path, file.before or b"")
+            row = rows.setdefault(edit.path, {"data": data, "hunks": [], "required": False, "runs": False})
+            row["hunks"] += [{"scope": hunk.function, "old": hunk.old, "new": hunk.new} for hunk in edit.hunks]
+            row["required"] |= result.patch.required
+            row["runs"] |= result.patch.required and result.patch.runner == "any"
+    if not rows:
+        return None
+    if os.pathsep in str(run_dir):
+        why = f"the run folder {run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
+        raise Refused(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
+    root = overlay or package.parent
+    targets = [Target(module=module_of(path), file=str(root / path), **row) for path, row in rows.items()]
+    refuse_beside(package, targets)
+    return Attestation(targets, carry(run_dir))
+
+
+def module_of(path: str) -> str:
+    """Return the module of a path such as vllm/v1/core/kv_cache_utils.py."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def refuse_beside(package: Path, targets: Sequence[Target]) -> None:
@@ -327,3 +357,44 @@ def allowed(plugin: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     """Return whether VLLM_PLUGINS lets vLLM load a plugin (vllm/plugins/__init__.py, every release)."""
     listed = environment.get("VLLM_PLUGINS")
     return listed is None or plugin["name"] in listed.split(",")
+
+
+def install(wanted: Sequence[str], folder: Path, say: Callable[[str], None]) -> str:
+    """Install what pip would change into a folder, completely or not at all; a second start waits."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return "cached"
+        pins = _would_install(wanted)
+        say(f"installing {', '.join(pins)} into {folder}")
+        fresh = folder.with_name(folder.name + ".tmp")
+        shutil.rmtree(fresh, ignore_errors=True)
+        try:
+            _pip(wanted, "install", "--quiet", "--no-deps", "--target", str(fresh), *pins)
+            fresh.replace(folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return "installed"
+
+
+def _would_install(wanted: Sequence[str]) -> list[str]:
+    """Ask pip what has to change. Raise Refused(4) if that is nothing, or something that vLLM was built with."""
+    answer = json.loads(_pip(wanted, "install", "--quiet", "--dry-run", "--report", "-", *wanted))
+    pins = {entry["metadata"]["name"].lower(): entry["metadata"]["version"] for entry in answer["install"]}
+    if not pins:
+        raise Refused(4, f"{', '.join(wanted)} is missing, but pip has nothing to install")
+    built_with = sorted({"torch", "vllm"} & set(pins))
+    if built_with:
+        raise Refused(4, f"{', '.join(wanted)} would replace {' and '.join(built_with)}; nothing was installed")
+    return [f"{name}=={version}" for name, version in sorted(pins.items())]
+
+
+def _pip(wanted: Sequence[str], *arguments: str) -> str:
+    """Run this Python's pip with the user's settings. Raise Refused(4) with its last lines if it fails."""
+    command = [sys.executable, "-I", "-m", "pip", *arguments, "--no-input", "--disable-pip-version-check"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", check=False)
+    if done.returncode == 0:
+        return done.stdout
+    tail = [line for line in done.stderr.splitlines() if line.strip()][-5:]
+    raise Refused(4, f"pip could not install {', '.join(wanted)}, which vllm needs; nothing was changed", *tail)

@@ -217,7 +217,7 @@ class _Pair:
             old, new = _decoded(self.before, begin, end), _decoded(self.after, new_begin, new_end)
             if not new:
                 continue
-            hunk = Hunk(_named(scope, self.before.is_inside(begin)), begin + 1, old, new)
+            hunk = Hunk(_named(scope, begin in self.before.inside), begin + 1, old, new)
             there, done = launcher.find_hunk(hunk, self.before), launcher.find_hunk(hunk, self.after)
             if (there.state, done.state, done.index) == ("applies", "applied", new_begin):
                 return place, hunk

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed, TimedOut
-from gemmaspec.core.launcher import ORIGINS_FILE
+from gemmaspec.core.launcher import ATTEST_FILES
 from gemmaspec.run.engine.choose import seats
 from gemmaspec.run.engine.http import NoAnswer
 from gemmaspec.run.engine.lines import split_host
@@ -69,7 +69,7 @@ def _reports(engine: Engine, server: Server) -> list[tuple[str, dict[str, Any] |
 def _problem(server: Server, host: str, report: dict[str, Any] | None) -> tuple[str, str] | None:
     """Return the state of a machine and why it is not attested; None if it is, or has nothing to attest."""
     on = f"{host}: " if host else ""
-    if report is None and (server.folder / ORIGINS_FILE).is_file():
+    if report is None and (server.folder / ATTEST_FILES[0]).is_file():
         return "", f"{on}the launcher's report cannot be read, so what its processes attest is not known"
     attested = (report or {}).get("attested")
     if not attested or attested["state"] == "attested":

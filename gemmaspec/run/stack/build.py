@@ -27,7 +27,7 @@ from gemmaspec.run.stack.paths import (
     container_paths,
     template_in_image,
 )
-from gemmaspec.run.stack.serve import WATCH_FILES, speculative_config, template_for, watch_files
+from gemmaspec.run.stack.serve import WATCH_FILES, served_model, speculative_config, template_for, watch_files
 from gemmaspec.run.stack.speed import speed_choice
 
 Form = Literal["folder", "single-file", "volume", "process", "rank"]
@@ -72,6 +72,7 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
             f"{loaded.place('nodes')}: nodes: is {profile.nodes}, so each of as many machines needs a stack",
             hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first",
         )
+    paths = paths or container_paths(profile)
     files = _files(loaded, form=form, paths=paths)
     if form == "rank" and profile.watch.container:
         _refuse_watch_elsewhere(loaded, form)
@@ -81,26 +82,26 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
     if profile.watch.container:
         _refuse_watch_elsewhere(loaded, form)
-        files |= watch_files(profile)
-    compose = compose_yaml(profile, files, single_file=form == "single-file", volume=form == "volume")
+        files |= watch_files(profile, served_model(profile, paths))
+    compose = compose_yaml(profile, files, paths, single_file=form == "single-file", volume=form == "volume")
     return Stack(
         profile=profile,
         files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},
     )
 
 
-def _files(loaded: Loaded, *, form: Form, paths: Paths | None) -> dict[str, str]:
+def _files(loaded: Loaded, *, form: Form, paths: Paths) -> dict[str, str]:
     """Return the files by name that the server itself reads or runs."""
     profile = loaded.profile
     plan = profile_plan(profile, Shelf(data.patch_folders()))
     files = {"plan.json": plan_text(plan), "launch.py": data.LAUNCHER.read_text(encoding="utf-8")}
-    for name in (ORIGINS_FILE, *ATTEST_FILES) if plan["patches"] else ():
+    for name in (ORIGINS_FILE, *(ATTEST_FILES if plan["patches"] else ())):
         files[name] = data.LAUNCHER.with_name(name).read_text(encoding="utf-8")
     if profile.nodes > 1:
         files[RANK_FACTS_FILE] = data.RANK_FACTS.read_text(encoding="utf-8")
     if form != "process":
         files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
-    config = speculative_config(profile, paths or container_paths(profile))
+    config = speculative_config(profile, paths)
     if config:
         files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     if profile.chat.template and (form == "process" or not template_in_image(profile)):
@@ -128,13 +129,14 @@ def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, An
         optional = [name for name in optional if not _only_speculation(name, patches)]
     for name in required:
         _refuse_unreviewed(name, profile, patches)
+    requires, speed = _requires(profile), speed_choice(profile, patches)
     return compile_plan(
         profile.plan_name,
         required,
         optional,
-        _requires(profile),
+        requires,
         patches,
-        speed=speed_choice(profile, patches).taken,
+        speed=speed.taken,
         drift=profile.patches.drift,
     )
 
