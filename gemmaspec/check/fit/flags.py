@@ -12,9 +12,9 @@ from packaging.version import Version
 from gemmaspec.check.fit.kvgroups import known_cache_dtypes, kv_rules
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.command import Command, command_of
+from gemmaspec.core.profile.command import Command, asked_of_runner, command_of
 from gemmaspec.core.profile.device import GIB, Device
-from gemmaspec.core.profile.graphs import asked_of_runner, graph_modes
+from gemmaspec.core.profile.graphs import graph_modes
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases import drafting
 from gemmaspec.core.releases.batch import (
@@ -172,7 +172,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
 
 
 def _graphs(profile: Profile, target: Checkpoint, vllm: str, device: Device, *, fp8: bool) -> str:
-    modes = graph_modes(profile, nearest(vllm), capability=device.capability, fp8=fp8, masks=target.masks_images)
+    modes = graph_modes(profile, vllm, capability=device.capability, fp8=fp8, masks=target.masks_images)
     return modes.target if modes else "FULL_AND_PIECEWISE"
 
 

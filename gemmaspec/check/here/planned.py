@@ -19,7 +19,7 @@ from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.predict.speaks import Kind, Spoken, speaking
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.command import Command, backend_of, command_of, compile_of, images_off, vllm_of
+from gemmaspec.core.profile.command import Command, command_of, compile_of, images_off, vllm_of
 from gemmaspec.core.profile.device import GB, Device, named
 from gemmaspec.core.profile.graphs import GraphModes, graph_modes
 from gemmaspec.core.profile.load import Loaded
@@ -29,6 +29,7 @@ from gemmaspec.core.profile.model import Draft, Profile, Target
 from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
 from gemmaspec.core.rows import GRAPH_MODES, NONE, GraphMode, Setting
 from gemmaspec.run.kept import measurements
+from gemmaspec.run.kept.attention import Backends, expected
 from gemmaspec.run.kept.measurements import Taken
 from gemmaspec.run.kept.models import release_of
 from gemmaspec.run.machine.readings import this_cpu, this_gpu
@@ -49,12 +50,17 @@ class Facts:
     command: Command
     compile: str
     """How it compiles, in the words of rows."""
-    backend: str | None
-    """The attention backend of the target; None where it is not known."""
+    backends: Backends
+    """The attention backend of target and draft, as the nearest known release chooses it."""
     modes: GraphModes | None
     """Its CUDA graphs; None where they are not known."""
     taken: Taken
     known_plan: MemoryPlan | None
+
+    @property
+    def backend(self) -> str | None:
+        """The attention backend of the target; None where it is not known, or not of which release."""
+        return self.backends["target"] if self.vllm in releases() else None
 
     @cached_property
     def plan(self) -> MemoryPlan:
@@ -72,8 +78,8 @@ def facts_of(loaded: Loaded, *, plan: MemoryPlan | None = None, shelf: Shelf | N
         vllm=vllm,
         command=command_of(profile),
         compile=compile_of(profile),
-        backend=backend_of(profile, vllm) if vllm else None,
-        modes=graph_modes(profile, nearest(vllm)) if vllm else None,
+        backends=expected(profile, vllm=vllm),
+        modes=graph_modes(profile, vllm) if vllm else None,
         taken=measurements.taken_by(profile, shelf),
         known_plan=plan,
     )
@@ -221,7 +227,7 @@ def kind_of(facts: Facts) -> Kind:
         kv_cache=_cache(facts),
         linear_kernel=command.value("--linear-backend"),
         compiled=compiled,
-        alone=_graphs(plain, graph_modes(plain, nearest(vllm)) if vllm else None, compiled)[0],
+        alone=_graphs(plain, graph_modes(plain, vllm) if vllm else None, compiled)[0],
         drafting=_graphs(profile, facts.modes, compiled),
         patches=frozenset(facts.taken.patches),
         idle=facts.taken.idle,

@@ -14,6 +14,7 @@ from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, we
 from gemmaspec.check.here.planned import Facts, facts_of, kind_of, shipped_for
 from gemmaspec.check.predict.efficiency import Roofline, share_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
+from gemmaspec.check.predict.speaks import Spoken
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.profile import limits
@@ -24,7 +25,7 @@ from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
 from gemmaspec.core.rows import MAX_BYTES, NONE, Row, Setting, parse_rows, read_text
 from gemmaspec.run.kept import measurements
-from gemmaspec.run.kept.attention import expected, lacking, words
+from gemmaspec.run.kept.attention import lacking, words
 from gemmaspec.run.machine import nvidia
 
 Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
@@ -77,9 +78,19 @@ def predict_profile(request: PredictRequest) -> Prediction:
     machines, EnvironmentMissing if only the roofline is left and the models cannot be read.
     """
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-    loaded = on_its_machine(loaded, request)
     need_one_machine(loaded.profile, "predict")
-    return predicted(facts_of(loaded), request)
+    return predicted(facts_of(on_its_machine(loaded, request)), request)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The cells that speak for a server, and where they are from."""
+
+    basis: Basis
+    why: str
+    rows: tuple[Row, ...]
+    spoken: Spoken | None = None
+    """What is known of shipped cells; None for others, which count as they are."""
 
 
 def predicted(facts: Facts, request: PredictRequest) -> Prediction:
@@ -88,47 +99,56 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     _need_limits(profile, request)
     source = _source(facts.loaded, request)
     if source is None:
-        return _by_store(facts, request)
-    basis, why, rows = source
-    asked = _asked(request, facts, rows)
-    return Prediction(
-        profile=profile.name,
-        basis=basis,
-        why=why,
-        notes=(*_attention(facts), *_notes(rows, asked, profile), *_otherwise(rows, facts)),
-        rows=predict(rows, asked),
-    )
-
-
-def _by_store(facts: Facts, request: PredictRequest) -> Prediction:
-    """Return what the shipped cells say, or the bound where none of them speaks for this server."""
-    profile, kind = facts.profile, kind_of(facts)
-    shipped = shipped_for(profile, kind)
-    if shipped is None and profile.speculative and "full" not in kind.drafting:
-        return _bound(facts, request, ["it drafts without full CUDA graphs, and no server that does was measured"])
-    if shipped is None:
-        return _by_roofline(facts, request)
-    rows, missing = shipped.spoken.rows, shipped.spoken.missing
-    unsaid = [
-        f"no figure {'with a draft' if drafts else 'without speculation'}: {why}"
-        for drafts, why in missing.items()
-        if profile.speculative or not drafts
-    ]
-    asked = _asked(request, facts, rows, with_curves=not any(row.by_lot for row in rows))
-    asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in missing))
-    found_all = predict(rows, asked) if rows and asked.ks else ()
-    sure = [row for row in found_all if row.step.deviation <= SURE or _load(row) in shipped.spoken.own]
+        kind = kind_of(facts)
+        shipped = shipped_for(profile, kind)
+        if shipped is None and profile.speculative and "full" not in kind.drafting:
+            return _bound(facts, request, ["it drafts without full CUDA graphs, and no server that does was measured"])
+        if shipped is None:
+            return _by_roofline(facts, request)
+        rows = shipped.spoken.rows
+        why = f"{_cells(rows)} of such a server: {'; '.join(shipped.sources)}"
+        source = Source(basis="shipped", why=why, rows=rows, spoken=shipped.spoken)
+    rows, spoken = source.rows, source.spoken
+    asked = _asked(request, facts, rows, with_curves=spoken is None or not any(row.by_lot for row in rows))
+    if spoken:
+        asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in spoken.missing))
+    cells = predict(rows, asked) if rows and asked.ks else ()
+    unsaid = _unsaid(cells, spoken, drafts=bool(profile.speculative)) if spoken else []
+    sure = _sure(cells, spoken) if spoken else cells
     if not sure:
         return _bound(facts, request, unsaid or ["no cell near enough was measured"])
-    silent = sorted({(row.k, row.concurrency, row.context) for row in found_all} - {_load(row) for row in sure})
-    unsaid += [f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent]
     return Prediction(
         profile=profile.name,
-        basis="shipped",
-        why=f"{_cells(rows)} of such a server: {'; '.join(shipped.sources)}",
-        notes=(*_attention(facts), *unsaid, *shipped.spoken.factors, *_notes(rows, asked, profile)),
+        basis=source.basis,
+        why=source.why,
+        notes=(
+            *_attention(facts),
+            *unsaid,
+            *(spoken.factors if spoken else ()),
+            *_notes(rows, asked, profile),
+            *(() if spoken else _otherwise(rows, facts)),
+        ),
         rows=tuple(sure),
     )
+
+
+def _sure(cells: Sequence[Predicted], spoken: Spoken) -> list[Predicted]:
+    """Return the cells that were measured, or are so near to measured ones that their figure is exact enough."""
+    return [row for row in cells if row.step.deviation <= SURE or _load(row) in spoken.own]
+
+
+def _unsaid(cells: Sequence[Predicted], spoken: Spoken, *, drafts: bool) -> list[str]:
+    """Return for which cells there is no figure, and why."""
+    unsaid = [
+        f"no figure {'with a draft' if drafting else 'without speculation'}: {why}"
+        for drafting, why in spoken.missing.items()
+        if drafts or not drafting
+    ]
+    sure = {_load(row) for row in _sure(cells, spoken)}
+    silent = sorted({(row.k, row.concurrency, row.context) for row in cells} - sure) if sure else []
+    return unsaid + [
+        f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent
+    ]
 
 
 def _load(row: Predicted) -> tuple[int, int, int]:
@@ -136,7 +156,7 @@ def _load(row: Predicted) -> tuple[int, int, int]:
 
 
 def _attention(facts: Facts) -> Iterator[str]:
-    if chosen := words(expected(facts.profile, vllm=facts.vllm)):
+    if chosen := words(facts.backends):
         yield f"attention: {chosen}"
     yield from lacking(facts.profile, facts.modes)
 
@@ -189,7 +209,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
 
 
-def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[Row, ...]] | None:
+def _source(loaded: Loaded, request: PredictRequest) -> Source | None:
     """Return the best available rows; None if only shipped cells are left."""
     profile, named = loaded.profile, request.measured
     if named is not None:
@@ -201,10 +221,11 @@ def _source(loaded: Loaded, request: PredictRequest) -> tuple[Basis, str, tuple[
                 hint="--accept-other-machine    # to take them all the same",
             )
         other = f", which are of {strange} (--accept-other-machine)" if strange else ""
-        return "measured", f"{_cells(rows)} of {named}{other}", rows
+        return Source(basis="measured", why=f"{_cells(rows)} of {named}{other}", rows=rows)
     own_rows = measurements.own_rows(loaded)
     if own_rows and not measurements.foreign(own_rows, profile):
-        return "own", f"{_cells(own_rows)} that bench measured, saved in {measurements.own_file(loaded)}", own_rows
+        why = f"{_cells(own_rows)} that bench measured, saved in {measurements.own_file(loaded)}"
+        return Source(basis="own", why=why, rows=own_rows)
     return None
 
 
@@ -338,15 +359,14 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
     )
     asked = _asked(request, facts)
+    assumed = (_assumed(asked.conditional),) if any(asked.ks) else ()
     share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
+    rows = speed.predict(asked)
     return Prediction(
         profile=profile.name,
         basis="roofline",
         why=f"the roofline, because there are no measurements: bytes over {share.value:.2f} of the "
         f"{device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {share.said} reached",
-        notes=(
-            "decoding alone: the roofline says nothing of the time that prompts take",
-            *((_assumed(asked.conditional),) if any(asked.ks) else ()),
-        ),
-        rows=speed.predict(asked),
+        notes=("decoding alone: the roofline says nothing of the time that prompts take", *assumed),
+        rows=rows,
     )

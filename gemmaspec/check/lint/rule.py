@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gemmaspec.core import launcher
 from gemmaspec.core.checkpoint.sizes import size_called
 from gemmaspec.core.finding import Finding, Severity
-from gemmaspec.core.profile.command import Argument, Command, command_of, images_off
-from gemmaspec.core.profile.graphs import asked_of_runner
+from gemmaspec.core.profile.command import Argument, Command, asked_of_runner, command_of, images_off
 from gemmaspec.core.profile.machines import MACHINES, Machine
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases import drafting

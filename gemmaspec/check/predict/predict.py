@@ -159,13 +159,13 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Cells) -> Iterator
     same = [row for row in rows if row.setting.apart == setting.apart] + _lent(rows, setting, asked)
     methods = list(dict.fromkeys(str(row.method) for row in same if row.k)) or [asked.method or ""]
     known = {(row.method, row.k, row.concurrency, row.context) for row in same if row.setting.graphs == setting.graphs}
+    drafted = {method: _of(same, method) if asked.with_curves else [] for method in (*methods, NONE)}
     prompts = Prompts(same, min(row.step for row in same))
     answers = [row.answer_tokens for row in same if row.answer_tokens]
     answer = asked.answer_tokens or round(statistics.median(answers) if answers else ANSWER)
 
     def row_of(method: str, cell: StepAt, step: StepTime) -> Predicted:
-        drafted = _of(same, method) if asked.with_curves else []
-        drawn = curve(drafted, k=cell.k, context=cell.context, known=asked.conditional)
+        drawn = curve(drafted[method], k=cell.k, context=cell.context, known=asked.conditional)
         return Predicted(
             method=method,
             k=cell.k,

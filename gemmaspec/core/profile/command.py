@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,7 +19,8 @@ from gemmaspec.core.checkpoint.sizes import size_called
 from gemmaspec.core.launcher import range_contains
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases.backends import backend_for
+from gemmaspec.core.releases.backends import Layers, backend_for
+from gemmaspec.core.releases.drafting import FEATURES
 
 if TYPE_CHECKING:
     from gemmaspec.core.releases.flags import Flag
@@ -150,10 +152,10 @@ def compile_of(profile: Profile) -> str:
 
 
 def _flags_for(profile: Profile) -> Mapping[str, Flag]:
-    from gemmaspec.core.releases.facts import facts_for, nearest, newest  # few profiles have extra_args
+    from gemmaspec.core.releases.facts import facts_near, newest  # few profiles have extra_args
 
-    facts = facts_for(nearest(vllm_of(profile) or newest()))
-    return facts.flags if facts else {}
+    stated = vllm_of(profile)
+    return facts_near(stated or newest()).flags
 
 
 def _serve(profile: Profile) -> Iterator[Argument]:
@@ -263,6 +265,21 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
+def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet[str]) -> frozenset[str]:
+    """Return the keys and features that are on and may make vLLM fall back from model runner v2 to v1.
+
+    `unsupported`: what the release's v2 lacks, in vLLM's words; a feature counts only where it is among them.
+    """
+    spec = profile.speculative
+    keys = {
+        "parallel_drafting": spec and spec.parallel_drafting,
+        "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
+        "--runner pooling": command.value("--runner") == "pooling",
+    }
+    asked = {words for flag, words in FEATURES.items() if command.switched(flag)}
+    return frozenset(name for name, on in keys.items() if on) | (asked & unsupported)
+
+
 Role = Literal["target", "draft"]
 _ASKS: Final = {"mtp": "draft", "eagle": "eagle3", "eagle3": "eagle3"}
 """Method → the kind of head that the releases were asked about."""
@@ -298,6 +315,20 @@ def backend_of(
         return backend_of(profile, vllm, capability=capability, fp8=fp8, masks=masks)
     backends = {backend_for(vllm, where, masks=mask, fp8=form, role=asks) for mask in seen for form in formats}
     return backends.pop() if len(backends) == 1 else None
+
+
+def layers_of(
+    profile: Profile, vllm: str, *, capability: str, fp8: bool | None, masks: bool | None
+) -> tuple[Layers, ...]:
+    """Return the backends of target and draft for each format that the KV cache may have; as in `backend_of`."""
+    return tuple(
+        Layers(
+            fp8=form,
+            target=backend_of(profile, vllm, capability=capability, fp8=form, masks=masks),
+            draft=backend_of(profile, vllm, role="draft", capability=capability, fp8=form),
+        )
+        for form in ((False, True) if fp8 is None else (fp8,))
+    )
 
 
 def _asked(profile: Profile, command: Command, role: Role, method: str | None) -> str | None:

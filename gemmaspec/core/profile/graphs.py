@@ -1,40 +1,21 @@
-"""Which CUDA graphs a profile's server gets, for its target and its draft, and what takes them away. Pure.
-
-What a profile asks of the model runner; lint and fit share this answer.
-"""
+"""Which CUDA graphs a profile's server gets, for its target and its draft, and what takes them away. Pure."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemmaspec.core import launcher
 from gemmaspec.core.checkpoint.sizes import size_called
-from gemmaspec.core.profile.command import COMPILATION, LEVEL, Command, backend_of, command_of
+from gemmaspec.core.profile.command import COMPILATION, LEVEL, Argument, Command, asked_of_runner, command_of, layers_of
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases.backends import LEVELS, mode_of, support_of
-from gemmaspec.core.releases.drafting import FEATURES, RunnerInput, forced_by, runner_for, runs
-from gemmaspec.core.releases.facts import facts_for
-
-
-def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet[str]) -> frozenset[str]:
-    """Return the keys and features that are on and may make vLLM fall back from model runner v2 to v1.
-
-    `unsupported`: what the release's v2 lacks, in vLLM's words; a feature counts only where it is among them.
-    """
-    spec = profile.speculative
-    keys = {
-        "parallel_drafting": spec and spec.parallel_drafting,
-        "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
-        "--runner pooling": command.value("--runner") == "pooling",
-    }
-    asked = {words for flag, words in FEATURES.items() if command.switched(flag)}
-    return frozenset(name for name, on in keys.items() if on) | (asked & unsupported)
-
+from gemmaspec.core.releases.backends import LEVELS, Layers, modes_of, support_of
+from gemmaspec.core.releases.drafting import RunnerInput, forced_by, runs
+from gemmaspec.core.releases.facts import Facts, facts_near
 
 PATCH: Final = "composite-full-graphs"
 """The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""
@@ -50,6 +31,15 @@ an H200 4800. Where between them the line is was not measured."""
 COST: Final = "on an H200 with vLLM 0.32.0, 256 tokens, an MTP draft of 4 so made 53 tokens/s, and no draft 86"
 """What was measured of a server whose target ran in PIECEWISE and whose head ran without graphs."""
 Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supports:
+    """What the backends of target and draft support of graphs, for one format of the KV cache; None if not known."""
+
+    layers: Layers
+    target: str | None
+    draft: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,25 +77,39 @@ def graph_modes(
     fp8: bool | None = None,
     masks: bool | None = None,
 ) -> GraphModes | None:
-    """Return the graphs of a profile's server under one release; None where that is not known, or without a GPU.
+    """Return the graphs of a profile's server under a release or the nearest; None if not known, or without a GPU.
 
     `capability`, `fp8` and `masks` as in `backend_of`. The profile may list the patch that keeps graphs.
     """
-    machine, command = MACHINES[profile.machine], command_of(profile)
-    where = capability or machine.compute_capability
+    machine = MACHINES[profile.machine]
     if not machine.gpus:
         return None
+    facts = facts_near(vllm)
+    vllm = facts.vllm
+    where, command = capability or machine.compute_capability, command_of(profile)
+    layers = layers_of(profile, vllm, capability=where, fp8=fp8, masks=masks) if where else ()
+    eager, transfer = command.argument("--enforce-eager"), command.argument("--kv-transfer-config")
+    options = asked_of_runner(profile, command, facts.runner_unsupported)
+    runner = _runner(profile, facts, options)
     spec = profile.speculative
     method, drafting = spec.method if spec else None, bool(spec and spec.num_speculative_tokens)
-    runner = _runner(profile, command, vllm)
-    if taken := _taken(profile, command, vllm, drafting=drafting):
+    head, (compiles, graphs, _) = _HEADS.get(method or ""), _asked(command)
+    modes = modes_of(vllm, drafting=drafting, compiles=compiles, graphs=graphs)
+    supports = [
+        Supports(
+            layers=each,
+            target=support_of(vllm, where, each.target, fp8=each.fp8, head=head),
+            draft=support_of(vllm, where, each.draft, fp8=each.fp8, head=head or "eagle3", role="draft"),
+        )
+        for each in layers
+    ]
+    if taken := _taken(profile, command, modes.get("ALWAYS"), eager, transfer):
         return _modes(taken[0], method, runner, vllm, why=taken[1], fix=taken[2], path=taken[3])
-    weakest = _weakest(profile, vllm, where, fp8, masks) if where else None
+    weakest = _weakest(supports, with_head=bool(head), keeps=keeps_graphs(profile))
     if weakest is None or where is None:
         return None
     support, backend = weakest
-    compiles, graphs, _ = _asked(command)
-    mode = mode_of(vllm, support=support, drafting=drafting, compiles=compiles, graphs=graphs)
+    mode = modes.get(support)
     if mode is None:
         return None
     if mode in LOST or mode == "REFUSED":
@@ -115,8 +119,8 @@ def graph_modes(
     if spec and spec.enforce_eager:
         path: Path = ("speculative", "enforce_eager")
         return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
-    if method in _BLOCKS and runner == "v2" and (drafts := backend_of(profile, vllm, role="draft", capability=where)):
-        support = support_of(vllm, where, drafts, fp8=bool(fp8), head="eagle3", role="draft") or "UNIFORM_BATCH"
+    if method in _BLOCKS and runner == "v2" and (drafts := supports[0].layers.draft):
+        support = supports[0].draft or "UNIFORM_BATCH"
         if LEVELS.index(support) < LEVELS.index("UNIFORM_BATCH"):
             why, path = f"{drafts} supports {support} for a {method} head", ("speculative", "attention_backend")
             return GraphModes(target=mode, draft="NONE", why=why, fix="set FLASH_ATTN, or remove it", path=path)
@@ -126,18 +130,20 @@ def graph_modes(
     )
 
 
-def _taken(profile: Profile, command: Command, vllm: str, *, drafting: bool) -> tuple[str, str, str, Path] | None:
-    """Return what a profile's own words leave of the graphs on any GPU, why, and what brings them back."""
+def _taken(
+    profile: Profile, command: Command, plain: str | None, eager: Argument | None, transfer: Argument | None
+) -> tuple[str, str, str, Path] | None:
+    """Return what a profile's own words leave of the graphs on any GPU, why, and what brings them back.
+
+    `plain`: the mode of a backend that supports all of them.
+    """
     compiles, graphs, path = _asked(command)
-    eager = command.argument("--enforce-eager")
     if eager and not eager.negated:
         return "NONE", "enforce_eager turns them off", "remove it", eager.path
-    plain = mode_of(vllm, support="ALWAYS", drafting=drafting, compiles=compiles, graphs=graphs)
-    if plain in LOST:
+    if plain and plain in LOST:
         asked = (compiles, graphs if graphs == "default" else f"cudagraph_mode {graphs}")
         modes = " and ".join(mode for mode in asked if mode != "default") or "the default"
         return plain, f"{modes} leaves {plain}", "remove it", path
-    transfer = command.argument("--kv-transfer-config")
     if transfer and (connector := _by_layers(_json(transfer.value))):
         why = f"{connector} works layer by layer, for which vLLM takes PIECEWISE"
         return "PIECEWISE", why, "set use_layerwise: false in kv_connector_extra_config", transfer.path
@@ -170,7 +176,9 @@ def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = F
     method = profile.speculative.method if profile.speculative else None
     why = "its attention backend or its flags allow no more" if target in LOST else ""
     fix = "set serve.attention_backend: TRITON_ATTN" if why else ""
-    modes = _modes(target, method, _runner(profile, command_of(profile), vllm), vllm, why=why, fix=fix)
+    facts, command = facts_near(vllm), command_of(profile)
+    runner = _runner(profile, facts, asked_of_runner(profile, command, facts.runner_unsupported))
+    modes = _modes(target, method, runner, vllm, why=why, fix=fix)
     if eager_draft and modes.draft != "NONE":
         return replace(modes, draft="NONE", why="the draft's attention supports none", fix="set another for it")
     return modes
@@ -266,27 +274,21 @@ def _tokens(profile: Profile) -> int:
     return 1 + ((profile.speculative.num_speculative_tokens or 0) if profile.speculative else 0)
 
 
-def _weakest(profile: Profile, vllm: str, where: str, fp8: bool | None, masks: bool | None) -> tuple[str, str] | None:
+def _weakest(supports: Iterable[Supports], *, with_head: bool, keeps: bool) -> tuple[str, str] | None:
     """Return the weakest support among the layers of target and head, and its backend.
 
-    Where the KV format is open, both formats must lead to one answer.
+    Where the KV format is open, both formats must lead to one answer. `keeps`: with the patch for composites.
     """
-    method = profile.speculative.method if profile.speculative else None
-    kind = _HEADS.get(method or "")
     weakest = set()
-    for form in (False, True) if fp8 is None else (fp8,):
-        backend = backend_of(profile, vllm, capability=where, fp8=form, masks=masks)
-        if backend is None:
+    for each in supports:
+        target, draft = each.layers.target, each.layers.draft
+        if target is None or each.target is None:
             continue
-        support = support_of(vllm, where, backend, fp8=form, head=kind)
-        if support and backend.startswith("TRITON_FLASH") and keeps_graphs(profile):
-            support = "UNIFORM_BATCH"
-        rows = [(support, backend)]
-        if kind and (head := backend_of(profile, vllm, role="draft", capability=where, fp8=form)):
-            rows.append((support_of(vllm, where, head, fp8=form, head=kind, role="draft"), head))
-        known = [(level, name) for level, name in rows if level]
-        if support and known:
-            weakest.add(min(known, key=lambda row: LEVELS.index(row[0])))
+        composite = keeps and target.startswith("TRITON_FLASH")
+        rows = [("UNIFORM_BATCH" if composite else each.target, target)]
+        if with_head and draft and each.draft:
+            rows.append((each.draft, draft))
+        weakest.add(min(rows, key=lambda row: LEVELS.index(row[0])))
     ordered = sorted(weakest, key=lambda row: LEVELS.index(row[0]))
     whole = ordered and ordered[0][0] in LEVELS[2:]  # from UNIFORM_BATCH on vLLM resolves the same for every batch
     return ordered[0] if whole or len({level for level, _ in weakest}) == 1 else None
@@ -306,15 +308,14 @@ def _mends(vllm: str, where: str, backend: str) -> str:
     return f"{patched}set {line},{text}"
 
 
-def _runner(profile: Profile, command: Command, vllm: str) -> str:
+def _runner(profile: Profile, facts: Facts, options: frozenset[str]) -> str:
     size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
-    facts = facts_for(vllm)
     given = RunnerInput(
         mixture=bool(size and size.experts),
         triton=True,
         forced=forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
         method=profile.speculative.method if profile.speculative else None,
         stages=profile.serve.pipeline_parallel_size or 1,
-        options=asked_of_runner(profile, command, facts.runner_unsupported) if facts else frozenset(),
+        options=options,
     )
-    return runs(runner_for(vllm), given)
+    return runs(facts.runner, given)

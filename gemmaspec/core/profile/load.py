@@ -195,8 +195,9 @@ def _without(document: Document, keys: Iterable[str]) -> Document:
 
 
 def _validated(document: Document) -> Profile:
+    data = _with_method(document.data)
     try:
-        return spread(Profile.model_validate(_with_method(document.data)))
+        return spread(Profile.model_validate(data))
     except ValidationError as error:
         wrong = invalid(error.errors(include_url=False), document.data)
         _raise_findings((_nearest_place(path, document.places), _keyed(path, text)) for path, text in wrong)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,22 +31,35 @@ def backend_for(vllm: str, capability: str | None, *, masks: bool, fp8: bool, ro
     return _at("backends", vllm, capability or "", "masks" if masks else "causal", "fp8" if fp8 else "auto", role)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """The attention backends of target and draft for one format of the KV cache; None where one is not known."""
+
+    fp8: bool
+    target: str | None
+    draft: str | None
+
+
 def support_of(
-    vllm: str, capability: str, backend: str, *, fp8: bool, head: str | None, role: str = "target"
+    vllm: str, capability: str | None, backend: str | None, *, fp8: bool, head: str | None, role: str = "target"
 ) -> str | None:
     """Return what a backend's builder supports with a head; None where nobody asked.
 
     `head`: the kind of draft that reads the target's layers or is the role itself: draft (MTP), eagle3, None for none.
     """
-    return _at("graphs", vllm, "supports", capability, "fp8" if fp8 else "auto", role, backend, head or role)
+    return _at(
+        "graphs", vllm, "supports", capability or "", "fp8" if fp8 else "auto", role, backend or "", head or role
+    )
 
 
-def mode_of(vllm: str, *, support: str, drafting: bool, compiles: str, graphs: str) -> str | None:
-    """Return the resolved mode, or REFUSED; None where nobody asked.
+def modes_of(vllm: str, *, drafting: bool, compiles: str, graphs: str) -> dict[str, str]:
+    """Return the resolved mode, or REFUSED, for each support that a backend may have; nothing where nobody asked.
 
     `compiles` is default, `mode 0` to `mode 3` or `-O0` to `-O3`; `graphs` the cudagraph_mode asked for, or default.
     """
-    return _at("graphs", vllm, "modes", "drafting" if drafting else "alone", compiles, graphs, support)
+    path = ("modes", "drafting" if drafting else "alone", compiles, graphs)
+    modes = {support: _at("graphs", vllm, *path, support) for support in LEVELS}
+    return {support: mode for support, mode in modes.items() if mode}
 
 
 def _at(table: str, vllm: str, *path: str) -> str | None:

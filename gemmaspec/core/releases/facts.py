@@ -121,7 +121,10 @@ def asked_release(text: str) -> str:
 @functools.cache
 def facts_for(vllm: str) -> Facts | None:
     """Return the facts of a release; None for one that the table does not have."""
-    return facts_from(vllm, rows_of(vllm)) if vllm in releases() else None
+    if vllm not in releases():
+        return None
+    rows = rows_of(vllm)
+    return facts_from(vllm, rows)
 
 
 def rows_of(release: str) -> frozenset[Fact]:
@@ -171,6 +174,14 @@ def nearest(vllm: str) -> str:
         return newest()
     older = [release for release in releases() if Version(release) <= wanted]
     return older[-1] if older else releases()[0]
+
+
+def facts_near(vllm: str) -> Facts:
+    """Return the facts of the release that fits a version best."""
+    known = nearest(vllm)
+    facts = facts_for(known)
+    assert facts
+    return facts
 
 
 def spans(kind: str, name: str) -> str:

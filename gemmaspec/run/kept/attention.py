@@ -72,10 +72,8 @@ def graphs_expected(
     profile: Profile, vllm: str, *, capability: str | None, target: Checkpoint | None = None
 ) -> Iterator[str]:
     """Yield what `lacking` does. `target`, `capability`: the checkpoint and GPU, where they are known."""
-    from gemmaspec.core.releases.facts import nearest
-
     masks = target.masks_images if target else None
-    return lacking(profile, graph_modes(profile, nearest(vllm), capability=capability, masks=masks))
+    return lacking(profile, graph_modes(profile, vllm, capability=capability, masks=masks))
 
 
 def lacking(profile: Profile, modes: GraphModes | None) -> Iterator[str]:
