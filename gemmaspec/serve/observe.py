@@ -230,8 +230,8 @@ def _engine_of(hosts: Sequence[Host], request: UpRequest) -> tuple[Engine, str]:
             f"{request.profile} runs on several machines, and --engine {request.engine} starts on this one alone",
             hint=f"gemmaspec up {request.profile}",
         )
-    ranks = ", ".join(f"{host.name} (rank {rank})" for rank, host in enumerate(hosts))
-    return engine_of_nodes(nodes_of(hosts)), f"docker: on {len(hosts)} machines: {ranks}"
+    ranks, nodes = ", ".join(f"{host.name} (rank {rank})" for rank, host in enumerate(hosts)), nodes_of(hosts)
+    return engine_of_nodes(nodes), f"docker: on {len(hosts)} machines: {ranks}"
 
 
 def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere: bool = False) -> Iterator[ModelSeen]:
@@ -240,15 +240,11 @@ def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere:
         if elsewhere:
             yield ModelSeen(model=model, here="unknown", whole=False, pinned=is_commit(model.revision))
             continue
-        whole = bool(cache) and not model.local and access.is_whole(model.model, model.revision, cache=cache)
-        here: Here = "here" if _is_here(model, cache) else "missing" if model.local or cache else "unknown"
+        asks = cache is not None and not model.local
+        commit, whole = access.in_cache(model.model, model.revision, cache=cache) if asks else (None, False)
+        is_here = model.is_here if model.local else commit is not None
+        here: Here = "here" if is_here else "missing" if model.local or cache else "unknown"
         yield ModelSeen(model=model, here=here, whole=whole, pinned=is_commit(model.revision))
-
-
-def _is_here(model: ModelRef, cache: Path | None) -> bool:
-    if model.local:
-        return model.is_here
-    return bool(cache and access.cached_commit(model.model, model.revision, cache=cache))
 
 
 def _runtime_to_build(loaded: Loaded) -> RuntimeSpec | None:

@@ -32,7 +32,7 @@ from gemmaspec.run.runtime.managed import describe, runtime_dir
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, build_stack, profile_plan
 from gemmaspec.run.stack.folder import rank_stacks
-from gemmaspec.run.stack.paths import container_paths, host_paths, is_local, on_host
+from gemmaspec.run.stack.paths import Paths, container_paths, host_paths, is_local, on_host
 from gemmaspec.run.stack.serve import serve_command, served_model
 from gemmaspec.run.trees.versions import image_versions, interpreter_versions
 
@@ -46,36 +46,31 @@ def prepare(
 
     A `remote` Docker engine cannot mount folders of this machine, so its stack's files are copied into a volume.
     """
-    if hosts:
-        return _for_hosts(loaded, hosts)
+    profile, state = loaded.profile, state_dir()
     if not uses_image(engine):
-        return _for_process(loaded)
-    form: Form = "volume" if remote else "folder"
-    profile = loaded.profile
-    if remote:
+        form: Form = "process"
+        paths = host_paths(profile, folder=stack_folder(profile.name), state=state)
+        of_engine = _of_process(loaded, paths)
+    else:
+        form = "volume" if remote else "folder"
+        paths = container_paths(profile)
+        of_engine = {"image": profile.image, "copied": remote or bool(hosts)}
+    if remote and not hosts:
         _refuse_folders(loaded)
-    model = served_model(profile, container_paths(profile))
-    server = _server(profile, model=model, image=profile.image, copied=remote)
-    return server, build_stack(loaded, form=form)
+    stack = _of_ranks(loaded, hosts) if hosts else build_stack(loaded, form=form, paths=paths)
+    if hosts:
+        of_engine |= {"nodes": nodes_of(hosts), "reached_at": reached_at(loaded, hosts[0])}
+    return _server(profile, model=served_model(profile, paths), **of_engine), stack
 
 
-def _for_hosts(loaded: Loaded, hosts: Sequence[Host]) -> tuple[Server, Stack]:
-    profile, nodes = loaded.profile, nodes_of(hosts)
+def _of_ranks(loaded: Loaded, hosts: Sequence[Host]) -> Stack:
     rendered = rank_stacks(loaded, hosts)
     files: dict[str, str] = {}
-    for node in nodes:
+    for node in nodes_of(hosts):
         of_host = rendered[node.host].files
         files |= {name: text for name, text in of_host.items() if name != "compose.yaml"}
         files[node.compose_file] = of_host["compose.yaml"]
-    server = _server(
-        profile,
-        model=served_model(profile, container_paths(profile)),
-        image=profile.image,
-        copied=True,
-        nodes=nodes,
-        reached_at=reached_at(loaded, hosts[0]),
-    )
-    return server, Stack(profile=profile, files=files)
+    return Stack(profile=loaded.profile, files=files)
 
 
 def _refuse_folders(loaded: Loaded) -> None:
@@ -106,19 +101,17 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
     )
 
 
-def _for_process(loaded: Loaded) -> tuple[Server, Stack]:
-    profile = loaded.profile
-    paths = host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
-    named = profile.runtime.python
-    python = Path(on_host(named, state=state_dir())) if named else runtime_dir(runtime_spec(loaded)) / "bin" / "python"
-    server = _server(
-        profile,
-        model=served_model(profile, paths),
-        python=python,
-        command=serve_command(profile, paths),
-        environment=_process_environment(profile),
-    )
-    return server, build_stack(loaded, form="process", paths=paths)
+def _of_process(loaded: Loaded, paths: Paths) -> dict[str, object]:
+    profile, named = loaded.profile, loaded.profile.runtime.python
+    return {
+        "python": Path(on_host(named, state=state_dir())) if named else _interpreter(loaded),
+        "command": serve_command(profile, paths),
+        "environment": _process_environment(profile),
+    }
+
+
+def _interpreter(loaded: Loaded) -> Path:
+    return runtime_dir(runtime_spec(loaded)) / "bin" / "python"
 
 
 def _server(profile: Profile, **of_engine: object) -> Server:

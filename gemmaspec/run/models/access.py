@@ -49,9 +49,18 @@ def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> st
 
 def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:
     """Return whether the cache has the configuration and all weights of a model, so that a server needs no Hub."""
+    return in_cache(model, revision, cache=cache)[1]
+
+
+def in_cache(model: str, revision: str | None, *, cache: Path | None) -> tuple[str | None, bool]:
+    """Return the cached commit of a revision, None without its config.json, and whether all of the model is there."""
     folder = cached_snapshot(model, revision, cache)
     if folder is None:
-        return False
+        return None, False
+    return folder.name if is_commit(folder.name) else None, _all_files(folder)
+
+
+def _all_files(folder: Path) -> bool:
     index = folder / "model.safetensors.index.json"
     try:
         if not index.exists():

@@ -17,7 +17,7 @@ from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Caches, Profile
 from gemmaspec.core.profile.replica import bound_environment
 from gemmaspec.run.stack import serve
-from gemmaspec.run.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, container_paths, is_local
+from gemmaspec.run.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, Paths, is_local
 from gemmaspec.run.stack.serve import serve_command, served_model
 
 if TYPE_CHECKING:
@@ -128,9 +128,15 @@ class Seat:
 
 
 def compose_yaml(
-    profile: Profile, files: Mapping[str, str], *, single_file: bool, volume: bool = False, seat: Seat | None = None
+    profile: Profile,
+    files: Mapping[str, str],
+    paths: Paths,
+    *,
+    single_file: bool = False,
+    volume: bool = False,
+    seat: Seat | None = None,
 ) -> str:
-    """Return the text of compose.yaml; `files` are the stack's other files by name.
+    """Return the text of compose.yaml; `files` are the stack's other files by name, `paths` those in the container.
 
     `volume` expects them in a volume, for a daemon on another machine.
 
@@ -138,7 +144,8 @@ def compose_yaml(
     the root stays writable in that case. With a `seat` the files are in a volume, into which `docker compose cp` brings
     them, and no folder of the machine is created.
     """
-    command = seat.command if seat else serve_command(profile, container_paths(profile))
+    command = seat.command if seat else serve_command(profile, paths)
+    model = served_model(profile, paths)
     passed = dict.fromkeys((*profile.pass_env, OFFLINE))
     inline = [_inline(name, text) for name, text in files.items()] if single_file else []
     mounts = _mounts(profile, single_file=single_file, volume=volume, seat=seat)
@@ -172,7 +179,7 @@ def compose_yaml(
         shm_size=profile.container.shm_size,
         gpus=MACHINES[profile.machine].gpus,
         devices=profile.devices,
-        health=seat.health if seat else health_check(profile),
+        health=seat.health if seat else health_check(profile, model),
         # A rank that starts alone finds nobody: a server on several machines starts again as a whole, or not at all.
         restarts=0 if seat and seat.host_network else profile.container.restarts,
         stop_grace_seconds=profile.container.stop_grace_seconds,
@@ -223,9 +230,8 @@ def probe_command(
     return [*words, "--speculates"] if proof == "drafted" and profile.speculative else words
 
 
-def health_check(profile: Profile, *, host: str = "127.0.0.1") -> list[str]:
+def health_check(profile: Profile, model: str, *, host: str = "127.0.0.1") -> list[str]:
     """Return Docker's check of a server that listens on `host`: a token, unless the counters have changed."""
-    model = served_model(profile, container_paths(profile))
     return ["CMD", *probe_command(profile, model, "answers", state=HEALTH_STATE, deadline_s=_ANSWER_S, host=host)]
 
 

@@ -38,7 +38,7 @@ from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.stack.build import STACK_FILES, Stack, build_stack
 from gemmaspec.run.stack.compose import Seat, compose_yaml, health_check, launcher_command, plan_sha256
 from gemmaspec.run.stack.paths import TEMPLATE_FILE, Paths, container_paths
-from gemmaspec.run.stack.serve import SERVICE, serve_command
+from gemmaspec.run.stack.serve import SERVICE, serve_command, served_model
 
 MANIFEST: Final = ".gemmaspec-rendered.json"
 """The file with the sha256 of each file that was rendered into a user's folder, by name."""
@@ -201,15 +201,17 @@ def rank_stacks(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MAS
         )
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
-    files = build_stack(loaded, form="rank", paths=rank_paths(profile)).files
-    plan = plan_sha256(files)
+    paths = rank_paths(profile)
+    files = build_stack(loaded, form="rank", paths=paths).files
+    command, model, plan = serve_command(profile, paths), served_model(profile, paths), plan_sha256(files)
     seats = {
-        host.name: _seat(profile, rank, hosts, plan=plan, master_port=master_port) for rank, host in enumerate(hosts)
+        host.name: _seat(profile, rank, hosts, command=command, model=model, plan=plan, master_port=master_port)
+        for rank, host in enumerate(hosts)
     }
     return {
         host: Stack(
             profile=profile,
-            files={"compose.yaml": compose_yaml(profile, files, single_file=False, seat=seat), **files},
+            files={"compose.yaml": compose_yaml(profile, files, paths, seat=seat), **files},
         )
         for host, seat in seats.items()
     }
@@ -236,9 +238,8 @@ def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
 
 def rank_paths(profile: Profile) -> Paths:
     """Return the paths in a container; with the machine's own network the server itself listens on `serve.bind`."""
-    if profile.nodes == 1:
-        return container_paths(profile)
-    return dataclasses.replace(container_paths(profile), host=profile.serve.bind)
+    paths = container_paths(profile)
+    return paths if profile.nodes == 1 else dataclasses.replace(paths, host=profile.serve.bind)
 
 
 def rank_flags(
@@ -286,34 +287,37 @@ def worker_health(profile: Profile, *, master: str, master_port: int) -> list[st
     return ["CMD", profile.container.python, "-c", code]
 
 
-def _seat(profile: Profile, rank: int, hosts: Sequence[Host], *, plan: str, master_port: int) -> Seat:
-    paths, host = rank_paths(profile), hosts[rank]
+def _seat(
+    profile: Profile,
+    rank: int,
+    hosts: Sequence[Host],
+    *,
+    command: Sequence[str],
+    model: str,
+    plan: str,
+    master_port: int,
+) -> Seat:
+    host, alone = hosts[rank], profile.nodes == 1
     labels = {"node": host.name, "rank": str(rank), "nodes": str(profile.nodes), "plan-sha256": plan}
-    entrypoint = launcher_command(profile, plan=plan)  # it starts nothing but this plan
     named = {f"{LABEL}.{name}": text for name, text in labels.items()}
-    if profile.nodes == 1:
-        command = list(serve_command(profile, paths))
-        return Seat(entrypoint=entrypoint, command=command, labels=named, health=health_check(profile))
+    bind = ip_address(profile.serve.bind)  # rank 0 listens on one address of its machine alone
+    listens = "127.0.0.1" if alone or bind.is_unspecified else str(bind)
+    entrypoint = launcher_command(profile, plan=plan)  # it starts nothing but this plan
+    answers = health_check(profile, model, host=listens)
+    if alone:
+        return Seat(entrypoint=entrypoint, command=list(command), labels=named, health=answers)
     master, head = hosts[0].address, rank == 0
+    flags = rank_flags(profile, rank=str(rank), master=master, headless=not head, master_port=master_port)
     return Seat(
         entrypoint=entrypoint,
-        command=[
-            *serve_command(profile, paths),
-            *rank_flags(profile, rank=str(rank), master=master, headless=not head, master_port=master_port),
-        ],
+        command=[*command, *flags],
         labels=named,
-        health=_health(profile) if head else worker_health(profile, master=master, master_port=master_port),
+        health=answers if head else worker_health(profile, master=master, master_port=master_port),
         environment=rank_environment(profile, host),
         host_network=True,
         serves=head,
         rdma=bool(host.hca),
     )
-
-
-def _health(profile: Profile) -> list[str]:
-    """Return the check of rank 0, which listens on one address of its machine alone."""
-    bind = ip_address(profile.serve.bind)
-    return health_check(profile) if bind.is_unspecified else health_check(profile, host=str(bind))
 
 
 def _need(condition: object, message: str) -> None:

@@ -20,7 +20,7 @@ from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.launcher import range_contains
 from gemmaspec.core.profile.command import extra_of, vllm_of
 from gemmaspec.core.profile.model import Profile, Serve
-from gemmaspec.run.stack.paths import Paths, container_paths, is_local
+from gemmaspec.run.stack.paths import Paths, is_local
 
 # The output of examples/tool_chat_template_gemma4.jinja changed in these releases of vLLM; newest first.
 _CHANGES: Final = (
@@ -156,13 +156,13 @@ MODULES: Final = {f"{FOLDER}/{name}": file for name, file in data.SIDECAR.items(
 WATCH_FILES: Final = (SETTINGS, *MODULES)
 
 
-def watch_files(profile: Profile) -> Mapping[str, str]:
-    """Return the files of the watch of a profile, by name."""
+def watch_files(profile: Profile, model: str) -> Mapping[str, str]:
+    """Return the files of the watch of a profile's server, by name; `model` is what requests call it."""
     settings = {
         "schema": 1,
         "stack": profile.name,
         "address": f"http://vllm:{profile.serve.port}",
-        "model": served_model(profile, container_paths(profile)),
+        "model": model,
         "watch": profile.watch.model_dump(exclude={"container", "hook"}),
     }
     modules = {name: file.read_text(encoding="utf-8") for name, file in MODULES.items()}
