@@ -1665,8 +1665,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
         front.insert(0, str(overlay))
     for name in ("attest", "attested.json"):
         remove(options.run_dir / name)
-    origins = load_next_to_this(ORIGINS)
-    attested = origins.prepared(options.run_dir, package, overlay, results, changed)
+    attested = load_next_to_this(ORIGINS).prepared(options.run_dir, package, overlay, results, changed)
     if attested:
         front.insert(1 if overlay else 0, str(attested.folder))
     program, environment = program_of(command), environment_of([*front, *pythonpath])
