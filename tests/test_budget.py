@@ -22,8 +22,8 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "lint codes": (71, 85),
     "environment variables of its own": (6, 12),
     "modules": (313, 320),
-    "package lines": (56_879, 48_000),
-    "words of the docs": (41_421, 42_000),
+    "package lines": (56_740, 48_000),
+    "words of the docs": (41_418, 42_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 
