@@ -275,7 +275,7 @@ def shipped_profiles() -> str:
 _TINY: Final = "real, on a CPU"
 _DUMMY: Final = "dummy weights, on an H200"
 RUN_HERE: Final[Mapping[str, str]] = {
-    "nvidia-31b-mtp": _DUMMY,
+    "nvidia-31b-mtp": "dummy weights, on an H100",
     "spark-31b": _DUMMY,
     "spark-31b-dspark": _DUMMY,
     "spark-31b-e2b": _DUMMY,
@@ -484,17 +484,10 @@ def measured_machines() -> str:
             if "tokens_per_second" not in row or row.get("linear_kernel") == "marlin":
                 continue  # a pair for a factor, not a server's speed
             if row["concurrency"] == 1 and row["context"] == _SHORT:
-                key = (
-                    whole["machine"],
-                    row.get("vllm", ""),
-                    _state(row),
-                    _compiled(row),
-                    _patches_of(row),
-                    whole["date"],
-                )
+                key = (whole["machine"], _release(row), _compiled(row), _patches_of(row), whole["date"])
                 name = f"{row['method']} k={row['k']}{'' if _drawn(row) else ' (measured)'}" if row["k"] else "none"
                 found.setdefault(key, {}).setdefault(name, []).append(row["tokens_per_second"])
-    head = ("machine", "vLLM", "tokens/s, the mean where it was measured twice", "state", "compiled", "patches", "date")
+    head = ("machine", "vLLM", "tokens/s, the mean where it was measured twice", "compiled", "patches", "date")
     rows = [
         (
             machine,
@@ -515,10 +508,9 @@ _SHORT: Final = 256
 """Tokens of prompt of the rows that are shown."""
 
 
-def _state(row: Mapping[str, Any]) -> str:
-    known = releases()
-    behind = len(known) - 1 - known.index(row["vllm"]) if row.get("vllm") in known else None
-    return "author" if behind is not None and behind <= _FRESH else "author, stale"
+def _release(row: Mapping[str, Any]) -> str:
+    known, vllm = releases(), row.get("vllm", "")
+    return vllm if vllm in known[-_FRESH - 1 :] else f"{vllm}, stale"
 
 
 def _compiled(row: Mapping[str, Any]) -> str:
