@@ -9,14 +9,13 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from gemmaspec.core.checkpoint.published.shipped import DATA
-from gemmaspec.core.launcher.launch import spelled
 from published import blocks, configs, shapes
 from published.shapes import Shapes
 
@@ -44,8 +43,19 @@ def rows(tensors: Shapes) -> list[list[Any]]:
         each = [sorted(set(column)) for column in zip(*numbers, strict=True)]
         if sorted(numbers) != list(itertools.product(*each)):
             raise ValueError(f"{name} is not in every layer and expert of a rectangle")
-        found.append([name, dtype, list(shape), *(spelled(column).replace(" ", "") for column in each)])
+        found.append([name, dtype, list(shape), *(_spelled(column) for column in each)])
     return found
+
+
+def _spelled(numbers: Iterable[int]) -> str:
+    """Return numbers as people write them: 3,7-9."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def built(known: Mapping[str, Any]) -> tuple[dict[str, Any], Shapes]:
