@@ -124,11 +124,13 @@ def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFix
         assert said in out
 
 
-def test_tokens_per_second_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_per_second_come_first_and_an_effect_stands_below_its_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "nvidia-31b-mtp", "--machine", "h100", "--cached", "256"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    assert "each on its own\n  --set serve.kv_cache_dtype=fp8\n    one byte per number in the cache; then " in out
     assert re.match(
-        r"  speed     mtp k=4: [0-9.]+ tokens/s \([0-9.]+ to [0-9.]+\); [0-9]+ without a draft: predicted", shown[1]
+        r"  speed     mtp k=4: [0-9.]+ tokens/s \([0-9.]+ to [0-9.]+\); [0-9]+ without a draft: predicted",
+        out.splitlines()[1],
     )
 
 

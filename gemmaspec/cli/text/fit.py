@@ -41,7 +41,8 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from cache_lines(plan)
     if fit.advice:
         yield from ("", "changes that free memory, each on its own")
-        yield from (advice_line(advice) for advice in fit.advice)
+        for advice in fit.advice:
+            yield from advice_lines(advice)
     yield from ("", "speed")
     yield from speed_lines(fit.roofline, fit.speed)
     yield from (measured_line(cell, fit) for cell in fit.measured)
@@ -149,12 +150,12 @@ def layer_line(row: Mapping[str, Any], dtype: str) -> str:
     )
 
 
-def advice_line(advice: Advice) -> str:
-    """Return one change and its effect."""
+def advice_lines(advice: Advice) -> tuple[str, str]:
+    """Return one change, and its effect."""
     outcome = f"then 1 x {advice.longest:,}"
     if advice.sequences > 1:
         outcome += f" or {advice.sequences} x {advice.longest_for_all:,}"
-    return f"  {advice.change}\n    {advice.effect}; {outcome}{'' if advice.starts else '; not enough on its own'}"
+    return f"  {advice.change}", f"    {advice.effect}; {outcome}{'' if advice.starts else '; not enough on its own'}"
 
 
 def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | None) -> Iterator[str]:
