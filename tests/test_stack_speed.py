@@ -78,6 +78,11 @@ def test_auto_leaves_out_the_rest(
     assert choice.left_out["faster"] == why
 
 
+def test_a_patch_with_cells_that_claims_nothing_is_called_measured(tmp_path: Path) -> None:
+    write_speed_patch(tmp_path, "slower", pays="", cells=evidence(row(), row(["slower"], step_ms=40)))
+    assert why_not(load_patches(tmp_path)["slower"], []) == "measured, and it claims no setting in which it pays"
+
+
 def test_without_speculation_only_cells_without_it_count(tmp_path: Path) -> None:
     alone = evidence(row(method="none", k=0), row(["faster"], method="none", k=0, step_ms=9))
     write_speed_patch(tmp_path / "patches", pays=CLAIM.replace("mtp", "none"), cells=alone)

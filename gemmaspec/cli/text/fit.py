@@ -41,8 +41,7 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from cache_lines(plan)
     if fit.advice:
         yield from ("", "changes that free memory, each on its own")
-        for advice in fit.advice:
-            yield from advice_lines(advice)
+        yield from (line for advice in fit.advice for line in advice_lines(advice))
     yield from ("", "speed")
     yield from speed_lines(fit.roofline, fit.speed)
     yield from (measured_line(cell, fit) for cell in fit.measured)

@@ -34,7 +34,7 @@ def paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
         f"vllm {claim.versions} on {', '.join(claim.gpus)}: {', '.join(claim.methods)} with {', '.join(claim.backends)}"
         for claim in patch.text.pays
     ]
-    yield "Where patches.speed: auto takes it", claims or ["nowhere yet: no cells show that it pays"]
+    yield "Where patches.speed: auto takes it", claims or ["nowhere yet: it claims no setting in which it pays"]
     pairs = sorted(pairs_of(patch.id, patch.evidence), key=lambda pair: -pair.gain)
     if pairs:
         more = [f"and {len(pairs) - _MOST} more cells: patch explain --json"] if len(pairs) > _MOST else []

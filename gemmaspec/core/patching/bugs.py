@@ -207,7 +207,7 @@ def why_not(patch: Patch, settings: Sequence[RunsOn]) -> str:
     """Return what the evidence of a patch does not cover."""
     claims, left = patch.text.pays, list(settings)
     if not claims:
-        return "no cells show a gain yet"
+        return "measured, and it claims no setting in which it pays" if patch.evidence else "no cells show a gain yet"
     for what, unknown, worded, inside in _PARTS:
         kept = [setting for setting in left if any(inside(claim, setting) for claim in claims)]
         if not kept:
