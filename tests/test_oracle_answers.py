@@ -13,11 +13,11 @@ import pytest
 TOOLS = Path(__file__).parent.parent / "tools"
 sys.path.insert(0, str(TOOLS))
 
-import oracle  # noqa: E402
 import oracle_lint  # noqa: E402
+import oracle_release  # noqa: E402
 
 
-class Fake(oracle.Oracle):
+class Fake(oracle_release.Oracle):
     """Answers with the number of questions that reached a vLLM."""
 
     reached = 0
@@ -37,8 +37,8 @@ class Fake(oracle.Oracle):
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "models" / "one").mkdir(parents=True)
     (tmp_path / "models" / "one" / "config.json").write_text("{}")
-    monkeypatch.setattr(oracle, "model_folders", lambda: tmp_path / "models")
-    monkeypatch.setattr(oracle, "_folder", lambda _: tmp_path)
+    monkeypatch.setattr(oracle_release, "model_folders", lambda: tmp_path / "models")
+    monkeypatch.setattr(oracle_release, "_folder", lambda _: tmp_path)
     monkeypatch.setattr(Fake, "reached", 0)
     return tmp_path
 
