@@ -6,7 +6,7 @@
 The launcher never writes to vLLM's own files. It locates every hunk of the plan in them by content. It writes the
 patched files into DIR/overlay, a mirror of symlinks that comes first on PYTHONPATH, and its decisions into
 DIR/report.json. It imports nothing of vLLM and uses only the standard library of Python 3.10, because this file is
-copied into stacks and containers. The host imports the half that decides. Beside it are origins.py, which asks the
+copied into stacks and containers. The host imports the half that decides. Its neighbours are origins.py, which asks the
 server's own interpreter whether it would import the patched files, attest.py, by which every process of the server then
 attests its patched functions, and with --nnodes rank_facts.py, which reports what a rank runs.
 
