@@ -216,7 +216,7 @@ def test_a_process_killed_for_lack_of_memory_is_told(engine: DockerEngine, make:
     wait_for(lambda: exited(engine, server))
     state = engine.state(server)
     assert state.exit_code == 137
-    assert "out of memory" in state.detail
+    assert state.starved == "memory ran out: the kernel has killed a process of its container"
 
 
 def test_a_server_can_be_stopped_when_its_compose_file_is_broken_or_gone(
