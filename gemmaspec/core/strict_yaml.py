@@ -8,6 +8,8 @@ What a parser finds wrong is explained to the person who wrote the file.
 
 from __future__ import annotations
 
+import functools
+import pathlib
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -95,6 +97,12 @@ def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError, r
         raise error(f"{file}:{line}: {sentence}") from None
     except (yaml.YAMLError, ValueError) as problem:
         raise error(f"{file}: {str(problem).splitlines()[0]}") from None
+
+
+@functools.cache
+def table(file: pathlib.Path) -> Any:
+    """Return the content of a table that ships with the code, read once. It is shared: change nothing in it."""
+    return parse(file.read_text(encoding="utf-8"), file=file.name).data
 
 
 def scalar(text: str) -> str | int | bool | None:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gemmaspec.core import strict_yaml
 from gemmaspec.core.finding import Finding, Severity
 
 TABLE: Final = Path(__file__).with_name("findings.yaml")
-
-
-@functools.cache
-def meanings() -> Mapping[str, Mapping[str, Any]]:
-    """Return severity, impact, fix and patches of each code, as far as they are always the same."""
-    rows: Mapping[str, Mapping[str, Any]] = strict_yaml.parse(TABLE.read_text(encoding="utf-8"), file=TABLE.name).data
-    return rows
+"""Severity, impact, fix and patches of each code, as far as they are always the same."""
 
 
 def finding(
@@ -30,7 +22,7 @@ def finding(
     **facts: object,
 ) -> Finding:
     """Return a finding with what its code means; `facts` fill the row, and the other words take its place."""
-    row = meanings()[code]
+    row = strict_yaml.table(TABLE)[code]
     return Finding(
         code=code,
         severity=severity or row["severity"],

@@ -26,8 +26,7 @@ _SHOWN: Final = 60
 """Characters of a value that a message shows."""
 
 
-_TABLE: Final = FilePath(__file__).with_name("conditions.yaml")
-CONDITIONS: Final[Mapping[str, Mapping[str, Any]]] = strict_yaml.parse(_TABLE.read_text("utf-8"), file=_TABLE.name).data
+CONDITIONS: Final[Mapping[str, Mapping[str, Any]]] = strict_yaml.table(FilePath(__file__).with_name("conditions.yaml"))
 """What flags ask of each other."""
 
 

@@ -43,7 +43,7 @@ class Method:
 
 
 TABLE: Final = Path(__file__).with_suffix(".yaml")
-_ROWS: Final = strict_yaml.parse(TABLE.read_text(encoding="utf-8"), file=TABLE.name).data
+_ROWS: Final = strict_yaml.table(TABLE)
 
 
 def _method(row: Mapping[str, Any]) -> Method:

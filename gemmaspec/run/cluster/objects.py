@@ -5,7 +5,6 @@ objects.yaml has their form; here is what differs from profile to profile.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,21 +39,15 @@ _OTHER_ROUTES: Final = re.compile(r"(?i)(.*_proxy|HF_ENDPOINT|PIP_.*INDEX_URL|UV
 Object = dict[str, Any]
 
 
-@functools.cache
-def _forms() -> Mapping[str, Object]:
-    forms: Mapping[str, Object] = strict_yaml.parse(TABLE.read_text(encoding="utf-8"), file=TABLE.name).data
-    return forms
-
-
 def objects_of(server: PodServer) -> dict[str, Object]:
     """Return the objects of a profile's server, by file."""
     values = {**_values(server), **_scheduling(server)}
-    return {file: _filled(form, values) for file, form in _forms().items()}
+    return {file: _filled(form, values) for file, form in strict_yaml.table(TABLE).items()}
 
 
 def files() -> tuple[str, ...]:
     """Return the file of each object."""
-    return tuple(_forms())
+    return tuple(strict_yaml.table(TABLE))
 
 
 def _filled(form: Any, values: Mapping[str, Any]) -> Any:

@@ -40,8 +40,7 @@ class KnownFailure:
 @functools.cache
 def table() -> tuple[KnownFailure, ...]:
     """Return every failure that the log identifies, except bugs that have a patch. Raises KeyError for a wrong row."""
-    rows = strict_yaml.parse(TABLE.read_text(encoding="utf-8"), file=TABLE.name).data
-    return tuple(map(_row, rows))
+    return tuple(map(_row, strict_yaml.table(TABLE)))
 
 
 def _row(row: Mapping[str, Any]) -> KnownFailure:
