@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gemmaspec.core import data
@@ -11,8 +11,10 @@ from gemmaspec.core.fleet.hosts import Host
 from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.run.stack.build import build_stack
-from gemmaspec.run.stack.folder import rank_stacks
+from gemmaspec.run.stack.build import Stack, build_stack
+from gemmaspec.run.stack.folder import MASTER_PORT, rank_stacks
+from gemmaspec.run.stack.paths import container_paths
+from gemmaspec.run.stack.serve import served_at
 
 GOLDEN: Final = data.ROOT / "tests" / "golden"
 _COPIES: Final = (
@@ -36,13 +38,19 @@ def hosts_of(nodes: int) -> list[Host]:
     ]
 
 
+def stacks_of(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MASTER_PORT) -> Mapping[str, Stack]:
+    """Return the stack of each host."""
+    served = served_at(loaded.profile, container_paths(loaded.profile))
+    return rank_stacks(loaded, served, hosts, master_port=master_port)
+
+
 def golden_files(loaded: Loaded) -> Mapping[str, str]:
     """Return the golden files of a profile by path; those of a host are in a folder of its name."""
     nodes = loaded.profile.nodes
     if nodes == 1:
         found = dict(build_stack(loaded, form="folder").files)
     else:
-        stacks = rank_stacks(loaded, hosts_of(nodes))
+        stacks = stacks_of(loaded, hosts_of(nodes))
         found = {f"{host}/{name}": text for host, stack in stacks.items() for name, text in stack.files.items()}
     return {name: text for name, text in found.items() if name.rpartition("/")[2] not in _COPIES}
 

@@ -49,7 +49,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def command(profile: str, *overrides: str, alone: bool = False) -> dict[str, str]:
     """The flags of the server, each with its value; of the speculative config each key."""
     loaded = load_profile(profile, overrides=(*HERE, *overrides), no_spec=alone)
-    server, stack = prepare(loaded, engine="process")
+    server, stack, _ = prepare(loaded, engine="process")
     words = list(server.command)
     found: dict[str, str] = {}
     for place, word in enumerate(words):

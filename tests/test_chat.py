@@ -4,7 +4,7 @@ import pytest
 
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import ProfileError
-from gemmaspec.run.stack.serve import template_for
+from gemmaspec.run.stack.build import template_for
 
 
 @pytest.mark.parametrize(

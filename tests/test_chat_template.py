@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.stack.serve import template_for
+from gemmaspec.run.stack.build import template_for
 from tests.conversations import CONVERSATIONS
 from tests.conversations.building import (
     ASK,

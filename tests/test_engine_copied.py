@@ -20,7 +20,7 @@ from gemmaspec.serve.prepare import prepare
 
 
 def test_the_files_of_a_remote_server_lie_in_a_volume_and_its_root_is_read_only() -> None:
-    server, stack = prepare(load_profile("spark-31b-mtp"), engine="docker", remote=True)
+    server, stack, _ = prepare(load_profile("spark-31b-mtp"), engine="docker", remote=True)
     assert server.copied
     assert {"plan.json", "launch.py", "compose.yaml"} <= set(stack.files)
     document = yaml.safe_load(stack.files["compose.yaml"])
@@ -34,7 +34,7 @@ def test_the_files_of_a_remote_server_lie_in_a_volume_and_its_root_is_read_only(
 
 
 def test_the_archive_has_the_stack_and_nothing_else(tmp_path: Path) -> None:
-    _, stack = prepare(load_profile("tiny-cpu"), engine="docker")
+    _, stack, _ = prepare(load_profile("tiny-cpu"), engine="docker")
     write_files(stack.files, tmp_path)
     (tmp_path / "record.json").write_text("{}")
     with tarfile.open(fileobj=io.BytesIO(stack_archive(tmp_path))) as tar:
@@ -68,7 +68,7 @@ def test_a_docker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(lines, "REMOTE_S", 0.2)
-    server, _ = prepare(load_profile("spark-31b-mtp"), engine="docker", remote=True)
+    server, _, _ = prepare(load_profile("spark-31b-mtp"), engine="docker", remote=True)
     began = time.monotonic()
     with pytest.raises(EnvironmentMissing, match="did not end within") as raised:
         lines.act(server, "create", {"DOCKER_HOST": "tcp://far:1", "DOCKER_CONTEXT": ""})

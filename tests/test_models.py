@@ -106,7 +106,7 @@ def test_a_folder_cannot_go_to_a_remote_engine(profiles: Path) -> None:
 
     with pytest.raises(UsageError, match="is a folder on this machine"):
         prepare(load_profile("tiny-cpu"), engine="docker", remote=True)
-    _, stack = prepare(load_profile("spark-31b-e2b"), engine="docker", remote=True)
+    _, stack, _ = prepare(load_profile("spark-31b-e2b"), engine="docker", remote=True)
     assert "plan.json" in stack.files, "it goes into the volume of the daemon"
     assert "source: ." not in stack.files["compose.yaml"]
     assert "type: bind" not in stack.files["compose.yaml"]

@@ -211,7 +211,7 @@ def test_each_replica_computes_on_its_own_cores() -> None:
     for index, cores in ((1, "0"), (2, "2-3,5")):
         one = replica_of(whole, index)
         assert f'VLLM_CPU_OMP_THREADS_BIND: "{cores}"' in build_stack(one, form="folder").files["compose.yaml"]
-        server, _ = prepare(one, engine="process")
+        server, _, _ = prepare(one, engine="process")
         assert server.environment["VLLM_CPU_OMP_THREADS_BIND"] == cores
     two_ranks = _loaded(
         "tiny-cpu", "serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=2", "cpus=[0-1|2-3]"

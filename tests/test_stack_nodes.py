@@ -16,9 +16,9 @@ from gemmaspec.core.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.core.fleet.hosts import Host, parse_fleet
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.stack.build import build_stack
-from gemmaspec.run.stack.folder import rank_paths, rank_stacks
+from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import serve_command
-from tests.golden_stacks import hosts_of
+from tests.golden_stacks import hosts_of, stacks_of
 from tests.test_render import compose_config, needs_compose
 
 NAME = "spark-31b-e2b"
@@ -28,7 +28,7 @@ PER_HOST = {"VLLM_HOST_IP", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCK
 def services(*sets: str, ranks: list[Host] | None = None, name: str = NAME) -> list[dict[str, Any]]:
     """The service of each host, in the order of the ranks."""
     loaded = load_profile(name, overrides=("nodes=2", *sets))
-    stacks = rank_stacks(loaded, ranks or hosts_of(2))
+    stacks = stacks_of(loaded, ranks or hosts_of(2))
     return [yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"] for stack in stacks.values()]
 
 
@@ -92,7 +92,7 @@ def test_two_hosts_differ_only_in_what_is_theirs() -> None:
 
 
 def test_every_host_expects_the_plan_that_was_rendered() -> None:
-    stacks = rank_stacks(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2))
+    stacks = stacks_of(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2))
     plans = {stack.files["plan.json"] for stack in stacks.values()}
     plan = json.loads(plans.pop())["sha256"]
     assert not plans
@@ -149,7 +149,7 @@ def test_a_profile_may_choose_the_bounds() -> None:
 def test_one_named_host_has_its_own_network_and_the_files_in_a_volume() -> None:
     loaded = load_profile("tiny-cpu")
     alone = host_with(name="far")
-    (stack,) = rank_stacks(loaded, [alone]).values()
+    (stack,) = stacks_of(loaded, [alone]).values()
     usual = yaml.safe_load(build_stack(loaded, form="folder").files["compose.yaml"])["services"]["vllm"]
     one = yaml.safe_load(stack.files["compose.yaml"])["services"]["vllm"]
     assert {key for key in one if one[key] != usual.get(key)} == {"entrypoint", "labels", "volumes"}
@@ -161,7 +161,7 @@ def test_one_named_host_has_its_own_network_and_the_files_in_a_volume() -> None:
 def test_docker_compose_accepts_every_host(hca: tuple[str, ...], tmp_path: Path) -> None:
     ranks = [host_with(name=f"h{n}", address=f"fd00::{n + 1}", hca=hca) for n in range(2)]
     loaded = load_profile(NAME, overrides=["nodes=2"])
-    for host, stack in rank_stacks(loaded, ranks).items():
+    for host, stack in stacks_of(loaded, ranks).items():
         (tmp_path / host).mkdir()
         file = tmp_path / host / "compose.yaml"
         file.write_text(stack.files["compose.yaml"])
@@ -191,9 +191,9 @@ def host_with(**more: Any) -> Host:
 )
 def test_a_hostile_host_is_refused(wrong: dict[str, Any]) -> None:
     loaded = load_profile("tiny-cpu")
-    rank_stacks(loaded, [host_with()])
+    stacks_of(loaded, [host_with()])
     with pytest.raises(UsageError):
-        rank_stacks(loaded, [host_with(**wrong)])
+        stacks_of(loaded, [host_with(**wrong)])
 
 
 @pytest.mark.parametrize(("key", "value"), [("interface", "_x"), ("interface", "eth0@if2"), ("address", "127.0.0.1")])
@@ -202,7 +202,7 @@ def test_a_rank_takes_what_fleet_yaml_takes_and_nothing_else(key: str, value: st
     answers = []
     makers: tuple[Callable[[], object], ...] = (
         lambda: parse_fleet(json.dumps({"hosts": {"spark-1": host}}), file="fleet.yaml"),
-        lambda: rank_stacks(load_profile("tiny-cpu"), [host_with(**host)]),
+        lambda: stacks_of(load_profile("tiny-cpu"), [host_with(**host)]),
     )
     for make in makers:
         try:
@@ -230,16 +230,16 @@ def other(**more: Any) -> Host:
 def test_ranks_that_do_not_fit_each_other_are_refused(second: Host | None, says: str) -> None:
     ranks = [host_with(), *([second] if second else [])]
     with pytest.raises(UsageError) as caught:
-        rank_stacks(load_profile(NAME, overrides=["nodes=2"]), ranks)
+        stacks_of(load_profile(NAME, overrides=["nodes=2"]), ranks)
     assert says in caught.value.message
 
 
 @pytest.mark.parametrize("port", [29501])
 def test_a_port_that_the_ranks_use_is_refused(port: int) -> None:
     with pytest.raises(ProfileError, match=f"serve.port: is {port}"):
-        rank_stacks(load_profile(NAME, overrides=["nodes=2", f"serve.port={port}"]), hosts_of(2))
+        stacks_of(load_profile(NAME, overrides=["nodes=2", f"serve.port={port}"]), hosts_of(2))
     with pytest.raises(UsageError):
-        rank_stacks(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2), master_port=65536)
+        stacks_of(load_profile(NAME, overrides=["nodes=2"]), hosts_of(2), master_port=65536)
 
 
 def test_without_hosts_a_server_on_several_machines_is_not_rendered(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +251,7 @@ def test_without_hosts_a_server_on_several_machines_is_not_rendered(capsys: pyte
 
 def test_every_rank_is_told_what_the_profile_says() -> None:
     loaded = load_profile(NAME, overrides=["nodes=2"])
-    wanted = serve_command(loaded.profile, rank_paths(loaded.profile))
+    wanted = serve_command(loaded.profile, container_paths(loaded.profile))
     for one in services():
         assert tuple(one["command"][: len(wanted)]) == wanted
 

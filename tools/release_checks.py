@@ -132,7 +132,7 @@ def template(release: str) -> Found:
     """Return whether the chat template in the sdist is the one of the release before."""
     from facts import sdist_member
 
-    from gemmaspec.run.stack.serve import template_for
+    from gemmaspec.run.stack.build import template_for
 
     old, new = (sdist_member(one, TEMPLATE) for one in (before(release), release))
     ours = template_for(release).name

@@ -88,7 +88,7 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     stop_on_errors(loaded, lambda _: None)  # a restart would refuse it too
     loaded = lock.as_locked(loaded, started.engine) if asked.locked else loaded
     hosts = hosts_of(loaded, asked.hosts)
-    server, stack = prepare(loaded, engine=started.engine, remote=engine.remote, hosts=hosts)
+    server, stack, _ = prepare(loaded, engine=started.engine, remote=engine.remote, hosts=hosts)
     command = _command(engine, server, stack)
     return Drift(
         name=name,

@@ -66,7 +66,7 @@ def keep(loaded: Loaded, started: Started, engine: Engine, stack: Stack, *, note
         fixed = pinned(loaded, image=facts.image, target=facts.target, draft=facts.draft)
         server, kept = started.server, stack
         if fixed.profile != loaded.profile:
-            server, kept = prepare(fixed, engine=engine.name, remote=engine.remote)
+            server, kept, _ = prepare(fixed, engine=engine.name, remote=engine.remote)
         same = all(kept.files.get(name) == stack.files.get(name) for name in ("plan.json", "launch.py"))
         if same:
             good = dataclasses.replace(started, server=server)

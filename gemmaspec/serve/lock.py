@@ -92,7 +92,8 @@ def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
             f"{loaded.profile.name} has no lock: missing {lock_file(loaded)}",
             hint=f"gemmaspec lock {loaded.typed} --engine {engine}",
         )
-    _refuse(loaded, engine, moved(lock.facts(), known_now(loaded, engine, lock)))
+    now = known_now(loaded, engine, lock)
+    _refuse(loaded, engine, moved(lock.facts(), now))
     return pinned(loaded, image=lock.image, target=lock.target, draft=lock.draft)
 
 

@@ -21,13 +21,12 @@ from gemmaspec.check.here.lint import stop_on_errors
 from gemmaspec.core import data
 from gemmaspec.core.errors import GemmaspecError, StartFailed, UsageError
 from gemmaspec.core.files import UnreadableFile
-from gemmaspec.core.fleet.hosts import Host
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.find import ENGINES, is_path, uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.run.engine.choose import choose_engine, engine_of_nodes
 from gemmaspec.run.engine.identity import image_identity
-from gemmaspec.run.engine.server import Engine, EngineName, Server
+from gemmaspec.run.engine.server import Engine, EngineName, Node, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.fleet import hosts_of, nodes_of
@@ -39,13 +38,12 @@ from gemmaspec.run.ready.failures import find_cause
 from gemmaspec.run.ready.known_failures import ENVIRONMENT
 from gemmaspec.run.ready.logline import message_of
 from gemmaspec.run.runtime.managed import describe
-from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack import folder as stack_files
 from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve import lock
 from gemmaspec.serve.ahead import Ahead, ahead
 from gemmaspec.serve.decide import FoundStack, Here, ModelSeen, Observed, Start, UpRequest, decide
-from gemmaspec.serve.prepare import prepare, runtime_spec
+from gemmaspec.serve.prepare import prepare
 
 OFF: Final = "patches.speed=off"
 _LINES: Final = 4000
@@ -169,16 +167,18 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     before = observe_stack(loaded.profile.name, note)
     runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
     hosts = hosts_of(loaded, request.hosts)
-    if hosts:
-        engine, why = _engine_of(hosts, request)
+    if nodes := nodes_of(hosts):
+        engine, why = _engine_of(nodes, request)
     else:
         engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
     if request.locked:
         from gemmaspec.serve import lock
 
         loaded = lock.as_locked(loaded, engine.name)
-    server, stack = prepare(loaded, engine=engine.name, remote=engine.remote, hosts=hosts)
+    server, stack, runtime = prepare(loaded, engine=engine.name, remote=engine.remote, hosts=hosts)
+    models = tuple(models_of(loaded.profile))
     cache = None if hosts else server_cache(loaded.profile, in_image=uses_image(engine.name))
+    is_off = hub_is_off(loaded.profile)
     observed = Observed(
         loaded=loaded,
         profile=str(loaded.file) if is_path(request.profile) else request.profile,
@@ -190,10 +190,10 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         command=engine.start_command(server),
         before=before,
         same_files=not stack_files.difference(stack, server.folder),
-        models=tuple(observe_models(models_of(loaded.profile), cache, elsewhere=bool(hosts))),
+        models=tuple(observe_models(models, cache, elsewhere=bool(hosts))),
         hub_cache=str(cache) if cache else None,
-        hub_is_off=hub_is_off(loaded.profile),
-        runtime=None if uses_image(engine.name) else _runtime_to_build(loaded),
+        hub_is_off=is_off,
+        runtime=None if runtime is None or describe(runtime).complete else runtime,
         image="unknown" if hosts else _image(server.image),
         now=stacks.now(),
         by=this_command(request.measured_by) if request.measured_by else None,
@@ -223,15 +223,15 @@ def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
     )
 
 
-def _engine_of(hosts: Sequence[Host], request: UpRequest) -> tuple[Engine, str]:
+def _engine_of(nodes: Sequence[Node], request: UpRequest) -> tuple[Engine, str]:
     """Return the engine of a server on several machines, and why it is used."""
     if request.engine and not ENGINES[request.engine].spans_machines:
         raise UsageError(
             f"{request.profile} runs on several machines, and --engine {request.engine} starts on this one alone",
             hint=f"gemmaspec up {request.profile}",
         )
-    ranks, nodes = ", ".join(f"{host.name} (rank {rank})" for rank, host in enumerate(hosts)), nodes_of(hosts)
-    return engine_of_nodes(nodes), f"docker: on {len(hosts)} machines: {ranks}"
+    ranks = ", ".join(f"{node.host} (rank {rank})" for rank, node in enumerate(nodes))
+    return engine_of_nodes(nodes), f"docker: on {len(nodes)} machines: {ranks}"
 
 
 def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere: bool = False) -> Iterator[ModelSeen]:
@@ -245,13 +245,6 @@ def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere:
         is_here = model.is_here if model.local else commit is not None
         here: Here = "here" if is_here else "missing" if model.local or cache else "unknown"
         yield ModelSeen(model=model, here=here, whole=whole, pinned=is_commit(model.revision))
-
-
-def _runtime_to_build(loaded: Loaded) -> RuntimeSpec | None:
-    if loaded.profile.runtime.python:
-        return None
-    spec = runtime_spec(loaded)
-    return None if describe(spec).complete else spec
 
 
 def _image(image: str | None) -> Here:

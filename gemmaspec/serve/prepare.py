@@ -24,47 +24,50 @@ from gemmaspec.core.releases.drafting import transformers_for
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept.fleet import nodes_of, reached_at
-from gemmaspec.run.kept.models import ModelRef, check_folder, models_of, server_cache
+from gemmaspec.run.kept.models import ModelRef, digest_of, models_of, server_cache
 from gemmaspec.run.kept.stacks import stack_folder
 from gemmaspec.run.models import access
-from gemmaspec.run.models.download import folder_digest
 from gemmaspec.run.runtime.managed import describe, runtime_dir
 from gemmaspec.run.runtime.spec import RuntimeSpec
-from gemmaspec.run.stack.build import Form, Stack, build_stack, profile_plan
+from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
 from gemmaspec.run.stack.folder import rank_stacks
-from gemmaspec.run.stack.paths import Paths, container_paths, host_paths, is_local, on_host
-from gemmaspec.run.stack.serve import serve_command, served_model
+from gemmaspec.run.stack.paths import container_paths, host_paths, is_local, on_host
+from gemmaspec.run.stack.serve import Served, served_at
 from gemmaspec.run.trees.versions import image_versions, interpreter_versions
 
 
 def prepare(
     loaded: Loaded, *, engine: EngineName, remote: bool = False, hosts: Sequence[Host] = ()
-) -> tuple[Server, Stack]:
-    """Return the server that `engine` would run for a profile, and its stack.
+) -> tuple[Server, Stack, RuntimeSpec | None]:
+    """Return the server that `engine` would run for a profile, its stack, and the environment that gemmaspec builds.
 
-    `hosts` are its machines by rank, if it spans several; each has a compose file of its own in the stack.
-
-    A `remote` Docker engine cannot mount folders of this machine, so its stack's files are copied into a volume.
+    The environment is None for an image, and for the user's own. `hosts` are the server's machines by rank, if it spans
+    several; each has a compose file of its own in the stack. A `remote` Docker engine cannot mount folders of this
+    machine, so its stack's files are copied into a volume.
     """
-    profile, state = loaded.profile, state_dir()
-    if not uses_image(engine):
-        form: Form = "process"
-        paths = host_paths(profile, folder=stack_folder(profile.name), state=state)
-        of_engine = _of_process(loaded, paths)
+    profile = loaded.profile
+    runtime = None
+    folder = stack_folder(profile.name)
+    paths = container_paths(profile) if uses_image(engine) else host_paths(profile, folder=folder, state=state_dir())
+    served = served_at(profile, paths)
+    if uses_image(engine):
+        form: Form = "volume" if remote else "folder"
+        of_engine: dict[str, object] = {"image": profile.image, "copied": remote or bool(hosts)}
     else:
-        form = "volume" if remote else "folder"
-        paths = container_paths(profile)
-        of_engine = {"image": profile.image, "copied": remote or bool(hosts)}
-    if remote and not hosts:
-        _refuse_folders(loaded)
-    stack = _of_ranks(loaded, hosts) if hosts else build_stack(loaded, form=form, paths=paths)
+        form = "process"
+        runtime = None if profile.runtime.python else runtime_spec(loaded)
+        of_engine = _of_process(profile, runtime, served.command)
     if hosts:
         of_engine |= {"nodes": nodes_of(hosts), "reached_at": reached_at(loaded, hosts[0])}
-    return _server(profile, model=served_model(profile, paths), **of_engine), stack
+    elif remote:
+        _refuse_folders(loaded)
+    server = _server(profile, model=served.model, **of_engine)
+    stack = _of_ranks(loaded, served, hosts) if hosts else render_stack(loaded, served, form=form)
+    return server, stack, runtime
 
 
-def _of_ranks(loaded: Loaded, hosts: Sequence[Host]) -> Stack:
-    rendered = rank_stacks(loaded, hosts)
+def _of_ranks(loaded: Loaded, served: Served, hosts: Sequence[Host]) -> Stack:
+    rendered = rank_stacks(loaded, served, hosts)
     files: dict[str, str] = {}
     for node in nodes_of(hosts):
         of_host = rendered[node.host].files
@@ -101,17 +104,10 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
     )
 
 
-def _of_process(loaded: Loaded, paths: Paths) -> dict[str, object]:
-    profile, named = loaded.profile, loaded.profile.runtime.python
-    return {
-        "python": Path(on_host(named, state=state_dir())) if named else _interpreter(loaded),
-        "command": serve_command(profile, paths),
-        "environment": _process_environment(profile),
-    }
-
-
-def _interpreter(loaded: Loaded) -> Path:
-    return runtime_dir(runtime_spec(loaded)) / "bin" / "python"
+def _of_process(profile: Profile, runtime: RuntimeSpec | None, command: Sequence[str]) -> dict[str, object]:
+    environment, own = _process_environment(profile), profile.runtime.python or ""
+    python = runtime_dir(runtime) / "bin" / "python" if runtime else Path(on_host(own, state=state_dir()))
+    return {"python": python, "command": command, "environment": environment}
 
 
 def _server(profile: Profile, **of_engine: object) -> Server:
@@ -184,7 +180,7 @@ def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, st
     for model in models_of(profile):
         facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
         if model.local:
-            facts[f"{model.role}.digest"] = _folder_digest(model)
+            facts[f"{model.role}.digest"] = digest_of(model)
     if uses_image(engine):
         facts |= _image_now(profile, lock.image)
     return facts
@@ -234,13 +230,8 @@ def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
 
 def _locked_model(model: ModelRef, commit: Commit) -> LockedModel:
     if model.local:
-        return LockedModel(model=model.model, digest=_folder_digest(model))
+        return LockedModel(model=model.model, digest=digest_of(model))
     return LockedModel(model=model.model, asked=model.revision, revision=commit(model))
-
-
-def _folder_digest(model: ModelRef) -> str:
-    check_folder(model)
-    return folder_digest(model.folder)
 
 
 def plan_digest(profile: Profile) -> str:

@@ -20,11 +20,10 @@ from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.server import Engine, EngineName
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
-from gemmaspec.run.kept.models import ModelRef, check_folder
+from gemmaspec.run.kept.models import ModelRef, digest_of
 from gemmaspec.run.kept.owner import StartProgress, Told, owned
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
-from gemmaspec.run.models.download import folder_digest
 from gemmaspec.run.trees.tree import UNKNOWN
 from gemmaspec.run.trees.versions import interpreter_versions
 from gemmaspec.serve import knowngood
@@ -159,8 +158,7 @@ def _check_folder(role: str, locked: LockedModel) -> None:
     model = ModelRef(role=role, model=locked.model, revision=None)
     if not locked.digest:
         return
-    check_folder(model)
-    now = folder_digest(model.folder)
+    now = digest_of(model)
     if now != locked.digest:
         raise DifferencesFound(
             f"{role}.model: {model.folder} has changed: was {locked.digest}, is {now}",

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import ProfileError, UsageError
-from gemmaspec.core.profile.command import extra_of
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.cluster.names import LIMIT, hashed_name, object_name
-from gemmaspec.run.stack.build import build_stack
+from gemmaspec.run.stack.build import render_stack
 from gemmaspec.run.stack.compose import CACHE, launcher_command, plan_sha256, probe_command
 from gemmaspec.run.stack.paths import PROBE_FILE, Paths, container_paths, is_local
-from gemmaspec.run.stack.serve import serve_command, served_model
+from gemmaspec.run.stack.serve import Served, served_at
 
 _STORAGE: Final = re.compile(r"[1-9][0-9]{0,5}(Mi|Gi|Ti)")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -73,7 +72,7 @@ class PodServer:
     settings: ClusterSettings
     files: Mapping[str, str]
     """What the ConfigMap holds, by name."""
-    paths: Paths
+    served: Served
 
     @property
     def name(self) -> str:
@@ -96,11 +95,6 @@ class PodServer:
         return plan_sha256(self.files)
 
     @property
-    def model(self) -> str:
-        """Name of the model in requests."""
-        return served_model(self.profile, self.paths)
-
-    @property
     def local_models(self) -> tuple[str, ...]:
         """Roles whose model is a folder: somebody has to bring it onto the volume."""
         parts = (("target", self.profile.target), ("draft", self.profile.draft))
@@ -121,26 +115,26 @@ class PodServer:
     @property
     def arguments(self) -> list[str]:
         """The server's command, which the launcher becomes."""
-        words = list(serve_command(self.profile, self.paths))
-        if extra_of(self.profile).given(_DRAIN_FLAG):
+        words = list(self.served.command)
+        if self.served.extra.given(_DRAIN_FLAG):
             return words
         return [*words, _DRAIN_FLAG, str(self.profile.container.stop_grace_seconds)]
 
     def probe(self, proof: str, *, state: str, deadline_s: int) -> list[str]:
         """Return the command of a probe."""
-        return probe_command(self.profile, self.model, proof, state=state, deadline_s=deadline_s)
+        return probe_command(self.profile, self.served.model, proof, state=state, deadline_s=deadline_s)
 
 
 def pod_server(loaded: Loaded, settings: ClusterSettings) -> PodServer:
     """Return the server of a profile.
 
     Raises ProfileError for what a cluster cannot run (no image, an image of this machine alone, a root user), for a
-    ConfigMap that would be too large, and what build_stack raises.
+    ConfigMap that would be too large, and what render_stack raises.
     """
     _refuse(loaded)
     profile = loaded.profile
-    paths = _paths(profile)
-    files = {**build_stack(loaded, form="rank", paths=paths).files}
+    served = served_at(profile, _paths(profile))
+    files = {**render_stack(loaded, served, form="rank").files}
     files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
     size = sum(len(name) + len(text.encode("utf-8")) for name, text in files.items())
     if size > CONFIG_MAP_LIMIT:
@@ -150,7 +144,7 @@ def pod_server(loaded: Loaded, settings: ClusterSettings) -> PodServer:
             f"the largest is {largest}",
             hint="leave out patches that this vLLM does not need, or use a shorter chat template",
         )
-    return PodServer(profile=profile, settings=settings, files=dict(sorted(files.items())), paths=paths)
+    return PodServer(profile=profile, settings=settings, files=dict(sorted(files.items())), served=served)
 
 
 def _refuse(loaded: Loaded) -> None:

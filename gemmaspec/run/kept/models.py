@@ -23,6 +23,7 @@ from gemmaspec.core.profile.find import own_folder
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.models import access
+from gemmaspec.run.models.download import folder_digest
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.run.stack.paths import is_local, on_host
 
@@ -200,6 +201,12 @@ def check_folder(ref: ModelRef) -> None:
         raise EnvironmentMissing(f"{ref.role}.model: missing folder {ref.folder}", hint=places)
     if not (ref.folder / "config.json").is_file():
         raise EnvironmentMissing(f"{ref.role}.model: {ref.folder} has no config.json, so it is not a model")
+
+
+def digest_of(ref: ModelRef) -> str:
+    """Return sha256:… of a model's folder, as a lock has it. Raises EnvironmentMissing as `check_folder`."""
+    check_folder(ref)
+    return folder_digest(ref.folder)
 
 
 def hub_is_off(profile: Profile) -> bool:

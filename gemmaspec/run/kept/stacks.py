@@ -237,7 +237,8 @@ def rescue(name: str) -> Started:
 
 def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
     """Raise EnvironmentMissing if a stack with a damaged record may run, or its record cannot be replaced."""
-    state = look(rescue(name))
+    rescued = rescue(name)
+    state = look(rescued)
     if state.status in ("running", "restarting"):
         raise EnvironmentMissing(
             f"{error.message}, and its server runs ({state.detail})", hint=f"gemmaspec down {name}"

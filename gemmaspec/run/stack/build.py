@@ -1,4 +1,7 @@
-"""Render a profile to the files of a stack, as text. Pure: no Docker, no network, no clock."""
+"""Render a profile to the files of a stack, as text. Pure: no Docker, no network, no clock.
+
+Which shipped chat template matches which vLLM release.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from packaging.version import InvalidVersion, Version
+
 from gemmaspec.core import data
+from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import PatchError, ProfileError
 from gemmaspec.core.files import MAX_STATE, UnreadableFile, open_regular
 from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, Requirement
@@ -19,15 +25,8 @@ from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.drafting import TRANSFORMERS_BY_VLLM
 from gemmaspec.run.stack.compose import compose_yaml
-from gemmaspec.run.stack.paths import (
-    PROBE_FILE,
-    SPECULATIVE_FILE,
-    TEMPLATE_FILE,
-    Paths,
-    container_paths,
-    template_in_image,
-)
-from gemmaspec.run.stack.serve import WATCH_FILES, served_model, speculative_config, template_for, watch_files
+from gemmaspec.run.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, container_paths
+from gemmaspec.run.stack.serve import WATCH_FILES, Served, served_at, watch_files
 from gemmaspec.run.stack.speed import speed_choice
 
 Form = Literal["folder", "single-file", "volume", "process", "rank"]
@@ -60,8 +59,13 @@ class Stack:
         return (*STACK_FILES, *(name for name in self.files if name not in STACK_FILES))
 
 
-def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> Stack:
-    """Render `loaded`; `paths` are the paths that the server sees (default: those in a container).
+def build_stack(loaded: Loaded, *, form: Form) -> Stack:
+    """Render `loaded` for a container. Raise what `render_stack` raises."""
+    return render_stack(loaded, served_at(loaded.profile, container_paths(loaded.profile)), form=form)
+
+
+def render_stack(loaded: Loaded, served: Served, *, form: Form) -> Stack:
+    """Render `loaded`, served as `served` says.
 
     Raise ProfileError for problems that depend on the form (a missing image or template), PatchError for an unknown
     patch.
@@ -72,25 +76,26 @@ def build_stack(loaded: Loaded, *, form: Form, paths: Paths | None = None) -> St
             f"{loaded.place('nodes')}: nodes: is {profile.nodes}, so each of as many machines needs a stack",
             hint=f"gemmaspec up {loaded.typed} --hosts HOST,HOST    # rank 0 first",
         )
-    paths = paths or container_paths(profile)
-    files = _files(loaded, form=form, paths=paths)
-    if form == "rank" and profile.watch.container:
-        _refuse_watch_elsewhere(loaded, form)
+    if form in ("volume", "rank") and profile.watch.container:
+        raise ProfileError(
+            f"{loaded.place('watch', 'container')}: watch.container: needs a Docker daemon of this machine",
+            hint=f"gemmaspec watch {profile.name}    # from here; and --set watch.container=false",
+        )
+    files = _files(loaded, served, form=form)
     if form in ("process", "rank"):
         return Stack(profile=profile, files=files)
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
     if profile.watch.container:
-        _refuse_watch_elsewhere(loaded, form)
-        files |= watch_files(profile, served_model(profile, paths))
-    compose = compose_yaml(profile, files, paths, single_file=form == "single-file", volume=form == "volume")
+        files |= watch_files(profile, served.model)
+    compose = compose_yaml(profile, files, served, single_file=form == "single-file", volume=form == "volume")
     return Stack(
         profile=profile,
         files={"compose.yaml": compose} if form == "single-file" else {"compose.yaml": compose, **files},
     )
 
 
-def _files(loaded: Loaded, *, form: Form, paths: Paths) -> dict[str, str]:
+def _files(loaded: Loaded, served: Served, *, form: Form) -> dict[str, str]:
     """Return the files by name that the server itself reads or runs."""
     profile = loaded.profile
     plan = profile_plan(profile, Shelf(data.patch_folders()))
@@ -101,21 +106,11 @@ def _files(loaded: Loaded, *, form: Form, paths: Paths) -> dict[str, str]:
         files[RANK_FACTS_FILE] = data.RANK_FACTS.read_text(encoding="utf-8")
     if form != "process":
         files[PROBE_FILE] = data.PROBE.read_text(encoding="utf-8")
-    config = speculative_config(profile, paths)
-    if config:
-        files[SPECULATIVE_FILE] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    if profile.chat.template and (form == "process" or not template_in_image(profile)):
+    if served.speculative:
+        files[SPECULATIVE_FILE] = json.dumps(served.speculative, indent=2, ensure_ascii=False) + "\n"
+    if served.paths.brings_template:
         files[TEMPLATE_FILE] = _template_text(loaded)
     return files
-
-
-def _refuse_watch_elsewhere(loaded: Loaded, form: Form) -> None:
-    """Raise ProfileError where the watch's container could not read its files, which are in a folder here."""
-    if form in ("volume", "rank"):
-        raise ProfileError(
-            f"{loaded.place('watch', 'container')}: watch.container: needs a Docker daemon of this machine",
-            hint=f"gemmaspec watch {loaded.profile.name}    # from here; and --set watch.container=false",
-        )
 
 
 def profile_plan(profile: Profile, patches: Mapping[str, Patch]) -> dict[str, Any]:
@@ -159,6 +154,30 @@ def _requires(profile: Profile) -> list[Requirement]:
 
 def _only_speculation(name: str, patches: Mapping[str, Patch]) -> bool:
     return name in patches and patches[name].text.speculation_only
+
+
+# The output of examples/tool_chat_template_gemma4.jinja changed in these releases of vLLM; newest first.
+_CHANGES: Final = (
+    ((0, 24), "gemma4.jinja"),
+    ((0, 23), "gemma4-0.23.jinja"),
+    ((0, 21), "gemma4-0.21.jinja"),
+    ((0, 0), "gemma4-0.19.jinja"),
+)
+
+
+def template_for(vllm: str | None) -> Path:
+    """Return the shipped template with the same output as the one in the sdist of that vLLM release.
+
+    None and releases after the last compared one get the newest template; a pre-release counts as its release.
+    Raise ProfileError if `vllm` is not a version.
+    """
+    if vllm is None:
+        return TEMPLATES / _CHANGES[0][1]
+    try:
+        release = Version(vllm).release
+    except InvalidVersion:
+        raise ProfileError(f"{vllm!r} is not a version of vLLM", hint="name a release, such as 0.33.0") from None
+    return TEMPLATES / next(name for since, name in _CHANGES if release >= since)
 
 
 def template_file(profile: Profile) -> Path:

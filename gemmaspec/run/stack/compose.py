@@ -15,10 +15,10 @@ from gemmaspec.core import data
 from gemmaspec.core.profile.fields import LOCAL_PREFIXES
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Caches, Profile
-from gemmaspec.core.profile.replica import bound_environment
+from gemmaspec.core.profile.replica import LOOPBACK, bound_environment
 from gemmaspec.run.stack import serve
-from gemmaspec.run.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, Paths, is_local
-from gemmaspec.run.stack.serve import serve_command, served_model
+from gemmaspec.run.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, is_local
+from gemmaspec.run.stack.serve import Served
 
 if TYPE_CHECKING:
     import jinja2
@@ -114,15 +114,17 @@ class InlineFile:
 class Seat:
     """What the container of one named machine has of its own."""
 
-    entrypoint: Sequence[str]
     command: Sequence[str]
-    health: Sequence[str]
     labels: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     host_network: bool = False
     """Whether the container uses the machine's network: one of several that are one server."""
     serves: bool = True
     """Whether requests are answered here: the API, and its key, belong to rank 0."""
+    listens: str = LOOPBACK
+    """The address on which they are."""
+    health: Sequence[str] = ()
+    """Docker's check of a container that answers none."""
     rdma: bool = False
     """Whether the container needs the machine's RDMA devices, and memory that stays in place for them."""
 
@@ -130,22 +132,21 @@ class Seat:
 def compose_yaml(
     profile: Profile,
     files: Mapping[str, str],
-    paths: Paths,
+    served: Served,
     *,
     single_file: bool = False,
     volume: bool = False,
     seat: Seat | None = None,
 ) -> str:
-    """Return the text of compose.yaml; `files` are the stack's other files by name, `paths` those in the container.
+    """Return the text of compose.yaml; `files` are the stack's other files by name.
 
     `volume` expects them in a volume, for a daemon on another machine.
 
     `single_file` includes them as inline configs. Docker cannot copy those into a container with a read-only root, so
     the root stays writable in that case. With a `seat` the files are in a volume, into which `docker compose cp` brings
-    them, and no folder of the machine is created.
+    them, and no folder of the machine is created. What may write to the volume starts nothing but this plan.
     """
-    command = seat.command if seat else serve_command(profile, paths)
-    model = served_model(profile, paths)
+    command, listens = (seat.command, seat.listens) if seat else (served.command, LOOPBACK)
     passed = dict.fromkeys((*profile.pass_env, OFFLINE))
     inline = [_inline(name, text) for name, text in files.items()] if single_file else []
     mounts = _mounts(profile, single_file=single_file, volume=volume, seat=seat)
@@ -155,7 +156,7 @@ def compose_yaml(
         summary=profile.summary,
         project=f"gemmaspec-{profile.name}",
         image=profile.image,
-        entrypoint=seat.entrypoint if seat else launcher_command(profile, plan=plan_sha256(files) if volume else None),
+        entrypoint=launcher_command(profile, plan=plan_sha256(files) if volume or seat else None),
         command=command,
         environment={
             **CACHE_ENVIRONMENT,
@@ -179,7 +180,7 @@ def compose_yaml(
         shm_size=profile.container.shm_size,
         gpus=MACHINES[profile.machine].gpus,
         devices=profile.devices,
-        health=seat.health if seat else health_check(profile, model),
+        health=seat.health if seat and seat.health else health_check(profile, served.model, host=listens),
         # A rank that starts alone finds nobody: a server on several machines starts again as a whole, or not at all.
         restarts=0 if seat and seat.host_network else profile.container.restarts,
         stop_grace_seconds=profile.container.stop_grace_seconds,
@@ -221,16 +222,16 @@ def launcher_command(profile: Profile, *, plan: str | None = None) -> list[str]:
 
 
 def probe_command(
-    profile: Profile, model: str, proof: str, *, state: str, deadline_s: int, host: str = "127.0.0.1"
+    profile: Profile, model: str, proof: str, *, state: str, deadline_s: int, host: str = LOOPBACK
 ) -> list[str]:
     """Return the command of a probe, for Compose and for a pod; it finds the API key in its environment."""
     words = [profile.container.python, "-IS", f"{IN_CONTAINER}/{PROBE_FILE}", proof]
     words += [f"--port={profile.serve.port}", f"--model={model}", f"--state={state}", f"--deadline={deadline_s}"]
-    words += [f"--host={host}"] if host != "127.0.0.1" else []
+    words += [f"--host={host}"] if host != LOOPBACK else []
     return [*words, "--speculates"] if proof == "drafted" and profile.speculative else words
 
 
-def health_check(profile: Profile, model: str, *, host: str = "127.0.0.1") -> list[str]:
+def health_check(profile: Profile, model: str, *, host: str = LOOPBACK) -> list[str]:
     """Return Docker's check of a server that listens on `host`: a token, unless the counters have changed."""
     return ["CMD", *probe_command(profile, model, "answers", state=HEALTH_STATE, deadline_s=_ANSWER_S, host=host)]
 

@@ -1,6 +1,6 @@
 """A stack on disk: write it atomically, and compare it with the existing files.
 
-One stack for each machine of a server that spans several: `rank_stacks(loaded, hosts)` gives them by host.
+One stack for each machine of a server that spans several: `rank_stacks(loaded, served, hosts)` gives them by host.
 
 A caller names the hosts in the order of their ranks, and gets a `Stack` for each. Its compose.yaml
 is the host's own; the other files (plan.json, launch.py, rank_facts.py, speculative-config.json, chat
@@ -17,7 +17,6 @@ the kernel chooses. Nothing of that is encrypted or authenticated: the addresses
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import hashlib
 import json
@@ -32,13 +31,14 @@ from typing import Final, Protocol
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, unwritable, write_whole
 from gemmaspec.core.fleet.hosts import Host, wrong_host
-from gemmaspec.core.profile.command import extra_of
+from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.run.stack.build import STACK_FILES, Stack, build_stack
-from gemmaspec.run.stack.compose import Seat, compose_yaml, health_check, launcher_command, plan_sha256
-from gemmaspec.run.stack.paths import TEMPLATE_FILE, Paths, container_paths
-from gemmaspec.run.stack.serve import SERVICE, serve_command, served_model
+from gemmaspec.core.profile.replica import LOOPBACK
+from gemmaspec.run.stack.build import STACK_FILES, Stack, render_stack
+from gemmaspec.run.stack.compose import Seat, compose_yaml, plan_sha256
+from gemmaspec.run.stack.paths import TEMPLATE_FILE
+from gemmaspec.run.stack.serve import SERVICE, Served
 
 MANIFEST: Final = ".gemmaspec-rendered.json"
 """The file with the sha256 of each file that was rendered into a user's folder, by name."""
@@ -186,11 +186,13 @@ LABEL: Final = "dev.gemmaspec"
 """What the labels of a container begin with: .node, .rank, .nodes and .plan-sha256."""
 
 
-def rank_stacks(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MASTER_PORT) -> dict[str, Stack]:
+def rank_stacks(
+    loaded: Loaded, served: Served, hosts: Sequence[Host], *, master_port: int = MASTER_PORT
+) -> dict[str, Stack]:
     """Return the stack of each host, in the order of the ranks, which is that of `hosts`.
 
     Raise UsageError for hosts that do not fit the profile or each other, ProfileError for a port that is used twice,
-    and what build_stack raises.
+    and what render_stack raises.
     """
     profile = loaded.profile
     check_hosts(profile, hosts)
@@ -201,17 +203,16 @@ def rank_stacks(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MAS
         )
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
-    paths = rank_paths(profile)
-    files = build_stack(loaded, form="rank", paths=paths).files
-    command, model, plan = serve_command(profile, paths), served_model(profile, paths), plan_sha256(files)
+    files = render_stack(loaded, served, form="rank").files
+    plan = plan_sha256(files)
     seats = {
-        host.name: _seat(profile, rank, hosts, command=command, model=model, plan=plan, master_port=master_port)
+        host.name: _seat(profile, rank, hosts, served=served, plan=plan, master_port=master_port)
         for rank, host in enumerate(hosts)
     }
     return {
         host: Stack(
             profile=profile,
-            files={"compose.yaml": compose_yaml(profile, files, paths, seat=seat), **files},
+            files={"compose.yaml": compose_yaml(profile, files, served, seat=seat), **files},
         )
         for host, seat in seats.items()
     }
@@ -236,15 +237,7 @@ def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
     )
 
 
-def rank_paths(profile: Profile) -> Paths:
-    """Return the paths in a container; with the machine's own network the server itself listens on `serve.bind`."""
-    paths = container_paths(profile)
-    return paths if profile.nodes == 1 else dataclasses.replace(paths, host=profile.serve.bind)
-
-
-def rank_flags(
-    profile: Profile, *, rank: str, master: str, headless: bool, master_port: int = MASTER_PORT
-) -> list[str]:
+def rank_flags(profile: Profile, extra: Command, *, rank: str, master: str, master_port: int) -> list[str]:
     """Return what makes a `vllm serve …` one rank.
 
     The flags exist from 0.19.0 on. The executor is named because vLLM chooses `mp` by itself on CUDA only.
@@ -252,8 +245,8 @@ def rank_flags(
     return [
         *("--distributed-executor-backend", "mp", "--nnodes", str(profile.nodes), "--node-rank", rank),
         *("--master-addr", master, "--master-port", str(master_port)),
-        *(() if extra_of(profile).given(_TIMEOUT) else (_TIMEOUT, str(START_S))),
-        *(("--headless",) if headless else ()),
+        *(() if extra.given(_TIMEOUT) else (_TIMEOUT, str(START_S))),
+        *(("--headless",) if rank != "0" else ()),
     ]
 
 
@@ -292,8 +285,7 @@ def _seat(
     rank: int,
     hosts: Sequence[Host],
     *,
-    command: Sequence[str],
-    model: str,
+    served: Served,
     plan: str,
     master_port: int,
 ) -> Seat:
@@ -301,18 +293,16 @@ def _seat(
     labels = {"node": host.name, "rank": str(rank), "nodes": str(profile.nodes), "plan-sha256": plan}
     named = {f"{LABEL}.{name}": text for name, text in labels.items()}
     bind = ip_address(profile.serve.bind)  # rank 0 listens on one address of its machine alone
-    listens = "127.0.0.1" if alone or bind.is_unspecified else str(bind)
-    entrypoint = launcher_command(profile, plan=plan)  # it starts nothing but this plan
-    answers = health_check(profile, model, host=listens)
+    listens = LOOPBACK if bind.is_unspecified else str(bind)
     if alone:
-        return Seat(entrypoint=entrypoint, command=list(command), labels=named, health=answers)
+        return Seat(command=list(served.command), labels=named)
     master, head = hosts[0].address, rank == 0
-    flags = rank_flags(profile, rank=str(rank), master=master, headless=not head, master_port=master_port)
+    flags = rank_flags(profile, served.extra, rank=str(rank), master=master, master_port=master_port)
     return Seat(
-        entrypoint=entrypoint,
-        command=[*command, *flags],
+        command=[*served.command, *flags],
         labels=named,
-        health=answers if head else worker_health(profile, master=master, master_port=master_port),
+        listens=listens,
+        health=() if head else worker_health(profile, master=master, master_port=master_port),
         environment=rank_environment(profile, host),
         host_network=True,
         serves=head,

@@ -33,6 +33,8 @@ class Paths:
     target: str
     draft: str | None
     template: str | None
+    brings_template: bool = False
+    """Whether the stack brings that template; one of vLLM's image is there already."""
 
 
 def is_local(model: str) -> bool:
@@ -43,14 +45,16 @@ def is_local(model: str) -> bool:
 def container_paths(profile: Profile) -> Paths:
     """Return the paths inside the container, in which local models are mounted under /models.
 
-    The server listens on all addresses of the container; the published port decides who can reach it.
+    The server listens on all addresses of the container, and the published port decides who can reach it; one rank of
+    several has the machine's own network, and listens on `serve.bind`.
     """
-    draft = profile.draft.model if profile.draft else None
+    draft, in_image = profile.draft.model if profile.draft else None, template_in_image(profile)
     return Paths(
-        host="0.0.0.0",  # noqa: S104 - inside the container's own network
+        host="0.0.0.0" if profile.nodes == 1 else profile.serve.bind,  # noqa: S104 - inside the container's own network
         target="/models/target" if is_local(profile.target.model) else profile.target.model,
         draft="/models/draft" if draft and is_local(draft) else draft,
-        template=template_in_image(profile) or (f"{IN_CONTAINER}/{TEMPLATE_FILE}" if profile.chat.template else None),
+        template=in_image or (f"{IN_CONTAINER}/{TEMPLATE_FILE}" if profile.chat.template else None),
+        brings_template=bool(profile.chat.template) and not in_image,
     )
 
 
@@ -67,6 +71,7 @@ def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
         target=on_host(profile.target.model, state=state),
         draft=on_host(profile.draft.model, state=state) if profile.draft else None,
         template=str(folder / TEMPLATE_FILE) if profile.chat.template else None,
+        brings_template=bool(profile.chat.template),
     )
 
 

@@ -1,7 +1,4 @@
 """The `vllm serve` command line and the speculative-config JSON, from typed fields only.
-
-Which shipped chat template matches which vLLM release.
-
 The files of the watch in a container: the modules that it runs, and its settings.
 """
 
@@ -9,42 +6,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
-from packaging.version import InvalidVersion, Version
-
 from gemmaspec.core import data
-from gemmaspec.core.data import TEMPLATES
-from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.launcher import range_contains
-from gemmaspec.core.profile.command import extra_of, vllm_of
+from gemmaspec.core.profile.command import Command, extra_of, vllm_of
 from gemmaspec.core.profile.model import Profile, Serve
 from gemmaspec.run.stack.paths import Paths, is_local
-
-# The output of examples/tool_chat_template_gemma4.jinja changed in these releases of vLLM; newest first.
-_CHANGES: Final = (
-    ((0, 24), "gemma4.jinja"),
-    ((0, 23), "gemma4-0.23.jinja"),
-    ((0, 21), "gemma4-0.21.jinja"),
-    ((0, 0), "gemma4-0.19.jinja"),
-)
-
-
-def template_for(vllm: str | None) -> Path:
-    """Return the shipped template with the same output as the one in the sdist of that vLLM release.
-
-    None and releases after the last compared one get the newest template; a pre-release counts as its release.
-    Raise ProfileError if `vllm` is not a version.
-    """
-    if vllm is None:
-        return TEMPLATES / _CHANGES[0][1]
-    try:
-        release = Version(vllm).release
-    except InvalidVersion:
-        raise ProfileError(f"{vllm!r} is not a version of vLLM", hint="name a release, such as 0.33.0") from None
-    return TEMPLATES / next(name for since, name in _CHANGES if release >= since)
-
 
 _UNLOGGED: Final = "--disable-access-log-for-endpoints"
 _UNLOGGED_IN: Final = ">=0.19.0"
@@ -53,6 +22,32 @@ _ORIGINS: Final = "--allowed-origins"
 _ANY_ORIGIN: Final = ">=0.19.0,<0.32.0"
 """Releases that let a page of any site read answers unless told otherwise (allowed_origins in vllm/entrypoints)."""
 _NOT_FLAGS: Final = {"bind", "port", "served_model_name", "extra_args"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """How vLLM serves a profile at some paths, which a stack's files, its container, its ranks and its record share."""
+
+    paths: Paths
+    model: str
+    """The name that requests use."""
+    speculative: Mapping[str, Any] | None
+    """vLLM's SpeculativeConfig; None if the target runs without speculation."""
+    command: tuple[str, ...]
+    """`vllm serve …` without `--speculative-config`, which the launcher adds from its file."""
+    extra: Command
+    """What `serve.extra_args` give."""
+
+
+def served_at(profile: Profile, paths: Paths) -> Served:
+    """Return how a profile is served where vLLM sees these paths."""
+    return Served(
+        paths=paths,
+        model=served_model(profile, paths),
+        speculative=speculative_config(profile, paths),
+        command=serve_command(profile, paths),
+        extra=extra_of(profile),
+    )
 
 
 def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:

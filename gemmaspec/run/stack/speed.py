@@ -43,21 +43,17 @@ def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:
         return (), f"vLLM {stated} is not a known release, and only releases were measured"
     known = machine.compute_capability
     gpus = [(known, "")] if known else [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
+    asked = profile.speculative.method if profile.speculative else None
+    called = profile.draft.model.rstrip("/").rpartition("/")[2] if profile.draft else None
     settings = tuple(
         RunsOn(
             vllm=vllm,
             family=family_of(capability) or "",
             capability=unknown,
-            method=_method(profile, vllm),
             backend=backend_of(profile, vllm, capability=capability),
+            method=method_run(asked, vllm, head=None, called=called) or NO_DRAFT,
         )
         for vllm in ([stated] if stated else releases())
         for capability, unknown in gpus
     )
     return settings, ""
-
-
-def _method(profile: Profile, vllm: str) -> str:
-    asked = profile.speculative.method if profile.speculative else None
-    called = profile.draft.model.rstrip("/").rpartition("/")[2] if profile.draft else None
-    return method_run(asked, vllm, head=None, called=called) or NO_DRAFT
