@@ -21,9 +21,9 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "options in the reference": (100, 100),
     "lint codes": (71, 85),
     "environment variables of its own": (6, 12),
-    "modules": (313, 320),
-    "package lines": (56_720, 48_000),
-    "words of the docs": (41_417, 42_000),
+    "modules": (312, 320),
+    "package lines": (56_554, 48_000),
+    "words of the docs": (41_416, 42_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""
 

@@ -30,15 +30,15 @@ print(python, triton_folder(python, progress=lambda _: None), source_of({release
 LAUNCHES = """
 import json, sys, time
 sys.path[:0] = sys.argv[1:]
-import interpreted, torch, tune_kernels
+import interpreted, prompt_launches, torch
 def milliseconds(torch, run):
     began = time.perf_counter()
     run()
     return (time.perf_counter() - began) * 1000
 layer = {"heads": 4, "kv_heads": 2, "head": 64, "window": 16}
 job = {"fp8": False, "new": 40, "context": 70, "seconds": 600}
-print(json.dumps(tune_kernels.tuned(
-    torch, interpreted.attention(), layer, job, device="cpu", milliseconds=milliseconds)))
+print(json.dumps(prompt_launches.prompt_row(
+    torch, interpreted.attention(), layer, job, major=9, device="cpu", milliseconds=milliseconds)))
 """
 
 
@@ -86,8 +86,9 @@ def test_launches_of_a_prompt_are_tried_with_the_kernel_of_a_release(release: st
     command = [sys.executable, "-c", PLACES.format(release=release)]
     made = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)
     python, *path = made.stdout.split()
-    path += [str(data.TUNE_KERNELS.parent), str(data.PROBES)]
+    path.append(str(data.PROBES))
     done = subprocess.run([python, "-c", LAUNCHES, *path], capture_output=True, text=True, check=False)
     row = json.loads(done.stdout)
-    assert row["released"] == [16, 32, None, None]
+    assert row["key"] == "prompt:9,64,2"
+    assert len(row["turns"]) == 3
     assert (row["tried"], row["wrong"], row["failed"]) == (13, 0, 0)

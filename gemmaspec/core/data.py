@@ -26,7 +26,7 @@ LAUNCHER: Final = _PACKAGE / "core" / "launcher" / "launch.py"
 PROBE: Final = _PACKAGE / "core" / "launcher" / "probe.py"
 RANK_FACTS: Final = _PACKAGE / "core" / "launcher" / "rank_facts.py"
 LOOK: Final = _PACKAGE / "core" / "launcher" / "look.py"
-TUNE_KERNELS: Final = _PACKAGE / "core" / "launcher" / "tune_kernels.py"
+FIND_LAUNCHES: Final = PROBES / "find_launches.py"
 _WATCH: Final = (
     *("__init__.py", "core/__init__.py", "core/webhooks.py", "run/__init__.py", "run/exchange.py", "look/__init__.py"),
     *(f"core/live/{name}.py" for name in ("__init__", "faults", "sample", "window")),

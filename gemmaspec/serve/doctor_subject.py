@@ -2,7 +2,7 @@
 
 The doctor's checks of what runs a profile: docker, its image, the runtime, the GPU.
 
-A script of launcher/ that runs on the GPU, in the Python that would run vLLM: it has torch, this one has not.
+A script that runs on the GPU, in the Python that would run vLLM: it has torch, this one has not.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _profile(subject: DoctorSubject) -> str:
     return subject.loaded.typed if subject.loaded else "PROFILE"
 
 
-_IN_CONTAINER: Final = "/gemmaspec/core/launcher"
+_IN_CONTAINER: Final = "/gemmaspec/scripts"
 
 
 def said_on_gpu(subject: DoctorSubject, server: Server, script: Path, *arguments: str, limit_s: int) -> list[str]:

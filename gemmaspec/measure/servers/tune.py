@@ -123,12 +123,11 @@ class _TuneRun:
         return self._outcome(ended, interrupted=interrupted)
 
     def _measure_launches(self) -> None:
-        """Measure how this GPU launches Triton's attention best, once; what was found is tried on the fastest arm."""
+        """Measure how this GPU launches kernels best, once; what was found is tried on the fastest arm."""
         base, launches_json = self._compared.base, self._provenance.get("launches")
         if launches_json is None:
             try:
-                asked = self._request.engine, self._request.overrides, self._progress.note
-                launches = launches_of(base, *asked, budget_s=self._request.budget_s)
+                launches = launches_of(self._compared, self._request, self._progress.note)
             except GemmaspecError as error:
                 self._progress.note(f"launch parameters are not tried: {error.message.splitlines()[0]}")
                 return

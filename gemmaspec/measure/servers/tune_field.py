@@ -1,6 +1,6 @@
 """The profiles that a tuning compares: its own, those that are named, and shipped ones of its target and machine.
 
-The stage of `tune` that measures launch parameters of Triton's attention on this machine's GPU.
+The stage of `tune` that measures on this machine's GPU how kernels are launched best.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gemmaspec.check.fit.flags import cache_dtype_of
 from gemmaspec.check.lint.check import check
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, ProfileError, UsageError
-from gemmaspec.core.patching.evidence import VARIABLE
+from gemmaspec.core.patching.evidence import READERS, VARIABLE
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile import limits
 from gemmaspec.core.profile.command import vllm_of
@@ -25,13 +25,13 @@ from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
-from gemmaspec.measure.tune.launches import Launches, layers, reading
+from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
 from gemmaspec.measure.tune.tried import Field, TuneRequest, field_of
 from gemmaspec.run.engine.choose import choose_engine
-from gemmaspec.run.engine.server import EngineName
 from gemmaspec.run.kept.attention import expected
 from gemmaspec.run.kept.groups import need_one_server, need_profile
 from gemmaspec.run.kept.models import hub_cache, models_of
+from gemmaspec.run.machine import readings
 from gemmaspec.run.models.hub import cached_snapshot
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.stack.speed import speed_choice
@@ -41,49 +41,11 @@ _FP8: Final = ("fp8", "fp8_e4m3")
 """With these caches vLLM casts the queries to FP8 too, where the GPU computes with it."""
 _START_S: Final = 300
 """For imports, and for a compilation that is under way when the time is over."""
-
-
-_SHARE: Final = 0.2
-_MOST_S: Final = 60.0
+_END_S: Final = 60
+_SHARE, _MOST_S, _MOST_MATRICES_S = 0.1, 60.0, 180.0
+"""Of the budget that prompts take, and that matrices take, at most; seconds of a kind of layer, and of all matrices."""
 _TOKENS, _CONTEXT = 2048, 8192
 """Tokens of a prompt that are computed at once, and the prompt up to their end."""
-
-
-def worth_measuring(profile: Profile, target_backend: str | None) -> bool:
-    """Return whether a profile's server launches these kernels, and nobody set how."""
-    triton = target_backend is None or "TRITON" in target_backend
-    return bool(MACHINES[profile.machine].gpus) and triton and VARIABLE not in profile.env
-
-
-def launches_of(
-    loaded: Loaded, engine: EngineName | None, overrides: Sequence[str], note: Callable[[str], None], *, budget_s: float
-) -> Launches | None:
-    """Measure in the image or environment that would run the profile; its server must be stopped.
-
-    Takes a fifth of the budget at most. Returns None where the profile launches other kernels. Raises
-    EnvironmentMissing if there is no GPU, image or environment, or vLLM's kernel cannot be launched.
-    """
-    profile = loaded.profile
-    model, serve = profile.target, profile.serve
-    if not worth_measuring(profile, expected(profile)["target"]):
-        return None
-    target = open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile), shapes=True)
-    chosen, _ = choose_engine(engine, profile=profile)
-    subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
-    server = subject.server
-    assert server is not None
-    kinds = layers(target.text, tensor_parallel=serve.tensor_parallel_size or 1)
-    seconds = min(_MOST_S, _SHARE * budget_s / len(kinds))
-    fp8 = cache_dtype_of(serve.kv_cache_dtype, serve.dtype, target) in _FP8
-    job = {"layers": kinds, "fp8": fp8, "new": _TOKENS, "context": _CONTEXT, "seconds": seconds}
-    note(f"launch parameters of {len(kinds)} kinds of attention layers, at most {seconds:.0f} s each")
-    limit = int(len(kinds) * seconds) + _START_S
-    launches = reading(said_on_gpu(subject, server, data.TUNE_KERNELS, json.dumps(job), limit_s=limit))
-    if isinstance(launches, str):
-        raise EnvironmentMissing(f"nothing was measured: {launches}", hint=f"gemmaspec doctor {profile.name}")
-    return launches
-
-
 USUAL_LOADS: Final = (1, 4, 8)
 TABLES_FROM: Final = Version("0.32.0")
 """The first vLLM whose table of k was measured against fixed ones."""
@@ -180,3 +142,47 @@ def _draft_bytes(profile: Profile) -> int:
             if folder and folder.is_dir():
                 return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return 0
+
+
+def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], None]) -> Launches | None:
+    """Measure in the image or environment that would run the tuned profile; its server must be stopped.
+
+    Returns None where the profile launches other kernels, or says how. Raises EnvironmentMissing if there is no GPU,
+    image or environment, or no kernel can be launched.
+    """
+    loaded, profile = compared.base, compared.base.profile
+    if not MACHINES[profile.machine].gpus or VARIABLE in profile.env:
+        return None
+    model, parallel, backend = profile.target, profile.serve.tensor_parallel_size or 1, expected(profile)["target"]
+    target = open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile), shapes=True)
+    kinds = layers(target.text, tensor_parallel=parallel) if "TRITON" in (backend or "TRITON") else []
+    shapes = matrices(target, tensor_parallel=parallel) if _has_humming(profile) else []
+    if not kinds and not shapes:
+        return None
+    chosen, _ = choose_engine(request.engine, profile=profile)
+    subject = DoctorSubject(loaded=loaded, engine=chosen, forced=request.engine, overrides=request.overrides)
+    server = subject.server
+    assert server is not None
+    share_s = _SHARE * request.budget_s
+    seconds, matrices_s = min(_MOST_S, share_s / max(1, len(kinds))), min(_MOST_MATRICES_S, share_s)
+    most_s = int(len(kinds) * seconds + bool(shapes) * matrices_s) + _START_S
+    job = {
+        "layers": kinds, "fp8": cache_dtype_of(profile.serve.kv_cache_dtype, profile.serve.dtype, target) in _FP8,
+        "new": _TOKENS, "context": _CONTEXT, "seconds": seconds, "matrices": shapes,
+        "tokens": tokens(compared.loads, {arm.k for arm in compared.field.arms}), "matrices_seconds": matrices_s,
+        "most_seconds": most_s,
+    }  # fmt: skip
+    note(f"launch parameters of {len(kinds)} kinds of attention layers and {len(shapes)} matrices, at most {most_s} s")
+    launches = reading(said_on_gpu(subject, server, data.FIND_LAUNCHES, json.dumps(job), limit_s=most_s + _END_S))
+    if isinstance(launches, str):
+        raise EnvironmentMissing(f"nothing was measured: {launches}", hint=f"gemmaspec doctor {profile.name}")
+    note(f"  {launches}")
+    return launches
+
+
+def _has_humming(profile: Profile) -> bool:
+    """Return whether Humming multiplies NVFP4 here, as vLLM 0.32.0 prefers on capability 9.x, and its patch fits."""
+    backend, gpus = profile.serve.linear_backend, readings.gpus()
+    hopper = gpus is not None and any(capability.startswith("9.") for capability in gpus.capabilities[:1])
+    fits = Shelf(data.patch_folders())[READERS["matrix"]].claims(vllm_of(profile) or "0")
+    return fits and (backend == "humming" or (backend is None and hopper))

@@ -1,75 +1,76 @@
-"""Launch parameters of Triton's attention for prompts: what to measure, and what was found."""
+"""Launch parameters of the kernels that a server runs: what to measure, and what was found."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Collection, Sequence
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemmaspec.core.checkpoint.fields import printable
-from gemmaspec.core.checkpoint.parts import TextModel
-from gemmaspec.core.patching.evidence import OWN_LAUNCHES
+from gemmaspec.core.checkpoint.parts import Checkpoint, TextModel, stored
+from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
 
-_GAIN: Final = 1.03
+_GAIN: Final = 1.02
 """Less than this is noise: repeated launches differ by 1 to 2 %."""
+_MOST_TOKENS: Final = 40
+"""More than these Humming multiplies as it was released: no other launch was faster on an H100."""
+_GROUP: Final = 16
+"""Weights of a scale of NVFP4 that the patch knows."""
 
 _Time = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, le=1000)]
 
 
 class LaunchRow(BaseModel):
-    """One kind of layer: the time of a launch in milliseconds as released, and with the fastest right parameters."""
+    """One kind of layer, or one matrix for so many rows: the released launch and the fastest right one."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    head: Annotated[int, Field(ge=16, le=4096)]
-    bytes: Annotated[int, Field(ge=1, le=2)]
-    """Of an element of a query: 1 with an FP8 cache."""
-    released: list[int | None]
-    """Rows of a block, tile of keys, warps, stages as vLLM chooses them; None is Triton's own choice."""
-    released_ms: _Time
-    best: list[int] | None
-    best_ms: _Time | None
+    key: str
+    """As in the variable, before the `=`."""
+    best: str
+    """As in the variable, after the `=`; empty without a right one."""
+    turns: list[tuple[_Time, _Time]]
+    """Times of the released launch and of the best one, one after the other, in one unit."""
     tried: _Count
     wrong: _Count
     failed: _Count
 
     @property
     def times(self) -> float:
-        """How many times as fast the best launch is; 1 without one."""
-        return self.released_ms / self.best_ms if self.best_ms else 1.0
+        """How many times as fast the best launch is at least: its slowest turn against the released one's fastest."""
+        return min((turn[0] for turn in self.turns), default=1.0) / max((turn[1] for turn in self.turns), default=1.0)
 
     @property
     def pays(self) -> bool:
         """Whether the best launch is faster by more than noise."""
-        return self.times > _GAIN
+        return bool(self.best) and self.times > _GAIN
 
 
 class Launches(BaseModel):
-    """What core/launcher/tune_kernels.py found on one GPU."""
+    """What patches/_shared/find_launches.py found on one GPU."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    gpu: str
-    capability: Annotated[int, Field(ge=1, le=99)]
-    """The major number of the compute capability."""
-    vllm: str
-    triton: str
     rows: list[LaunchRow]
+    problem: str = ""
+    """Why some were not measured."""
 
     @property
     def variable(self) -> str | None:
         """The value of the variable; None if nothing is faster than as released."""
-        paying = [
-            (f"{row.head},{row.bytes}", ",".join(map(str, row.best))) for row in self.rows if row.best and row.pays
-        ]
-        return " ".join(f"prompt:{self.capability},{key}={best}" for key, best in paying) or None
+        return " ".join(f"{row.key}={row.best}" for row in self.rows if row.pays) or None
+
+    def __str__(self) -> str:
+        gains = [row.times for row in self.rows if row.pays]
+        gain = f"{len(gains)} of {len(self.rows)} launches can be faster"
+        more = f", by up to {max(gains):.2f} times" if gains else ""
+        return gain + more + (f"; not measured: {self.problem}" if self.problem else "")
 
 
 def layers(text: TextModel, *, tensor_parallel: int) -> list[dict[str, int]]:
-    """Return each kind of attention layer of one GPU, as tune_kernels.py takes it."""
+    """Return each kind of attention layer of one GPU, as find_launches.py takes it."""
     kinds = {
         (layer.heads // tensor_parallel, max(1, layer.kv_heads // tensor_parallel), layer.head_dim, layer.window or 0)
         for layer in text.layers
@@ -77,16 +78,40 @@ def layers(text: TextModel, *, tensor_parallel: int) -> list[dict[str, int]]:
     return [dict(zip(("heads", "kv_heads", "head", "window"), kind, strict=True)) for kind in sorted(kinds)]
 
 
+def matrices(model: Checkpoint, *, tensor_parallel: int) -> list[tuple[int, int]]:
+    """Return N and K of each NVFP4 matrix of one GPU, joined as vLLM joins them (gemma4.py); none of experts."""
+    text, quantization = model.text, model.quantization
+    if text.experts or not quantization or quantization.group_size != _GROUP:
+        return []
+    quantized = {module.rpartition(".")[2] for module in stored(model.tensors).formats.get("NVFP4", ())}
+    shapes = set()
+    for layer in text.layers:
+        inner, heads = text.inner(layer) // tensor_parallel, layer.heads // tensor_parallel
+        joined = heads + 2 * max(1, layer.kv_heads // tensor_parallel)
+        of_layer = {
+            "gate_proj": (2 * inner, text.hidden_size),
+            "down_proj": (text.hidden_size, inner),
+            "q_proj": (joined * layer.head_dim, text.hidden_size),
+            "o_proj": (text.hidden_size, heads * layer.head_dim),
+        }
+        shapes |= {shape for name, shape in of_layer.items() if name in quantized}
+    return sorted(shapes)
+
+
+def tokens(loads: Sequence[int], ks: Collection[int]) -> list[int]:
+    """Return how many tokens a step multiplies when so many requests draft so many, as far as it is few."""
+    counts = {load * (k + 1) for load in loads for k in ks}
+    return sorted(count for count in counts if count <= _MOST_TOKENS)
+
+
 def reading(lines: Sequence[str]) -> Launches | str:
-    """Return what the script's last line says, or why it measured nothing."""
+    """Return what the script's last JSON says, or why it measured nothing."""
     try:
-        answer: dict[str, Any] = json.loads(lines[-1])
-        if problem := answer.get("problem"):
-            return printable(str(problem))
-        launches = Launches.model_validate(answer)
-    except (IndexError, ValueError, AttributeError, TypeError, RecursionError, ValidationError):
+        launches = Launches.model_validate_json(next(line for line in reversed(lines) if line.startswith("{")))
+    except (StopIteration, ValidationError):
         return printable(lines[-1]) if lines else "it printed nothing"
-    if launches.variable and not OWN_LAUNCHES.fullmatch(launches.variable):
+    variable = launches.variable
+    if variable and (not OWN_LAUNCHES.fullmatch(variable) or is_twice(variable)):
         return "it printed impossible launch parameters"
-    names = {"gpu": printable(launches.gpu, 80), "vllm": printable(launches.vllm, 40)}
-    return launches.model_copy(update=names | {"triton": printable(launches.triton, 40)})
+    problem = printable(launches.problem)
+    return launches.model_copy(update={"problem": problem}) if launches.rows else problem or "it measured nothing"
