@@ -24,6 +24,7 @@ from gemmaspec.measure.servers.bench_cells import Measuring
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.servers.tune import state_file
 from gemmaspec.measure.servers.tune_field import Compared
+from gemmaspec.measure.tune.launches import Launches, LaunchRow
 from gemmaspec.measure.tune.tried import TuneRequest
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.machine.nvidia import Gpu
@@ -186,6 +187,66 @@ def test_a_target_that_does_not_start_alone_ends_it(
     fakes.behave = behave
     assert tune() == 4
     assert "the target failed without speculation, the baseline of every comparison: no GPU" in capsys.readouterr().err
+
+
+LAUNCHES = "prompt:9,512,2=32,32,4,2 matrix:9,5376,8192,8=128,64,64,32,4,2,mma"
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The profiles whose launches are measured; what is found is a FAKE."""
+    profiles: list[str] = []
+    rows = [
+        LaunchRow(key=key, best=best, turns=[(18.4, 16.8)], tried=16, wrong=0, failed=0)
+        for key, _, best in (row.partition("=") for row in LAUNCHES.split())
+    ]
+
+    def launches_of(compared: Compared, *_: object) -> Launches:
+        profiles.append(compared.base.profile.name)
+        return Launches(rows=rows)
+
+    monkeypatch.setattr("gemmaspec.measure.servers.tune.launches_of", launches_of)
+    return profiles
+
+
+def test_launches_that_are_faster_are_in_the_profile_with_the_patches_that_read_them(
+    fakes: Fakes, tune: Callable[..., int], measured: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fakes.speeds = lambda arm: (90.0 if arm.k == 2 else 50.0) * (1.2 if "launch parameters" in arm.knob else 1.0)
+    assert tune(profile="nvidia-31b-mtp") == 0
+    assert measured == ["nvidia-31b-mtp"]
+    profile = load_profile("nvidia-31b-mtp-tuned").profile
+    assert profile.env["GEMMASPEC_LAUNCHES"] == LAUNCHES
+    assert {"humming-launch-params", "triton-launch-params"} <= {*profile.patches.speed}
+    assert run(["profile", "lint", "nvidia-31b-mtp-tuned"]) == 0
+    capsys.readouterr()
+    assert tune("--continue", profile="nvidia-31b-mtp") == 0
+    assert measured == ["nvidia-31b-mtp"], "they are measured once"
+
+
+def test_launches_are_tried_on_whichever_profile_is_fastest(
+    fakes: Fakes, tune: Callable[..., int], measured: list[str]
+) -> None:
+    def speed(arm: Arm) -> float:
+        mine = 90.0 if (arm.profile, arm.k) == ("spark-31b-dspark", 4) else 50.0
+        return mine * (1.2 if "launch parameters" in arm.knob else 1.0)
+
+    fakes.speeds = speed
+    assert tune("--arm", "spark-31b-dspark", profile="spark-31b-mtp") == 0
+    assert measured == ["spark-31b-mtp"]
+    assert load_profile("spark-31b-mtp-tuned").profile.env["GEMMASPEC_LAUNCHES"] == LAUNCHES
+
+
+def test_a_tuning_goes_on_without_launches(
+    fakes: Fakes, tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def launches_of(*_: object) -> Launches:
+        raise EnvironmentMissing("nothing was measured: torch sees no GPU")
+
+    monkeypatch.setattr("gemmaspec.measure.servers.tune.launches_of", launches_of)
+    assert tune(profile="nvidia-31b-mtp") == 0
+    assert "launch parameters are not tried: nothing was measured: torch sees no GPU" in capsys.readouterr().err
+    assert "GEMMASPEC_LAUNCHES" not in load_profile("nvidia-31b-mtp-tuned").profile.env
 
 
 def test_ctrl_c_leaves_the_best_of_what_was_measured_and_resume_goes_on(

@@ -124,7 +124,7 @@ class _TuneRun:
 
     def _measure_launches(self) -> None:
         """Measure how this GPU launches kernels best, once; what was found is tried on the fastest arm."""
-        base, launches_json = self._compared.base, self._provenance.get("launches")
+        launches_json = self._provenance.get("launches")
         if launches_json is None:
             try:
                 launches = launches_of(self._compared, self._request, self._progress.note)
@@ -134,8 +134,10 @@ class _TuneRun:
             launches_json = (launches.variable if launches else None) or ""
             self._provenance["launches"] = launches_json
         if OWN_LAUNCHES.fullmatch(str(launches_json)):
-            taken = speed_choice(base.profile, Shelf(data.patch_folders())).taken
-            field = with_launches(self._compared.field, base.profile.name, list(taken), str(launches_json))
+            shelf, field = Shelf(data.patch_folders()), self._compared.field
+            for name, loaded in self._compared.loaded.items():
+                taken = speed_choice(loaded.profile, shelf).taken
+                field = with_launches(field, name, list(taken), str(launches_json))
             self._compared = replace(self._compared, field=field)
 
     def _eaches(self, prompts: PromptSet) -> tuple[int, ...]:

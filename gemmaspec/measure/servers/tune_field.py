@@ -41,7 +41,6 @@ _FP8: Final = ("fp8", "fp8_e4m3")
 """With these caches vLLM casts the queries to FP8 too, where the GPU computes with it."""
 _START_S: Final = 300
 """For imports, and for a compilation that is under way when the time is over."""
-_END_S: Final = 60
 _SHARE, _MOST_S, _MOST_MATRICES_S = 0.1, 60.0, 180.0
 """Of the budget that prompts take, and that matrices take, at most; seconds of a kind of layer, and of all matrices."""
 _TOKENS, _CONTEXT = 2048, 8192
@@ -173,7 +172,7 @@ def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], 
         "most_seconds": most_s,
     }  # fmt: skip
     note(f"launch parameters of {len(kinds)} kinds of attention layers and {len(shapes)} matrices, at most {most_s} s")
-    launches = reading(said_on_gpu(subject, server, data.FIND_LAUNCHES, json.dumps(job), limit_s=most_s + _END_S))
+    launches = reading(said_on_gpu(subject, server, data.FIND_LAUNCHES, json.dumps(job), limit_s=most_s + _START_S))
     if isinstance(launches, str):
         raise EnvironmentMissing(f"nothing was measured: {launches}", hint=f"gemmaspec doctor {profile.name}")
     note(f"  {launches}")

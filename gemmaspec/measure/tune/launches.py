@@ -15,8 +15,6 @@ _GAIN: Final = 1.02
 """Less than this is noise: repeated launches differ by 1 to 2 %."""
 _MOST_TOKENS: Final = 40
 """More than these Humming multiplies as it was released: no other launch was faster on an H100."""
-_GROUP: Final = 16
-"""Weights of a scale of NVFP4 that the patch knows."""
 
 _Time = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, le=1000)]
@@ -81,7 +79,7 @@ def layers(text: TextModel, *, tensor_parallel: int) -> list[dict[str, int]]:
 def matrices(model: Checkpoint, *, tensor_parallel: int) -> list[tuple[int, int]]:
     """Return N and K of each NVFP4 matrix of one GPU, joined as vLLM joins them (gemma4.py); none of experts."""
     text, quantization = model.text, model.quantization
-    if text.experts or not quantization or quantization.group_size != _GROUP:
+    if text.experts or not quantization or quantization.group_size != 16:  # the only one that the patch knows
         return []
     quantized = {module.rpartition(".")[2] for module in stored(model.tensors).formats.get("NVFP4", ())}
     shapes = set()
