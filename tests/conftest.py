@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import real
-from tests.warm import Harness, warm_harness
+from tests import real, warm
 
 # Output is wrapped to $COLUMNS. pytest-xdist sets it for its workers, and the readline that pytest imports sets it for
 # child processes alone, out of sight of os.environ.
@@ -52,6 +51,7 @@ def _run() -> Iterator[None]:
     """The state folder of real servers, for this process's part of the suite."""
     real.make_state()
     yield
+    warm.end_harness()
     real.remove_state()
 
 
@@ -63,10 +63,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def harness() -> Iterator[Harness]:
+def harness() -> warm.Harness:
     """The process whose children commands are, for all files that a worker runs."""
-    with warm_harness() as harness:
-        yield harness
+    return warm.harness()
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,11 @@ second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from gemmaspec.core.data import MODELS
 from gemmaspec.core.files import state_dir
 from tests.launching import make_place
 from tests.real import Done
-from tests.warm import Harness, warm_harness
+from tests.warm import harness
 
 PROGRAM = """\
 import json, os, signal, sys, threading, time
@@ -131,7 +130,6 @@ class Fake:
 
     python: Path
     profiles: Path
-    harness: Harness
 
     def profile(self, name: str, port: int) -> None:
         """Write a profile that runs the fake on a port, and serves it as model-NAME."""
@@ -160,11 +158,10 @@ class Fake:
 
     def race(self, *commands: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 300) -> list[Done]:
         """Run several commands at the same moment. Fails when they have not ended after `timeout` seconds."""
-        return self.harness.race(*commands, env=self.environment(env), timeout=timeout)
+        return harness().race(*commands, env=self.environment(env), timeout=timeout)
 
 
-@contextlib.contextmanager
-def installed(root: Path) -> Iterator[Fake]:
+def installed(root: Path) -> Fake:
     """Make an environment with the fake, tiny models that are configurations alone, and a folder for profiles."""
     place = make_place(root)
     (place.python.parent / "vllm").write_text(f"#!{place.python}\n{PROGRAM}")
@@ -174,8 +171,7 @@ def installed(root: Path) -> Iterator[Fake]:
         told.parent.mkdir()
         told.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (root / "profiles").mkdir()
-    with warm_harness() as harness:
-        yield Fake(place.python, root / "profiles", harness)
+    return Fake(place.python, root / "profiles")
 
 
 def make_models() -> None:

@@ -23,7 +23,8 @@ COMMANDS = (
 
 def test_commands_end_in_their_time_with_servers_that_dribble(tmp_path: Path) -> None:
     fake_runtime.make_models()
-    with fake_runtime.installed(tmp_path) as fake, contextlib.ExitStack() as ended:
+    fake = fake_runtime.installed(tmp_path)
+    with contextlib.ExitStack() as ended:
         for name in NAMES:
             fake.profile(name, free_port())
         ups = [("up", name, "--engine", "process") for name in NAMES]

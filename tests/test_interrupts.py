@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -56,9 +56,8 @@ FOLLOW = ("watch", "top", "logs", "status", "bench", "tune")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
-    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as made:
-        yield made
+def place(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
 
 
 def interrupted(fake: Fake, command: Sequence[str], after_s: float, folder: Path) -> tuple[int, str]:

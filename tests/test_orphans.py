@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ from tests.real import free_port
 
 
 @pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
-    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as made:
-        yield made
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
 
 
 @pytest.mark.parametrize("ended_by", [("down", "lost"), ("down", "--all")])

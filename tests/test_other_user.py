@@ -124,7 +124,8 @@ def test_another_user_reads_nothing_of_a_state_folder(own: Path, tmp_path: Path)
 @ROOT
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv is not installed (Debian: util-linux)")
 def test_another_users_server_in_a_shared_folder_is_never_called_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory() as folder, fake_runtime.installed(Path(folder) / "fake") as fake:
+    with tempfile.TemporaryDirectory() as folder:
+        fake = fake_runtime.installed(Path(folder) / "fake")
         monkeypatch.setenv("GEMMASPEC_STATE", f"{folder}/state")
         fake_runtime.make_models()
         fake.profile("shared", free_port())

@@ -50,9 +50,8 @@ HAPROXY = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
-    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as made:
-        yield made
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,9 +37,8 @@ SLOW = {"FAKE_VLLM_LARGE": "1", "FAKE_VLLM_SECONDS": "0.5"}
 
 
 @pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
-    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as made:
-        yield made
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
 
 
 @dataclass

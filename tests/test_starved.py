@@ -54,10 +54,10 @@ def little_memory() -> Iterator[Path]:
 
 @pytest.fixture
 def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
-    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as fake:
-        fake_runtime.make_models()
-        yield fake
-        fake.run("down", "leaks")
+    fake = fake_runtime.installed(tmp_path_factory.mktemp("fake"))
+    fake_runtime.make_models()
+    yield fake
+    fake.run("down", "leaks")
 
 
 def leader() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,13 +60,13 @@ server.serve_forever()
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.setattr(fake_runtime, "PROGRAM", PROGRAM)
-    with fake_runtime.installed(tmp_path / "fake") as place:
-        fake_runtime.make_models()
-        for name, value in place.environment().items():
-            monkeypatch.setenv(name, value)
-        yield place
+    place = fake_runtime.installed(tmp_path / "fake")
+    fake_runtime.make_models()
+    for name, value in place.environment().items():
+        monkeypatch.setenv(name, value)
+    return place
 
 
 def test_every_arm_is_started_and_stopped_by_up_and_the_answer_is_what_ran(fake: Fake, tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ RACES = int(os.environ.get("GEMMASPEC_TEST_RACES", "5"))
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
-    with fake_runtime.installed(tmp_path_factory.mktemp("fake")) as place:
-        yield place
+def place(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
 
 
 @pytest.fixture

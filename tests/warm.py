@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
+import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.real import Done
 
+ROOT = Path(__file__).parent.parent
+
 HARNESS = """\
-import contextlib, json, os, sys, tempfile
-import huggingface_hub.file_download, huggingface_hub.hf_api, jinja2, typer._adapters
+import contextlib, gc, json, os, re, sys, tempfile
+import huggingface_hub.file_download, huggingface_hub.hf_api, jinja2, pydantic, typer._adapters
 import gemmaspec.cli.up, gemmaspec.serve.up, gemmaspec.serve.down, gemmaspec.look.status, gemmaspec.cli.text.stack
 import gemmaspec.serve.observe, gemmaspec.run.engine.process, gemmaspec.serve.pull, gemmaspec.serve.doctor
 from gemmaspec.cli.app import run
+from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.core.profile.load import load_profile
 
-load_profile("tiny-cpu")  # builds the checks of a profile, which each child would build again
-for name in [name for name in sys.modules if name.partition(".")[0] == "huggingface_hub"]:
-    del sys.modules[name]  # reads its environment when it is imported, so each child imports it; what it needs is there
 
+def build(model):
+    for kind in model.__subclasses__():
+        kind.model_rebuild()
+        build(kind)
+
+
+# Builds the checks of a profile and of records, and reads the patches that ship, as each child would do again.
+load_profile("tiny-cpu")
+build(pydantic.BaseModel)
+load_patches()
+READ = re.compile("HF_|HUGGING|(HOME|XDG_CACHE_HOME|TRANSFORMERS_OFFLINE|DISABLE_TELEMETRY|DO_NOT_TRACK|NO_COLOR)$")
+
+
+def of_hub(environment):
+    return {name: value for name, value in environment.items() if READ.match(name)}
+
+
+# Reads its environment when it is imported, so a child with another one imports it again; what it needs is there.
+hub = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "huggingface_hub"}
+imported = of_hub(os.environ)
+for name in hub:
+    del sys.modules[name]
+
+gc.freeze()
 for line in sys.stdin:
     asked = json.loads(line)
     gate, opened = os.pipe()
@@ -38,6 +64,8 @@ for line in sys.stdin:
             os.dup2(err.fileno(), 2)
             os.environ.clear()
             os.environ.update(asked["env"])
+            if of_hub(os.environ) == imported:
+                sys.modules.update(hub)
             os.read(gate, 1)
             code = 70
             with contextlib.suppress(BaseException):
@@ -73,16 +101,25 @@ class Harness:
         self.process.stdin.write(json.dumps({"commands": commands, "env": dict(env)}) + "\n")
         self.process.stdin.flush()
         ready, _, _ = select.select([self.process.stdout], [], [], timeout)
+        if not ready:
+            end_harness()  # it waits for them, and the next test needs one that listens
         assert ready, f"{commands} did not end within {timeout} s"
         return [Done(*one) for one in json.loads(self.process.stdout.readline())]
 
 
-@contextlib.contextmanager
-def warm_harness() -> Iterator[Harness]:
-    """A running harness."""
+@functools.cache
+def harness() -> Harness:
+    """The running one, for all files that a worker runs. What a test sets while it starts does not reach it."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("GEMMASPEC_", "HF_"))}
     command = [sys.executable, "-c", HARNESS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Harness(process)
-        finally:
+    return Harness(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=plain)
+    )
+
+
+def end_harness() -> None:
+    """End it, if there is one."""
+    if harness.cache_info().currsize:
+        with harness().process as process:
             process.kill()
+        harness.cache_clear()
