@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gemmaspec.core import strict_yaml
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.evidence import MAX_BYTES
 from gemmaspec.core.patching.patch import load_patch, load_patches
@@ -151,6 +153,29 @@ def test_a_patch_is_parsed_again_when_a_byte_of_it_changes_and_only_then(folder:
     assert load_patch(folder).text.title == "B title"
     (folder / "more.diff").write_text(DIFF)
     with pytest.raises(PatchError, match=r"does not name more\.diff"):
+        load_patch(folder)
+
+
+def test_an_edit_while_a_patch_is_parsed_is_not_kept_for_the_bytes_before_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = strict_yaml.parse
+
+    def edited(*given: Any, **more: Any) -> Any:
+        (folder / "0.19.diff").write_text(DIFF.replace("a = 2", "a = 3"))
+        return parse(*given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(strict_yaml, "parse", edited)
+        first = load_patch(folder)
+    assert load_patch(folder) != first
+    (folder / "0.19.diff").write_text(DIFF)
+    assert "a = 2" in load_patch(folder).variants[0].files[0].hunks[0].new
+
+
+def test_a_diff_that_is_missing_is_named(folder: Path) -> None:
+    (folder / "0.19.diff").unlink()
+    with pytest.raises(PatchError, match=r"patch\.yaml: it names 0\.19\.diff, which is missing"):
         load_patch(folder)
 
 

@@ -356,6 +356,7 @@ def check_specifier(text: str) -> None:
 # Versions
 
 
+@lru_cache(maxsize=4096)
 def contains(specifier: str, version: str) -> bool:
     """Return whether a version is in a specifier's range; only its release number counts (5.5.0rc1 as 5.5.0)."""
     number = re.match(NUMBER, version)

@@ -164,19 +164,14 @@ def family_of(capability: str | None) -> str | None:
     return next((name for name, members in FAMILIES.items() if capability in members), None)
 
 
-def read_evidence(folder: Path) -> tuple[EvidenceRun, ...]:
-    """Return the measured runs of a patch; none if it has no evidence. Raise PatchError for an invalid file."""
-    file = folder / EVIDENCE_FILE
-    if not file.is_file():
+def parse_evidence(file: Path, content: bytes | None) -> tuple[EvidenceRun, ...]:
+    """Return the measured runs that a file has; none without a file. Raise PatchError if it is invalid."""
+    if content is None:
         return ()
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise PatchError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for measured cells")
-        runs = _File.model_validate(json.loads(file.read_bytes(), object_pairs_hook=_object)).runs
+        runs = _File.model_validate(json.loads(content, object_pairs_hook=_object)).runs
         _check_runs(runs)
         return runs
-    except OSError as error:
-        raise PatchError(f"cannot read {file}: {error.strerror}") from None
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, error['loc'])) or 'the file'}: {sentence(error)}" for error in error.errors()]
         raise PatchError("\n".join(f"{file}: {line}" for line in problems[:10])) from None

@@ -51,22 +51,22 @@ def fingerprint(files: Iterable[launcher.FileEdit], rules: Rules) -> str:
     return launcher.sha256(json.dumps([edits, rules], sort_keys=True).encode())
 
 
-def read_known(folder: Path, variant: str, made_for: str) -> Mapping[str, tuple[Known, ...]]:
+def parse_known(file: Path, content: bytes | None, variant: str, made_for: str) -> Mapping[str, tuple[Known, ...]]:
     """Return the known states of a variant's files by path; empty if its fingerprint is no longer `made_for`.
 
-    Raise PatchError for a file that `known_text` did not write.
+    Without a file nothing is known. Raise PatchError for one that `known_text` did not write.
     """
-    file = folder / KNOWN_FILE
-    if not file.is_file():
+    if content is None:
         return {}
     try:
-        entry = json.loads(file.read_bytes())["variants"].get(variant) or {}
+        entry = json.loads(content)["variants"].get(variant) or {}
         if entry.get("made_for") != made_for:
             return {}
         return {path: launcher.decode(tuple[Known, ...], rows, path) for path, rows in entry["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PatchError(
-            f"{file}: edited after it was generated, or damaged: {error}", hint=f"gemmaspec patch known {folder.name}"
+            f"{file}: edited after it was generated, or damaged: {error}",
+            hint=f"gemmaspec patch known {file.parent.name}",
         ) from None
 
 

@@ -19,7 +19,7 @@ from gemmaspec.core import data, launcher, strict_yaml
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching import evidence
 from gemmaspec.core.patching.diff import DiffFile, parse_diff
-from gemmaspec.core.patching.hashes import Rules, fingerprint, read_known
+from gemmaspec.core.patching.hashes import KNOWN_FILE, Rules, fingerprint, parse_known
 from gemmaspec.core.sentences import sentence
 
 _RANGE: Final = re.compile(rf">=({launcher.VERSION_NUMBER})(?:,<({launcher.VERSION_NUMBER}))?")
@@ -180,43 +180,51 @@ def load_patch(folder: Path) -> Patch:
 
     Raise PatchError if patch.yaml or a diff is invalid, or patch.yaml does not name a diff.
     """
-    kinds = (".yaml", ".diff", ".json")
-    files = [file for file in sorted(folder.glob("*.*")) if file.suffix in kinds and file.is_file()]
-    return _parsed(folder, tuple((file.name, _read(file)) for file in files))
+    kinds = (".diff", ".json")
+    beside = [file for file in sorted(folder.glob("*.*")) if file.suffix in kinds and file.is_file()]
+    return _parsed(folder, tuple((file.name, _read(file)) for file in (folder / "patch.yaml", *beside)))
 
 
 @functools.lru_cache
-def _parsed(folder: Path, _files: tuple[tuple[str, bytes], ...]) -> Patch:
-    """Return the patch of a folder; `_files` is its content, by which it is known again."""
-    file = folder / "patch.yaml"
-    text = load_text(folder)
-    measured = evidence.read_evidence(folder)
+def _parsed(folder: Path, contents: tuple[tuple[str, bytes], ...]) -> Patch:
+    """Return the patch that a folder with these files is; nothing of it is read again."""
+    file, files = folder / "patch.yaml", dict(contents)
+    text = _text(file, files[file.name])
+    measured = evidence.parse_evidence(folder / evidence.EVIDENCE_FILE, files.get(evidence.EVIDENCE_FILE))
     findings = [*_range_findings(text), *_rule_findings(text), *_unwritten_findings(text)]
     findings += _speed_findings(text, measured) if text.purpose == "speed" else _defect_findings(text, measured)
-    unused = {path.name for path in folder.glob("*.diff")} - {variant.diff for variant in text.variants}
-    findings += [f"it does not name {name}" for name in sorted(unused)]
+    stored, named = {name for name in files if name.endswith(".diff")}, {variant.diff for variant in text.variants}
+    findings += [f"it does not name {name}" for name in sorted(stored - named)]
+    findings += [f"it names {name}, which is missing" for name in sorted(named - stored)]
     if findings:
         raise PatchError("\n".join(f"{file}: {finding}" for finding in findings))
     rules = [rule.model_dump() for rule in text.superseded]
-    variants = tuple(_load_variant(folder, item, rules) for item in text.variants)
+    variants = tuple(_variant(folder, files, item, rules) for item in text.variants)
     return Patch(folder=folder, text=text, variants=variants, evidence=measured)
 
 
 def load_text(folder: Path) -> PatchText:
     """Return the content of patch.yaml without its diffs. Raise PatchError if it is invalid."""
-    file = folder / "patch.yaml"
-    text = _validated(strict_yaml.parse(read_text(file), file=str(file), error=PatchError).data, file)
-    if text.id != folder.name:
-        raise PatchError(f"{file}: id: {text.id} does not match the name of the folder, {folder.name}")
+    return _text(folder / "patch.yaml", _read(folder / "patch.yaml"))
+
+
+def _text(file: Path, content: bytes) -> PatchText:
+    text = _validated(strict_yaml.parse(_decoded(file, content), file=str(file), error=PatchError).data, file)
+    if text.id != file.parent.name:
+        raise PatchError(f"{file}: id: {text.id} does not match the name of the folder, {file.parent.name}")
     return text
 
 
 def read_text(file: Path) -> str:
     """Return a file of a patch as text, with its line endings. Raise PatchError if it is unreadable."""
+    return _decoded(file, _read(file))
+
+
+def _decoded(file: Path, content: bytes) -> str:
     try:
-        return _read(file).decode("utf-8")
-    except UnicodeDecodeError:
-        raise PatchError(f"{file}: not UTF-8 text") from None
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PatchError(f"{file}: not UTF-8 at byte {error.start}") from None
 
 
 def _read(file: Path) -> bytes:
@@ -324,24 +332,20 @@ def _unwritten_findings(text: PatchText) -> Iterator[str]:
             yield f"{key}: not written yet, so the patch cannot have reviewed: true"
 
 
-def _load_variant(folder: Path, text: VariantText, rules: Rules) -> Variant:
+def _variant(folder: Path, files: Mapping[str, bytes], text: VariantText, rules: Rules) -> Variant:
     """Return a diff with its scopes. Raise PatchError if their files or numbers of hunks differ."""
     file = folder / text.diff
-    content = _read(file)
-    try:
-        files = parse_diff(content.decode("utf-8"), str(file))
-    except UnicodeDecodeError as error:
-        raise PatchError(f"{file}: not UTF-8 at byte {error.start}") from None
-    hunks = {edit.path: len(edit.hunks) for edit in files}
+    unscoped = parse_diff(_decoded(file, files[file.name]), str(file))
+    hunks = {edit.path: len(edit.hunks) for edit in unscoped}
     scopes = {path: len(names) for path, names in text.scopes.items()}
     if hunks != scopes:
         raise PatchError(f"{folder / 'patch.yaml'}: {text.diff} has hunks {hunks}, but the scopes are {scopes}")
-    edits = tuple(_scoped(edit, text.scopes[edit.path]) for edit in files)
-    known = read_known(folder, file.stem, fingerprint(edits, rules))
+    edits = tuple(_scoped(edit, text.scopes[edit.path]) for edit in unscoped)
+    known = parse_known(folder / KNOWN_FILE, files.get(KNOWN_FILE), file.stem, fingerprint(edits, rules))
     return Variant(
         name=file.stem,
         specifier=text.versions,
-        sha256=launcher.sha256(content),
+        sha256=launcher.sha256(files[file.name]),
         files=tuple(replace(edit, known=known.get(edit.path, ())) for edit in edits),
     )
 

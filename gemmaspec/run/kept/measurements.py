@@ -20,8 +20,8 @@ import platformdirs
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, PatchError, UsageError
 from gemmaspec.core.files import UnreadableFile, read_regular, state_dir, write_whole
+from gemmaspec.core.patching import evidence
 from gemmaspec.core.patching.bugs import speed_patches
-from gemmaspec.core.patching.evidence import read_evidence
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import ANY_GPU, machine_of
@@ -58,8 +58,8 @@ def like(profile: Profile) -> tuple[Run, ...]:
 def _evidence(folder: Path) -> Iterator[Run]:
     """Yield the cells of a folder's patches; an invalid file says nothing here, and `patch list` names it."""
     for file in sorted(folder.glob("*/evidence.json")):
-        with contextlib.suppress(PatchError):
-            for run in read_evidence(file.parent):
+        with contextlib.suppress(PatchError, UnreadableFile):
+            for run in evidence.parse_evidence(file, read_regular(file, limit=evidence.MAX_BYTES, follow=True)):
                 rows = tuple(row.model_copy(update={"machine": run.machine, "gpu": run.gpu}) for row in run.rows)
                 yield Run(machine=run.machine, targets=run.targets, source=run.source, rows=rows)
 
