@@ -12,6 +12,7 @@ import pytest
 import gemmaspec
 from gemmaspec.core.profile.find import ENGINES, EngineName, engine_of_files, other_engines, uses_image
 from gemmaspec.run.engine.choose import engine_named
+from tests.sources import tree_of
 
 PACKAGE = Path(gemmaspec.__file__).parent
 NAMES = set(get_args(EngineName))
@@ -34,9 +35,7 @@ def compared(tree: ast.AST) -> Iterator[int]:
 
 def test_nobody_compares_an_engine_with_a_name() -> None:
     found = {
-        f"{file.relative_to(PACKAGE)}:{line}"
-        for file in PACKAGE.rglob("*.py")
-        for line in compared(ast.parse(file.read_text()))
+        f"{file.relative_to(PACKAGE)}:{line}" for file in PACKAGE.rglob("*.py") for line in compared(tree_of(file))
     }
     assert found == set()
 

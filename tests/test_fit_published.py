@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,6 +40,7 @@ def model(size: str, form: str = "BF16", **more: Any) -> Checkpoint:
     return checkpoint_from(known, config, record.rows(tensors))
 
 
+@functools.cache
 def assistant(size: str) -> Checkpoint:
     known = shipped_for(f"google/gemma-4-{size}-it-assistant")
     assert known
@@ -60,6 +63,10 @@ def plan(
 _K4 = "speculative.num_speculative_tokens=4"
 
 
+Made = Callable[[], Checkpoint]
+"""Makes a checkpoint where a test needs it: whoever collects the tests needs none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cache:
     """What one published server said of its KV cache."""
@@ -71,8 +78,8 @@ class Cache:
     gib: float | None = None
     """"Available KV cache memory" of its log."""
     within: float = 0.03
-    target: Checkpoint
-    draft: Checkpoint | None = None
+    target: Made
+    draft: Made | None = None
     sets: tuple[str, ...]
     device: Device | None
     vllm: str
@@ -85,16 +92,20 @@ class Cache:
         return self.source.partition(":")[0]
 
 
-_NVIDIA = shipped_for("nvidia/Gemma-4-31B-IT-NVFP4")
-assert _NVIDIA
-NVIDIA_31B = checkpoint_of(_NVIDIA)
+@functools.cache
+def nvidia_31b() -> Checkpoint:
+    known = shipped_for("nvidia/Gemma-4-31B-IT-NVFP4")
+    assert known
+    return checkpoint_of(known)
+
+
 _SHARE_90 = "serve.gpu_memory_utilization=0.9"
-_CARD = {"target": model("26B-A4B", "NVFP4"), "device": RTX_5090, "vllm": "0.19.0", "loading": 17.2}
+_CARD = {"target": partial(model, "26B-A4B", "NVFP4"), "device": RTX_5090, "vllm": "0.19.0", "loading": 17.2}
 CACHES = (
     Cache(
         source="inference-atlas #14: E2B on a Spark",
         tokens=9_493_769,
-        target=model("E2B"),
+        target=partial(model, "E2B"),
         sets=("serve.gpu_memory_utilization=0.6", "serve.max_model_len=131072", "serve.max_num_seqs=32"),
         device=SPARK,
         vllm="0.27.1",
@@ -102,7 +113,7 @@ CACHES = (
     Cache(
         source="myoceane.fr 10289: 26B-A4B on an A100",
         gib=21.5,
-        target=model("26B-A4B"),
+        target=partial(model, "26B-A4B"),
         sets=(_SHARE_90, "serve.max_model_len=131072", "serve.enforce_eager=true"),
         device=A100,
         vllm="0.19.0",
@@ -110,7 +121,7 @@ CACHES = (
     Cache(
         source="robotmunki: NVIDIA's 31B on a Spark; release and share inferred, 0.85 is the most that starts there",
         tokens=1_563_739,
-        target=NVIDIA_31B,
+        target=nvidia_31b,
         sets=("serve.gpu_memory_utilization=0.85", "serve.max_model_len=262144", "serve.kv_cache_dtype=fp8"),
         device=SPARK,
         vllm="0.22.1",
@@ -130,7 +141,7 @@ CACHES = (
     Cache(
         source="vllm #43308, 0.20.0: 31B in 4 bits on an A100",
         tokens=55_000,
-        target=model("31B", "NVFP4A16"),
+        target=partial(model, "31B", "NVFP4A16"),
         sets=(_SHARE_90, "serve.max_model_len=32768"),
         device=A100,
         vllm="0.20.0",
@@ -139,8 +150,8 @@ CACHES = (
         source="vllm #41789: 26B-A4B in FP8 with its assistant; the batch is inferred",
         tokens=193_624,
         within=0.001,
-        target=model("26B-A4B", "FP8"),
-        draft=assistant("26B-A4B"),
+        target=partial(model, "26B-A4B", "FP8"),
+        draft=partial(assistant, "26B-A4B"),
         sets=(
             "serve.max_model_len=32768",
             "serve.kv_cache_dtype=fp8",
@@ -156,7 +167,7 @@ CACHES = (
 
 @pytest.mark.parametrize("one", CACHES, ids=str)
 def test_published_caches_are_within_three_percent(one: Cache) -> None:
-    found = plan(one.target, *one.sets, device=one.device, vllm=one.vllm, draft=one.draft)
+    found = plan(one.target(), *one.sets, device=one.device, vllm=one.vllm, draft=one.draft and one.draft())
     more = found.target.total - one.loading * GIB if one.loading else 0
     available = one.available * GIB if one.available else found.available + more
     if one.gib:
@@ -178,12 +189,12 @@ def test_a_published_cache_whose_batch_is_not_known_is_between_two() -> None:
 
 @pytest.mark.parametrize(
     ("known", "device", "vllm", "published"),
-    [(NVIDIA_31B, SPARK, "0.22.1", 31.18), (model("26B-A4B"), A100, "0.19.0", 48.5)],
+    [(nvidia_31b, SPARK, "0.22.1", 31.18), (partial(model, "26B-A4B"), A100, "0.19.0", 48.5)],
 )
 def test_published_loads_are_within_one_percent(
-    known: Checkpoint, device: Device | None, vllm: str, published: float
+    known: Made, device: Device | None, vllm: str, published: float
 ) -> None:
-    assert plan(known, device=device, vllm=vllm).target.total / GIB == pytest.approx(published, rel=0.01)
+    assert plan(known(), device=device, vllm=vllm).target.total / GIB == pytest.approx(published, rel=0.01)
 
 
 def test_an_a100_takes_the_small_batch() -> None:
@@ -208,9 +219,9 @@ class Published:
     """Tokens per second of one published server, of all its requests together."""
 
     tokens_per_second: float
-    target: Checkpoint
+    target: Made
     device: Device | None = SPARK
-    draft: Checkpoint | None = None
+    draft: Made | None = None
     k: int = 4
     requests: int = 1
     outside: bool = False
@@ -218,28 +229,28 @@ class Published:
 
 
 ALONE = (
-    Published(39.2, model("E2B")),
-    Published(90, model("E2B", "NVFP4A16")),
-    Published(49.9, model("E4B", "NVFP4A16")),
-    Published(19.2, model("E4B")),
-    Published(9.02, model("31B", "NVFP4", towers=False)),
-    Published(7.0, model("31B", "NVFP4-mlp")),
-    Published(3.7, model("31B")),
-    Published(48, model("26B-A4B", "NVFP4")),
-    Published(52, model("26B-A4B", "NVFP4")),
-    Published(35, model("26B-A4B", "FP8")),
-    Published(40.9, model("26B-A4B", "FP8")),
-    Published(40.2, model("31B"), device=H100),
+    Published(39.2, partial(model, "E2B")),
+    Published(90, partial(model, "E2B", "NVFP4A16")),
+    Published(49.9, partial(model, "E4B", "NVFP4A16")),
+    Published(19.2, partial(model, "E4B")),
+    Published(9.02, partial(model, "31B", "NVFP4", towers=False)),
+    Published(7.0, partial(model, "31B", "NVFP4-mlp")),
+    Published(3.7, partial(model, "31B")),
+    Published(48, partial(model, "26B-A4B", "NVFP4")),
+    Published(52, partial(model, "26B-A4B", "NVFP4")),
+    Published(35, partial(model, "26B-A4B", "FP8")),
+    Published(40.9, partial(model, "26B-A4B", "FP8")),
+    Published(40.2, partial(model, "31B"), device=H100),
 )
 DRAFTED = (
-    Published(52, model("31B", "NVFP4", towers=False), draft=assistant("31B"), k=7),
-    Published(125, model("31B"), device=H100, draft=assistant("31B"), k=8),
-    Published(55.6, model("26B-A4B", "NVFP4"), draft=assistant("26B-A4B"), k=4),
-    Published(54.9, model("26B-A4B", "NVFP4"), draft=assistant("26B-A4B"), k=2),
-    Published(304, model("26B-A4B", "NVFP4"), draft=assistant("26B-A4B"), k=2, requests=8),
-    Published(210, model("26B-A4B", "NVFP4"), draft=assistant("26B-A4B"), k=4, requests=8),
-    Published(108.8, model("26B-A4B", "FP8"), draft=assistant("26B-A4B"), k=4),
-    Published(674, model("26B-A4B", "FP8"), draft=assistant("26B-A4B"), k=4, requests=8),
+    Published(52, partial(model, "31B", "NVFP4", towers=False), draft=partial(assistant, "31B"), k=7),
+    Published(125, partial(model, "31B"), device=H100, draft=partial(assistant, "31B"), k=8),
+    Published(55.6, partial(model, "26B-A4B", "NVFP4"), draft=partial(assistant, "26B-A4B"), k=4),
+    Published(54.9, partial(model, "26B-A4B", "NVFP4"), draft=partial(assistant, "26B-A4B"), k=2),
+    Published(304, partial(model, "26B-A4B", "NVFP4"), draft=partial(assistant, "26B-A4B"), k=2, requests=8),
+    Published(210, partial(model, "26B-A4B", "NVFP4"), draft=partial(assistant, "26B-A4B"), k=4, requests=8),
+    Published(108.8, partial(model, "26B-A4B", "FP8"), draft=partial(assistant, "26B-A4B"), k=4),
+    Published(674, partial(model, "26B-A4B", "FP8"), draft=partial(assistant, "26B-A4B"), k=4, requests=8),
 )
 
 
@@ -247,7 +258,8 @@ DRAFTED = (
 def test_no_published_server_is_faster_than_the_bound(one: Published) -> None:
     tokens = (f"speculative.num_speculative_tokens={one.k}",) if one.draft else ()
     found = roofline(
-        plan(one.target, *tokens, device=one.device, vllm="0.30.0", draft=one.draft), concurrency=one.requests
+        plan(one.target(), *tokens, device=one.device, vllm="0.30.0", draft=one.draft and one.draft()),
+        concurrency=one.requests,
     )
     assert found
     assert one.tokens_per_second <= found.bound
@@ -256,7 +268,7 @@ def test_no_published_server_is_faster_than_the_bound(one: Published) -> None:
 @pytest.mark.parametrize("one", ALONE, ids=lambda one: f"{one.tokens_per_second}")
 def test_published_servers_without_a_draft_are_within_the_prediction(one: Published) -> None:
     """And the share in measurements/efficiency.jsonl is the one that the published figure amounts to."""
-    found = plan(one.target, device=one.device, vllm="0.30.0")
+    found = plan(one.target(), device=one.device, vllm="0.30.0")
     assert one.device
     assert one.device.bandwidth
     nbytes = step_bytes(found, context=1024, concurrency=1, tokens=1).alone

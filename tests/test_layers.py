@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import nodes_of, tree_of
+
 PACKAGE = Path(__file__).parent.parent / "gemmaspec"
 
 WINGS = ("core", "run", "check", "serve", "measure", "look", "cli")
@@ -37,14 +39,9 @@ WORLD = {
 
 
 @functools.cache
-def tree_of(file: Path) -> ast.Module:
-    return ast.parse(file.read_text())
-
-
-@functools.cache
 def imports(file: Path) -> tuple[str, ...]:
     found: list[str] = []
-    for node in ast.walk(tree_of(file)):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -115,13 +112,12 @@ def test_the_host_reaches_the_launcher_only_by_its_exports() -> None:
     for file in (*FILES, *(PACKAGE.parent / "tools").glob("*.py")):
         if file.parent.name == "launcher":
             continue
-        tree = tree_of(file)
-        taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        taken = [node for node in nodes_of(file) if isinstance(node, ast.ImportFrom)]
         assert "gemmaspec.core.launcher.launch" not in set(imports(file)), file
         names = {alias.name for node in taken if node.module == "gemmaspec.core.launcher" for alias in node.names}
         names |= {
             node.attr
-            for node in ast.walk(tree)
+            for node in nodes_of(file)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "launcher"
         }
         assert names <= exported(), f"{file}: {names - exported()}"
@@ -137,7 +133,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     names = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file for file in FILES}
     graph: dict[str, set[str]] = {}
     for name, file in names.items():
-        taken = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
+        taken = [node for node in nodes_of(file) if isinstance(node, ast.ImportFrom)]
         graph[name] = {f"{node.module}.{alias.name}" for node in taken for alias in node.names} & set(names)
         graph[name] |= {node.module or "" for node in taken} & set(names)
     assert tuple(graphlib.TopologicalSorter(graph).static_order())
@@ -150,7 +146,7 @@ MOST_PARAMETERS = 12
 def test_a_function_is_short_and_takes_few_parameters() -> None:
     """Signatures and docstrings do not count as lines; the parameters of a command are its options."""
     for file in FILES:
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(file):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             body = node.body[1:] if ast.get_docstring(node) and node.body[1:] else node.body
@@ -165,7 +161,7 @@ def test_an_error_stays_as_it_was_raised() -> None:
     edited = [
         file.name
         for file in FILES
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         if node.attr in ("message", "hint", "exit_code") and ast.unparse(node.value) != "self"
     ]

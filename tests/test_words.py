@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 import itertools
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core.releases.facts import newest
+from tests.sources import nodes_of, tree_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -83,11 +83,6 @@ def files(room: str) -> list[Path]:
     return sorted((ROOT / "tools" if room == "tools" else ROOT / "gemmaspec" / room).rglob("*.py"))
 
 
-@functools.cache
-def tree_of(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
 def read_by_people(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every message and docstring."""
     yield from STRINGS.texts(tree, docstrings=True)
@@ -118,7 +113,7 @@ def test_a_docstring_of_a_function_begins_with_a_verb(room: str):
     found = [
         f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}: {text.splitlines()[0]}"
         for file in files(room)
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.FunctionDef)
         if not any(_DESCRIBED.match(ast.unparse(one)) for one in node.decorator_list)
         if _NO_VERB.match(text := ast.get_docstring(node) or "")
@@ -131,7 +126,7 @@ def test_no_message_names_the_class_of_an_exception(room: str):
     shown = {
         str(file.relative_to(ROOT))
         for file in files(room)
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(node, ast.FormattedValue)
         if ast.unparse(node.value) in ("type(error).__name__", "error!r")
     }
@@ -162,7 +157,7 @@ def test_every_docstring_stands_under_what_it_describes(room: str):
     found = [
         f"{file.relative_to(ROOT)}:{statement.lineno}"
         for file in files(room)
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(file)
         if isinstance(body := getattr(node, "body", None), list)
         for before, statement in itertools.pairwise(body)
         if isinstance(statement, ast.Expr)
