@@ -40,8 +40,7 @@ from gemmaspec.run.trees.verdicts import Judge
 def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False) -> list[Path]:
     """Write known.json of the named patches, or of all, if it is out of date; return these files.
 
-    With `check` nothing is written. Raise PatchError for an invalid patch, EnvironmentMissing for an unreadable
-    release.
+    With `check` write nothing. Raise PatchError for an invalid patch, EnvironmentMissing for an unreadable release.
     """
     patches = load_set(names, (folder,))
     for error in patches.refused.values():

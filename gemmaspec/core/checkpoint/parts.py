@@ -81,8 +81,7 @@ class Speculator:
     """Target layers whose hidden states it reads."""
     scored_tokens: int | None = None
     """Rows of its output head that it reads for one token; None means all. Assistants of E2B and E4B group the
-    vocabulary
-    by centroids and score only the nearest groups."""
+    vocabulary by centroids and score only the nearest groups."""
     num_speculative_tokens: int | None = None
     verifier: str | None = None
     """The target that it names."""

@@ -119,8 +119,7 @@ def moved(locked: Mapping[str, str], now: Mapping[str, str], *, among: Sequence[
     """Return the facts that differ (named as in Lock.facts()), in the lock's order.
 
     A fact that `now` lacks is unknown and not compared. `among` names facts that count as `none` if `now` lacks them,
-    so
-    that a removed fact is reported.
+    so that a removed fact is reported.
     """
     names = [*locked, *(name for name in now if name not in locked)]
     known = {**dict.fromkeys(among, NONE), **now}

@@ -306,8 +306,7 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundi
     """Return the place of a hunk at a line index of a released file; `after` is that file, patched.
 
     In a function every line of code is kept, so that drift can be reported line by line; in a whole file only as many
-    as
-    identify the place.
+    as identify the place.
     """
     spans = source.spans(hunk.function)
     above = _row(source, spans, index, -1)

@@ -6,6 +6,7 @@ Models without weights: all else that vLLM reads, for a server that is only time
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
@@ -166,10 +167,16 @@ def _shipped(model: str, note: Callable[[str], None]) -> PublishedCheckpoint:
 
 def _published(known: PublishedCheckpoint) -> Iterator[tuple[str, str]]:
     yield "config.json", _text(servable_config(known))
-    beside: Mapping[str, Any] = json.loads((DATA / "beside.json").read_text(encoding="utf-8"))
-    for name, content in beside.items():
-        yield name, _text({**content, **_tokens()} if name == "tokenizer.json" else content)
-    yield "chat_template.jinja", (_TINY / "chat_template.jinja").read_text(encoding="utf-8")
+    yield from _beside()
+
+
+@functools.cache
+def _beside() -> tuple[tuple[str, str], ...]:
+    """Return names and texts of the other files, the same for every model."""
+    files: dict[str, dict[str, Any]] = json.loads((DATA / "beside.json").read_text(encoding="utf-8"))
+    files["tokenizer.json"] |= _tokens()
+    template = (_TINY / "chat_template.jinja").read_text(encoding="utf-8")
+    return (*((name, _text(content)) for name, content in files.items()), ("chat_template.jinja", template))
 
 
 def _tokens() -> dict[str, Any]:

@@ -38,9 +38,8 @@ def is_needed(path: str) -> bool:
     """Return whether vLLM may read this file of a checkpoint, by its path.
 
     Folders (onnx/, original/, gguf) and .bin, .pth and .gguf files contain other forms of the same weights. vLLM
-    prefers
-    safetensors of the top folder (model_executor/model_loader/weight_utils.py, every release). Names that are unsafe
-    for a file system or a terminal are rejected too.
+    prefers safetensors of the top folder (model_executor/model_loader/weight_utils.py, every release). Names that are
+    unsafe for a file system or a terminal are rejected too.
     """
     return _is_plain(path) and path.endswith(_SUFFIXES) and not path.startswith(_DUPLICATES)
 
@@ -125,8 +124,7 @@ class CommitFiles:
 def list_files(model: str, revision: str | None, *, role: str) -> CommitFiles:
     """Ask the Hub for a model's files.
 
-    Raise EnvironmentMissing if the model is gated, private, missing or has no safetensors, or if the Hub does not
-    answer.
+    Raise EnvironmentMissing if the model is gated, private, missing or lacks safetensors, or the Hub does not answer.
     """
     from huggingface_hub import HfApi
 

@@ -67,8 +67,7 @@ def build_stack(loaded: Loaded, *, form: Form) -> Stack:
 def render_stack(loaded: Loaded, served: Served, *, form: Form) -> Stack:
     """Render `loaded`, served as `served` says.
 
-    Raise ProfileError for problems that depend on the form (a missing image or template), PatchError for an unknown
-    patch.
+    Raise ProfileError for what depends on the form (a missing image or template), PatchError for an unknown patch.
     """
     profile = loaded.profile
     if profile.nodes > 1 and form != "rank":
