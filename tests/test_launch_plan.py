@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemmaspec.core.launcher import launch
-from tests.launching import HUNK, Place, make_place, patch_of, plan_of
+from tests.launching import HUNK, Place, forking, make_place, patch_of, plan_of
 
 Change = Callable[[dict[str, Any]], object]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return make_place(tmp_path_factory.mktemp("place"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with forking(make_place(tmp_path_factory.mktemp("place"))) as place:
+        yield place
 
 
 def refused(place: Place, plan: dict[str, Any] | str | bytes) -> str:
@@ -167,5 +169,5 @@ def test_what_is_no_plan_at_all_is_refused(place: Place, text: bytes) -> None:
 
 def test_a_plan_that_cannot_be_read_is_refused(place: Place, tmp_path: Path) -> None:
     for file in (tmp_path / "none.json", tmp_path):
-        argv = Place(**{**vars(place), "plan_file": file}).argv()
+        argv = dataclasses.replace(place, plan_file=file).argv()
         assert launch.main(argv[argv.index("--plan") :]) == 2

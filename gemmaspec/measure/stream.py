@@ -65,8 +65,7 @@ class Stream:
 def streamed(chat: ChatClient, body: bytes, *, origin: float, timeout_s: float) -> Stream:
     """Send a request and read its stream to the end, which may take `timeout_s` from one event to the next.
 
-    `origin` is the run's zero on time.perf_counter. Raises Broken if the server fails, UsageError if it rejects the
-    request.
+    `origin` is the run's zero on time.perf_counter. Raise Broken if the server fails, UsageError if it rejects it.
     """
     try:
         with chat.sent(body, timeout_s=timeout_s) as arriving:

@@ -204,8 +204,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
 def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
     """Return what was last started under a name, if anything.
 
-    A damaged record is only noted if nothing of the stack runs. Raises UnreadableFile if something does, or if that
-    is unknown.
+    A damaged record is only noted if nothing of the stack runs. Raise UnreadableFile if something does or may.
     """
     try:
         started = stacks.read_stack(name)

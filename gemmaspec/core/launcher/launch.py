@@ -40,7 +40,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cached_property, lru_cache
-from importlib import metadata
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -1214,6 +1213,8 @@ def vllm_version(package: Path) -> str:
         stated = stated_version((package / "_version.py").read_bytes())
         if stated:
             return stated
+    from importlib import metadata  # takes longer than all else that most starts import
+
     for found in metadata.distributions(path=[str(package.parent)]):
         if "vllm/__init__.py" in map(str, found.files or ()):
             return found.version
@@ -1283,6 +1284,8 @@ def by_behaviour(
 
 def installed_version(name: str, path: Sequence[str]) -> str | None:
     """Return the version of a distribution on a search path; None if it is missing."""
+    from importlib import metadata
+
     return next((found.version for found in metadata.distributions(name=name, path=list(path))), None)
 
 

@@ -22,8 +22,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 def destination(loaded: Loaded, *, name: str | None, out: Path | None) -> Path:
     """Return the file that a tuning writes: PROFILE-tuned in the user's profile folder, unless it is named.
 
-    Raises UsageError for an invalid name, for a file that is not tune's own, and where `extends` would not find
-    the profile.
+    Raise UsageError for an invalid name, a file that is not tune's own, and where `extends` would not find the profile.
     """
     file = out.absolute() if out else own_folder() / f"{name or f'{loaded.profile.name}-tuned'}.yaml"
     if out and name and out.stem != name:
