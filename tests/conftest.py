@@ -41,8 +41,9 @@ PIP_CONF = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / 
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage again, but only among what the tests make."""
+    """Look for garbage again, but only among what the tests make, and as seldom as a command does (__main__.py)."""
     gc.freeze()
+    gc.set_threshold(200_000)
     gc.enable()
 
 

@@ -50,6 +50,7 @@ for name in hub:
     del sys.modules[name]
 
 gc.freeze()
+gc.set_threshold(200_000)  # as __main__.py
 for line in sys.stdin:
     asked = json.loads(line)
     gate, opened = os.pipe()
