@@ -26,7 +26,7 @@ from gemmaspec.core.lock.document import (
     parse_lock,
     pinned,
 )
-from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.engine.identity import digest_of, repository_of
 from gemmaspec.run.kept import models
 from gemmaspec.run.models.download import folder_digest
@@ -281,8 +281,14 @@ def test_the_versions_of_the_runtime_are_compared_before_a_locked_start(own: Pat
     site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
     (site / "transformers" / "__init__.py").write_text('__version__ = "5.20.0"\n')
     with pytest.raises(DifferencesFound, match=r"versions\.transformers: was 5\.19\.0, is 5\.20\.0"):
-        lock.check_runtime(load_profile(str(own)))
+        _check_runtime(load_profile(str(own)))
     assert run(["up", str(own), "--engine", "process", "--locked", "--dry-run"]) == 3  # as the start itself would
+
+
+def _check_runtime(loaded: Loaded) -> None:
+    pinned = models.read_lock(loaded)
+    assert pinned
+    lock.check_runtime(loaded, pinned, prepare.prepare(loaded, engine="process")[0])
 
 
 def test_a_lock_for_the_other_engine_is_another(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -329,15 +335,17 @@ def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
 
 def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(own: Path) -> None:
     loaded = load_profile(str(own))
-    assert lock.warnings(loaded, LOCK) == []
+    assert lock.warnings(models.lock_of(loaded), LOCK) == []
     run(["lock", str(own), "--engine", "process"])
     same = models.read_lock(loaded)
     assert same
-    assert lock.warnings(loaded, same) == []
+    assert lock.warnings(models.lock_of(loaded), same) == []
     other = same.model_copy(update={"plan": OTHER})
-    assert lock.warnings(loaded, other) == [f"warning: differs from the lock: plan: was {same.plan}, is {OTHER}"]
+    assert lock.warnings(models.lock_of(loaded), other) == [
+        f"warning: differs from the lock: plan: was {same.plan}, is {OTHER}"
+    ]
     own.with_name("own.lock").write_text("nonsense: [")
-    assert lock.warnings(loaded, same)[0].startswith("warning: ")
+    assert lock.warnings(models.lock_of(loaded), same)[0].startswith("warning: ")
 
 
 def test_an_environment_without_vllm_cannot_be_locked(

@@ -18,7 +18,7 @@ from gemmaspec.run.engine import endpoint
 from gemmaspec.run.index.wheels import read_from_wheel
 from gemmaspec.run.trees import image
 from gemmaspec.run.trees.image import only_member, open_image
-from gemmaspec.run.trees.packages import candidates, find_package
+from gemmaspec.run.trees.versions import candidates, find_package
 from tests import vllm_trees as fake
 from tests.docker_support import wait_for
 from tests.launching import CORE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.serve.up import tuned_remark
+from gemmaspec.serve.up import tuned_remark, what_runs
 from tests import real
 
 pytestmark = pytest.mark.real_process
@@ -33,4 +33,6 @@ def test_the_tiny_pair_is_tuned_and_runs_on_what_was_measured(monkeypatch: pytes
     written = load_profile(f"{real.PROFILE}-tuned")
     assert written.profile.tuned
     assert written.profile.tuned.ran["plan"].startswith("sha256:")
-    assert "machine, image, vLLM and models are those that were measured" in str(tuned_remark(written, "process"))
+    assert "machine, image, vLLM and models are those that were measured" in str(
+        tuned_remark(written, what_runs(written, "process"))
+    )

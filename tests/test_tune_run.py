@@ -28,7 +28,7 @@ from gemmaspec.measure.tune.launches import Launches, LaunchRow
 from gemmaspec.measure.tune.tried import TuneRequest
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.machine.nvidia import Gpu
-from gemmaspec.serve.up import tuned_remark
+from gemmaspec.serve.up import tuned_remark, what_runs
 from tests.fake_engine import FakeMachine
 from tests.fake_vllm import FakeVllm, fake_vllm
 
@@ -421,7 +421,7 @@ def test_a_dry_run_starts_nothing(fakes: Fakes, tune: Callable[..., int], capsys
 def written(fakes: Fakes, tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A tuned profile, on a machine whose lock says what was measured."""
     assert tune() == 0
-    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine, commit: _Lock(LOCK))
+    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine: _Lock(LOCK))
 
 
 class _Lock:
@@ -433,7 +433,8 @@ class _Lock:
 
 
 def remark(*overrides: str) -> str:
-    found = tuned_remark(load_profile("tiny-cpu-tuned", overrides=overrides), "process")
+    loaded = load_profile("tiny-cpu-tuned", overrides=overrides)
+    found = tuned_remark(loaded, what_runs(loaded, "process"))
     assert found
     return found
 
@@ -442,13 +443,14 @@ def remark(*overrides: str) -> str:
 def test_up_says_that_it_runs_on_what_was_measured() -> None:
     assert "machine, image, vLLM and models are those that were measured" in remark()
     assert "are those that were measured" in remark("serve.port=9999")
-    assert tuned_remark(load_profile("tiny-cpu"), "process") is None
+    untuned = load_profile("tiny-cpu")
+    assert tuned_remark(untuned, what_runs(untuned, "process")) is None
 
 
 @pytest.mark.usefixtures("written")
 def test_up_names_what_is_not_as_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = {**LOCK, "versions.vllm": "0.33.0"}
-    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine, commit: _Lock(facts))
+    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine: _Lock(facts))
     said = remark("speculative.num_speculative_tokens=7")
     assert "vLLM was 0.32.0, and is 0.33.0" in said
     assert "its settings are not those that were measured" in said

@@ -52,10 +52,11 @@ def render(
     """
     from gemmaspec.check.here.lint import stop_on_errors
     from gemmaspec.core.profile.load import load_profile
+    from gemmaspec.run.kept.models import release_of
 
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
     loaded = load_profile(profile, overrides=overrides, no_spec=no_spec)
-    stop_on_errors(loaded, output.progress)
+    stop_on_errors(loaded, output.progress, release=release_of(loaded))
     if to == _COMPOSE:
         _refuse_replicas(loaded)
         given = {"replicas": replicas, "storage": storage, "runtime_class": runtime_class, "secret": secret}
@@ -110,9 +111,10 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
     from gemmaspec.run.stack.build import build_stack
 
     if locked:
+        from gemmaspec.run.kept.models import lock_of
         from gemmaspec.serve.lock import as_locked
 
-        loaded = as_locked(loaded, "docker")
+        loaded = as_locked(loaded, "docker", lock_of(loaded))
     return build_stack(loaded, form="single-file" if single_file else "folder")
 
 

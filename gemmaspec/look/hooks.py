@@ -36,6 +36,7 @@ from gemmaspec.run.engine.record import without_key
 from gemmaspec.run.engine.server import Engine, EngineName, Runs, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.fleet import hosts_of
+from gemmaspec.run.kept.models import lock_of, release_by
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.stack import folder as stack_files
 from gemmaspec.run.stack.build import Stack
@@ -85,8 +86,9 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     request = again(name, timeout_s=0)
     asked = dataclasses.replace(request, overrides=(*request.overrides, *overrides))
     loaded = load_request(asked)
-    stop_on_errors(loaded, lambda _: None)  # a restart would refuse it too
-    loaded = lock.as_locked(loaded, started.engine) if asked.locked else loaded
+    locked = lock_of(loaded)
+    stop_on_errors(loaded, lambda _: None, release=release_by(loaded.profile, locked))  # a restart would refuse it too
+    loaded = lock.as_locked(loaded, started.engine, locked) if asked.locked else loaded
     hosts = hosts_of(loaded, asked.hosts)
     server, stack, _ = prepare(loaded, engine=started.engine, remote=engine.remote, hosts=hosts)
     command = _command(engine, server, stack)

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileError
+from gemmaspec.core.lock.document import Lock
 from gemmaspec.core.profile.find import other_engines, uses_image
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.server import EngineName, Server, State
@@ -93,6 +94,8 @@ class Observed:
 
     loaded: Loaded
     """The requested profile, pinned by its lock if that was requested too."""
+    lock: Lock | ProfileError | None
+    """The profile's lock, or why it cannot be read."""
     profile: str
     """The profile as the record names it: a name, or the absolute path of its file."""
     engine: EngineName
@@ -162,8 +165,8 @@ class Start:
     loaded: Loaded | None = None
     """The profile; None if a known good stack is started."""
     stack: Stack | None = None
-    good: KnownGood | None = None
-    """The known good stack that is started; None for a profile."""
+    lock: Lock | ProfileError | None = None
+    """The profile's lock, or why it cannot be read."""
     to_measure: bool = False
     """It is started only to be timed, and not kept as known good."""
     any_text: bool = False
@@ -175,9 +178,10 @@ class Start:
         return self.started.server
 
     @property
-    def locked_runtime(self) -> Loaded | None:
-        """The profile whose environment must hold what its lock pins; None when there is no such environment."""
-        return self.loaded if self.started.locked and not uses_image(self.engine) else None
+    def locked_runtime(self) -> Lock | None:
+        """The lock whose versions the server's environment must have; None where there is no such environment."""
+        pins = self.started.locked and not uses_image(self.engine)
+        return self.lock if pins and isinstance(self.lock, Lock) else None
 
     @property
     def port_is_free(self) -> bool:
@@ -225,6 +229,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         rollback=replaces.good if replaces and request.rollback_on_failure else None,
         loaded=observed.loaded,
         stack=observed.stack,
+        lock=observed.lock,
         to_measure=request.to_measure,
         any_text=request.any_text,
     )
@@ -280,7 +285,6 @@ def decide_rollback(
         offline=offline_for(models) if started.hub_cache and all(seen.pinned for seen in models) else "no",
         expects=_expects(started.server),
         rollback=None,
-        good=good,
     )
 
 

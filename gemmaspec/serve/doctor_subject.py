@@ -28,12 +28,11 @@ from gemmaspec.run.engine.identity import Identity, image_identity
 from gemmaspec.run.engine.image import not_pulled_here
 from gemmaspec.run.engine.server import Engine, EngineName, Server
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.models import read_lock, release_of
+from gemmaspec.run.kept.models import lock_of, release_by
 from gemmaspec.run.machine import readings
 from gemmaspec.run.machine.readings import Gpus
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.run.runtime.managed import describe
-from gemmaspec.run.trees.versions import image_versions
 from gemmaspec.serve.prepare import prepare, runtime_spec, runtime_versions
 
 
@@ -95,8 +94,12 @@ class DoctorSubject:
         """The versions installed where the profile would run; None if that does not exist yet."""
         try:
             if self.image and self.profile:
+                from gemmaspec.run.trees.image import image_versions  # docker's SDK is slow to import
+
                 return Versions(**image_versions(self.image.id, python=self.profile.container.python))
-            return runtime_versions(self.loaded) if self.loaded and not self.uses_docker else None
+            if self.uses_docker or self.server is None or self.server.python is None:
+                return None
+            return runtime_versions(self.server.python, self.server.environment)
         except GemmaspecError:
             return None
 
@@ -105,14 +108,11 @@ class DoctorSubject:
         """The vLLM release that would run, if known."""
         if self.versions:
             return self.versions.vllm
-        return release_of(self.loaded) if self.loaded else None
+        return release_by(self.loaded.profile, self._lock) if self.loaded else None
 
     @cached_property
     def _lock(self) -> Lock | ProfileError | None:
-        try:
-            return read_lock(self.loaded) if self.loaded else None
-        except ProfileError as error:
-            return error
+        return lock_of(self.loaded) if self.loaded else None
 
     @property
     def lock(self) -> Lock | None:

@@ -25,12 +25,12 @@ from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.stacks import RECORD, Started
 from gemmaspec.run.stack.build import STACK_FILES, Stack
 from gemmaspec.run.stack.folder import read_file
-from gemmaspec.serve import lock
-from gemmaspec.serve.prepare import cached, prepare, resolve
+from gemmaspec.serve.prepare import prepare
 
 KEPT: Final = 5
 """Known good stacks of one profile; a stack takes some 100 kB."""
 FACTS: Final = "facts.lock"
+NOT_SAVED: Final = "this stack was not saved as known good"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +53,11 @@ class KnownGood:
         return {name: read_file(self.folder / name) for name in STACK_FILES if (self.folder / name).is_file()}
 
 
-def keep(loaded: Loaded, started: Started, engine: Engine, stack: Stack, *, note: Callable[[str], None]) -> None:
-    """Save a stack that has just become ready, and note what differs from its lock. A failure to save is only noted."""
+def keep(
+    loaded: Loaded, started: Started, engine: Engine, stack: Stack, facts: Lock, *, note: Callable[[str], None]
+) -> None:
+    """Save a stack that has just become ready; `facts` are what it runs. A failure to save is only noted."""
     try:
-        facts = resolve(loaded, engine.name, cached(loaded.profile, engine.name))
-        if not started.locked:
-            for warning in lock.warnings(loaded, facts):
-                note(warning)
         runs = engine.runs(started.server)
         if facts.image and runs and runs.image != facts.image.id:
             raise GemmaspecError(f"{facts.image.name} refers to another image now than at the start")
@@ -72,7 +70,7 @@ def keep(loaded: Loaded, started: Started, engine: Engine, stack: Stack, *, note
             good = dataclasses.replace(started, server=server)
             stacks.save(dataclasses.replace(started, known_good=_store(good, kept.files, facts)))
     except (GemmaspecError, OSError, ValueError) as error:
-        note(f"this stack was not saved as known good: {error}")
+        note(f"{NOT_SAVED}: {error}")
 
 
 def known_goods(name: str) -> Sequence[KnownGood]:

@@ -12,7 +12,7 @@ from gemmaspec.core.lock.document import Lock, Moved, lock_text, moved, pinned
 from gemmaspec.core.profile.find import uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.engine.choose import choose_engine
-from gemmaspec.run.engine.server import EngineName
+from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.models import DamagedLock, ModelRef, lock_file, models_of, read_lock
 from gemmaspec.run.kept.owner import owned
@@ -81,12 +81,14 @@ def _replaced(loaded: Loaded, note: Callable[[str], None]) -> Lock | None:
         return None
 
 
-def as_locked(loaded: Loaded, engine: EngineName) -> Loaded:
-    """Return the profile with the image and revisions of its lock.
+def as_locked(loaded: Loaded, engine: EngineName, lock: Lock | ProfileError | None) -> Loaded:
+    """Return the profile with the image and revisions of its lock, as `lock_of` returns it.
 
-    Raises UsageError if there is no lock, DifferencesFound with everything that differs from the lock.
+    Raises UsageError if there is no lock, ProfileError if it cannot be read, DifferencesFound with everything that
+    differs from the lock.
     """
-    lock = read_lock(loaded)
+    if isinstance(lock, ProfileError):
+        raise lock
     if lock is None:
         raise UsageError(
             f"{loaded.profile.name} has no lock: missing {lock_file(loaded)}",
@@ -129,20 +131,17 @@ def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> 
     )
 
 
-def check_runtime(loaded: Loaded) -> None:
-    """Raise DifferencesFound if the process engine's environment does not have the locked versions."""
-    lock = read_lock(loaded)
-    if lock:
-        now = runtime_versions(loaded).model_dump()
-        _refuse(loaded, "process", moved(lock.facts(), {f"versions.{name}": version for name, version in now.items()}))
+def check_runtime(loaded: Loaded, lock: Lock, server: Server) -> None:
+    """Raise DifferencesFound if the environment of a process does not have the locked versions."""
+    if server.python and (now := runtime_versions(server.python, server.environment)):
+        facts = {f"versions.{name}": version for name, version in now.model_dump().items()}
+        _refuse(loaded, "process", moved(lock.facts(), facts))
 
 
-def warnings(loaded: Loaded, now: Lock) -> Sequence[str]:
-    """Yield the warnings after an unlocked start: the differences between the lock, if any, and what runs."""
-    try:
-        lock = read_lock(loaded)
-    except ProfileError as error:
-        return [f"warning: {error.message}"]
+def warnings(lock: Lock | ProfileError | None, now: Lock) -> Sequence[str]:
+    """Return the warnings after an unlocked start: the differences between the lock, if any, and what runs."""
+    if isinstance(lock, ProfileError):
+        return [f"warning: {lock.message}"]
     if lock is None:
         return []
     facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}

@@ -30,7 +30,7 @@ from gemmaspec.run.engine.server import Engine, EngineName, Node, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.fleet import hosts_of, nodes_of
-from gemmaspec.run.kept.models import ModelRef, hub_is_off, models_of, server_cache
+from gemmaspec.run.kept.models import ModelRef, hub_is_off, lock_of, models_of, release_by, server_cache
 from gemmaspec.run.kept.owner import this_command
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import is_commit
@@ -163,7 +163,9 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     Raises ProfileError for a profile that the engine cannot run, DifferencesFound if it differs from its lock,
     EnvironmentMissing if the requested engine does not answer.
     """
-    stop_on_errors(loaded, note, to_measure=request.to_measure)
+    locked = lock_of(loaded)
+    release = release_by(loaded.profile, locked)
+    stop_on_errors(loaded, note, release=release, to_measure=request.to_measure)
     before = observe_stack(loaded.profile.name, note)
     runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
     hosts = hosts_of(loaded, request.hosts)
@@ -172,15 +174,14 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     else:
         engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
     if request.locked:
-        from gemmaspec.serve import lock
-
-        loaded = lock.as_locked(loaded, engine.name)
+        loaded = lock.as_locked(loaded, engine.name, locked)
     server, stack, runtime = prepare(loaded, engine=engine.name, remote=engine.remote, hosts=hosts)
     models = tuple(models_of(loaded.profile))
     cache = None if hosts else server_cache(loaded.profile, in_image=uses_image(engine.name))
     is_off = hub_is_off(loaded.profile)
     observed = Observed(
         loaded=loaded,
+        lock=locked,
         profile=str(loaded.file) if is_path(request.profile) else request.profile,
         engine=engine.name,
         why=why,
@@ -291,7 +292,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     observed, _ = observe(request, load_request(request), note)
     start = decide(request, observed)
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
-        lock.check_runtime(start.locked_runtime)
+        lock.check_runtime(observed.loaded, start.locked_runtime, start.server)
     profile = observed.loaded.profile
     speed = speed_choice(profile, Shelf(data.patch_folders()))
     return DryRun(

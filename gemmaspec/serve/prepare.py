@@ -27,13 +27,13 @@ from gemmaspec.run.kept.fleet import nodes_of, reached_at
 from gemmaspec.run.kept.models import ModelRef, digest_of, models_of, server_cache
 from gemmaspec.run.kept.stacks import stack_folder
 from gemmaspec.run.models import access
-from gemmaspec.run.runtime.managed import describe, runtime_dir
+from gemmaspec.run.runtime.managed import built_at, runtime_dir
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
 from gemmaspec.run.stack.folder import rank_stacks
 from gemmaspec.run.stack.paths import container_paths, host_paths, is_local, on_host
 from gemmaspec.run.stack.serve import Served, served_at
-from gemmaspec.run.trees.versions import image_versions, interpreter_versions
+from gemmaspec.run.trees.versions import interpreter_versions
 
 
 def prepare(
@@ -105,9 +105,14 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
 
 
 def _of_process(profile: Profile, runtime: RuntimeSpec | None, command: Sequence[str]) -> dict[str, object]:
-    environment, own = _process_environment(profile), profile.runtime.python or ""
-    python = runtime_dir(runtime) / "bin" / "python" if runtime else Path(on_host(own, state=state_dir()))
-    return {"python": python, "command": command, "environment": environment}
+    environment = _process_environment(profile)
+    return {"python": _python(profile, runtime), "command": command, "environment": environment}
+
+
+def _python(profile: Profile, runtime: RuntimeSpec | None) -> Path:
+    """Return the interpreter of a process: the one that the profile names, or that of the environment to build."""
+    named = on_host(profile.runtime.python or "", state=state_dir())
+    return runtime_dir(runtime) / "bin" / "python" if runtime else Path(named)
 
 
 def _server(profile: Profile, **of_engine: object) -> Server:
@@ -150,15 +155,19 @@ Commit = Callable[[ModelRef], "str | None"]
 """Maps a model of the Hub to the commit of its revision; None if unknown."""
 
 
-def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image: str | None = None) -> Lock:
+def resolve(
+    loaded: Loaded, engine: EngineName, commit: Commit | None = None, *, running_image: str | None = None
+) -> Lock:
     """Return everything that decides what runs. Starts nothing, and reads an image without running it.
 
-    `running_image` is the id of the image that runs, whatever the profile's image refers to by now.
+    `commit` says of a model of the Hub which one it is, by default as the cache has it. `running_image` is the id of
+    the image that runs, whatever the profile's image refers to by now.
 
     Raises EnvironmentMissing for a missing image, runtime or model folder.
     """
     profile = loaded.profile
     image = _locked_image(loaded, running_image) if uses_image(engine) else None
+    commit = commit or cached(profile, engine)
     models = [_locked_model(model, commit) for model in models_of(profile)]
     return Lock(
         profile=profile.name,
@@ -167,10 +176,14 @@ def resolve(loaded: Loaded, engine: EngineName, commit: Commit, *, running_image
         image=image,
         target=models[0],
         draft=models[1] if len(models) > 1 else None,
-        versions=Versions(**image_versions(image.id, python=profile.container.python))
-        if image
-        else runtime_versions(loaded),
+        versions=_image_versions(image.id, profile.container.python) if image else _process_versions(loaded),
     )
+
+
+def _image_versions(image: str, python: str) -> Versions:
+    from gemmaspec.run.trees.image import image_versions  # docker's SDK is slow to import
+
+    return Versions(**image_versions(image, python=python))
 
 
 def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
@@ -192,18 +205,23 @@ def cached(profile: Profile, engine: EngineName) -> Commit:
     return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
 
 
-def runtime_versions(loaded: Loaded) -> Versions:
+def runtime_versions(python: Path, environment: Mapping[str, str]) -> Versions | None:
+    """Return the versions where a process's interpreter is; None if gemmaspec builds that and has not yet."""
+    built = built_at(python)
+    if built is None:
+        return Versions(**interpreter_versions(python, environment))
+    return Versions(**{name: str(built.get(name, "unknown")) for name in Versions.model_fields}) if built else None
+
+
+def _process_versions(loaded: Loaded) -> Versions:
     """Return the versions in the process engine's environment. Raises EnvironmentMissing if it has not been built."""
-    interpreter = loaded.profile.runtime.python
-    if interpreter:
-        return Versions(**interpreter_versions(Path(on_host(interpreter, state=state_dir())), loaded.profile.env))
-    runtime = describe(runtime_spec(loaded))
-    if not runtime.complete:
-        raise EnvironmentMissing(
-            f"the runtime of {loaded.profile.name} has not been built yet",
-            hint=f"gemmaspec pull {loaded.typed} --engine process",
-        )
-    return Versions(**{name: str(runtime.facts.get(name, "unknown")) for name in Versions.model_fields})
+    runtime = None if loaded.profile.runtime.python else runtime_spec(loaded)
+    if versions := runtime_versions(_python(loaded.profile, runtime), loaded.profile.env):
+        return versions
+    raise EnvironmentMissing(
+        f"the runtime of {loaded.profile.name} has not been built yet",
+        hint=f"gemmaspec pull {loaded.typed} --engine process",
+    )
 
 
 def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:

@@ -12,7 +12,7 @@ from gemmaspec.run.cluster.build import Manifests, build_manifests
 from gemmaspec.run.cluster.names import yaml_text
 from gemmaspec.run.cluster.server import ClusterSettings
 from gemmaspec.run.engine import kubectl
-from gemmaspec.run.kept.models import lock_file
+from gemmaspec.run.kept.models import lock_file, lock_of
 from gemmaspec.run.kept.owner import owned
 from gemmaspec.run.kept.stacks import stack_folder
 from gemmaspec.run.stack import folder as stack_files
@@ -42,7 +42,7 @@ def manifests(loaded: Loaded, settings: ClusterSettings, *, locked: bool, note: 
 
     `locked` demands that nothing has moved since. Raises what as_locked and build_manifests raise.
     """
-    pinned = as_locked(loaded, "docker") if locked else by_lock(loaded, "docker", note)
+    pinned = as_locked(loaded, "docker", lock_of(loaded)) if locked else by_lock(loaded, "docker", note)
     if "@" in (pinned.profile.image or ""):
         note(f"image by digest, as {lock_file(loaded)} pins it" if pinned is not loaded else "image by digest")
     else:

@@ -24,9 +24,9 @@ from gemmaspec.run.ready.phases import Phase
 from gemmaspec.run.ready.wait import Checks, Ready, wait_ready
 from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.run.stack import folder as stack_files
-from gemmaspec.serve import knowngood, lock
+from gemmaspec.serve import lock
 from gemmaspec.serve.ahead import downloads_told, earlier_start, remember
-from gemmaspec.serve.decide import Offline, Start
+from gemmaspec.serve.decide import FoundStack, Offline, Start
 from gemmaspec.serve.knowngood import KnownGood
 
 _START_GRACE_S: Final = 5.0
@@ -78,7 +78,7 @@ def carry_out(
                 raise
             start = other
             running = _again(start, engine, told, timeout_s=timeout_s)
-    return keep(start, running, engine, told)
+    return running
 
 
 def _again(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
@@ -114,7 +114,7 @@ def launched(
     `gate` is called once the replaced server has ended.
     """
     with ports_settled(start):
-        check(start, engine, told)
+        check(start, told)
         fetch(start, engine, told)
         with nothing_lost(start, told, go_back=go_back):
             stop_replaced(start, told)
@@ -142,29 +142,24 @@ def _watch_again(engine: Engine, server: Server, told: Told) -> None:
         told.note(f"the watch of {server.name} had ended; it was started again")
 
 
-def check(start: Start, engine: Engine, told: Told) -> None:
-    """Raise EnvironmentMissing for anything missing that the start needs; a missing image is pulled.
-
-    A runtime that has not been built yet is checked after it is built.
-    """
+def check(start: Start, told: Told) -> None:
+    """Raise EnvironmentMissing for anything missing that the start needs and nothing brings."""
     told.doing("checking")
     if not start.remote:
         groups.claim(start.server.port, start.server.name)
     for folder in start.folders:
         check_folder(folder)
     check_access(start.ask_access, note=told.note)
-    if not start.runtime:
-        engine.preflight(start.server, port_is_free=start.port_is_free)
 
 
 def fetch(start: Start, engine: Engine, told: Told) -> None:
-    """Build the runtime and copy the tiny models if they are missing."""
+    """Pull the image, build the runtime and copy the tiny models if they are missing; ask the engine whether it can."""
     told.doing("fetching")
     if start.runtime:
         ensure_runtime(start.runtime, progress=told.note)
-        engine.preflight(start.server, port_is_free=start.port_is_free)
-    if start.locked_runtime:
-        lock.check_runtime(start.locked_runtime)
+    engine.preflight(start.server, port_is_free=start.port_is_free)
+    if start.locked_runtime and start.loaded:
+        lock.check_runtime(start.loaded, start.locked_runtime, start.server)
     for tiny in start.place:
         place(tiny)
 
@@ -218,17 +213,6 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float, shows_ph
     return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
 
 
-def keep(start: Start, running: Running, engine: Engine, told: Told) -> Running:
-    """Save a ready stack as known good, unless it was started only to be timed or spans machines."""
-    if start.to_measure or start.server.nodes:
-        return running
-    if start.good:
-        knowngood.renew(start.good)
-    elif start.loaded and start.stack:
-        knowngood.keep(start.loaded, running.started, engine, start.stack, note=told.note)
-    return running
-
-
 class NotStarted(Exception):
     """An engine refused to start a server, so that there is nothing to stop."""
 
@@ -245,10 +229,13 @@ def ports_settled(start: Start) -> Iterator[None]:
         yield
     except BaseException:
         before = start.replaces
-        kept = bool(before) and stacks.look(before.started).status not in ("absent", "exited") if before else False
-        groups.settle(name, before.started.server.port if before and kept else None)
+        groups.settle(name, before.started.server.port if before and not _has_ended(before) else None)
         raise
     groups.settle(name, None if start.remote else start.server.port)
+
+
+def _has_ended(before: FoundStack) -> bool:
+    return stacks.look(before.started).status in ("absent", "exited")
 
 
 @contextlib.contextmanager
@@ -261,7 +248,7 @@ def nothing_lost(start: Start, told: Told, *, go_back: Callable[[KnownGood], Run
         yield
     except GemmaspecError as error:
         before = start.replaces
-        if before is None or stacks.look(before.started).status not in ("absent", "exited"):
+        if before is None or not _has_ended(before):
             raise
         raise _with_outlook(start, error, told, go_back=go_back) from None
     except KeyboardInterrupt as error:  # the end of the earlier server may have begun

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.core.lock.document import LockedImage, LockedModel
+from gemmaspec.core.lock.document import Lock, LockedImage, LockedModel
 from gemmaspec.core.profile.command import settings_digest
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Tuned
@@ -26,13 +26,13 @@ from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.trees.tree import UNKNOWN
 from gemmaspec.run.trees.versions import interpreter_versions
-from gemmaspec.serve import knowngood
+from gemmaspec.serve import knowngood, lock
 from gemmaspec.serve import observe as speedless
 from gemmaspec.serve.ahead import ahead
 from gemmaspec.serve.decide import Start, UpRequest, decide, decide_rollback
 from gemmaspec.serve.knowngood import KnownGood
 from gemmaspec.serve.observe import load_request, observe, observe_models, observe_stack, without_speed
-from gemmaspec.serve.prepare import cached, resolve
+from gemmaspec.serve.prepare import resolve
 from gemmaspec.serve.starting import Running, carry_out, carry_out_detached
 
 
@@ -72,7 +72,9 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
         remote=engine.remote,
         now=stacks.now(),
     )
-    return carry_out(start, engine, told, timeout_s=timeout_s, go_back=_never)
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_never)
+    knowngood.renew(good)
+    return running
 
 
 def check_good(good: KnownGood) -> None:
@@ -194,7 +196,8 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
         start = decide(request, observed)
         _say_ahead(start, told)
         started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
-        _say_tuned(loaded, start, told)
+        if loaded.profile.tuned:
+            _say_tuned(loaded, what_runs(loaded, engine.name), told.note)
         return started
 
 
@@ -238,7 +241,7 @@ def _start(
     instead = None if request.to_measure or request.locked else partial(_without_speed, request, engine, told)
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
     if not request.to_measure:
-        _say_tuned(loaded, start, told)
+        _settle(loaded, start, running.started, engine, told.note)
     return running
 
 
@@ -268,9 +271,42 @@ def _without_speed(request: UpRequest, engine: Engine, told: Told, start: Start,
     return dataclasses.replace(other, joins=False, replaces=start.replaces, rollback=start.rollback, started=started)
 
 
-def _say_tuned(loaded: Loaded, start: Start, told: Told) -> None:
-    if remark := tuned_remark(loaded, start.engine):
-        told.note(remark)
+def _settle(loaded: Loaded, start: Start, started: Started, engine: Engine, note: Callable[[str], None]) -> None:
+    """Save what has become ready as known good, and say whether it runs where it was tuned.
+
+    One that was ready before, or spans machines, is not saved.
+    """
+    keeps = not (start.joins or start.server.nodes)
+    if keeps or loaded.profile.tuned:
+        runs = what_runs(start.loaded or loaded, engine.name)
+        if keeps:
+            keep(start, started, engine, runs, note)
+        _say_tuned(loaded, runs, note)
+
+
+def keep(start: Start, started: Started, engine: Engine, runs: Lock | Exception, note: Callable[[str], None]) -> None:
+    """Save what has become ready, and runs this, as known good; say what differs from its lock."""
+    if start.loaded is None or start.stack is None:
+        return
+    if isinstance(runs, Exception):
+        note(f"{knowngood.NOT_SAVED}: {runs}")
+        return
+    for warning in () if started.locked else lock.warnings(start.lock, runs):
+        note(warning)
+    knowngood.keep(start.loaded, started, engine, start.stack, runs, note=note)
+
+
+def what_runs(loaded: Loaded, engine: EngineName) -> Lock | Exception:
+    """Return the facts of what a profile runs now, without the network, or why they are not known."""
+    try:
+        return resolve(loaded, engine)
+    except (GemmaspecError, OSError, ValueError) as error:
+        return error
+
+
+def _say_tuned(loaded: Loaded, runs: Lock | Exception, note: Callable[[str], None]) -> None:
+    if remark := tuned_remark(loaded, runs):
+        note(remark)
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
@@ -288,18 +324,16 @@ _WORDS: Final = {
 }  # fmt: skip
 
 
-def tuned_remark(loaded: Loaded, engine: EngineName) -> str | None:
+def tuned_remark(loaded: Loaded, runs: Lock | Exception) -> str | None:
     """Return in one sentence whether a tuned profile runs on what it was measured on; None for any other profile."""
     tuned = loaded.profile.tuned
     if tuned is None:
         return None
     when = f"tuned on {tuned.date[:10]}"
-    try:
-        facts = resolve(loaded, engine, cached(loaded.profile, engine)).facts()
-    except (GemmaspecError, OSError) as error:
-        problem = error.message if isinstance(error, GemmaspecError) else str(error.strerror)
+    if isinstance(runs, Exception):
+        problem = str(runs.strerror) if isinstance(runs, OSError) else str(runs)
         return f"warning: {when}; cannot tell whether this is still what was measured: {problem}"
-    differs = list(dict.fromkeys(_differences(tuned, loaded, facts)))
+    differs = list(dict.fromkeys(_differences(tuned, loaded, runs.facts())))
     if not differs:
         return f"{when}: machine, image, vLLM and models are those that were measured"
     parent = loaded.profile.name.removesuffix("-tuned")

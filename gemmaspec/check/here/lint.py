@@ -77,20 +77,18 @@ def lint(request: LintRequest) -> tuple[Linted, ...]:
     return tuple(_linted(name, request, asked, shelf) for name in names)
 
 
-def stop_on_errors(loaded: Loaded, tell: Callable[[str], None], *, to_measure: bool = False) -> None:
+def stop_on_errors(
+    loaded: Loaded, tell: Callable[[str], None], *, release: str | None, to_measure: bool = False
+) -> None:
     """Report the warnings in the user's own files; raise ProfileError with the errors, if there are any.
 
-    `to_measure`: one that is only slow may start, so that it can be measured.
+    `release` is that of its vLLM, as `release_of` returns it. `to_measure`: one that is only slow may start, so that
+    it can be measured.
 
     The user cannot edit shipped profiles, so a start does not report their warnings; `profile lint` does.
     """
-    findings = check(
-        loaded,
-        patches=Shelf(data.patch_folders()),
-        asked=release_of(loaded),
-        notes=False,
-        longest=_longest(loaded.profile),
-    )
+    longest = _longest(loaded.profile)
+    findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release, notes=False, longest=longest)
     for finding in _of(_written_by_user(findings), "warning"):
         tell(as_text(finding))
     errors = [as_text(finding) for finding in _of(findings, "error") if not (to_measure and finding.code in SLOW)]

@@ -135,9 +135,8 @@ def check(
         emptied=loaded.emptied,
     )
     raised = _raised(subject, _about_the_release(vllm))
-    if any(each.rule is _too_old for each in raised):
-        return _placed(loaded, raised)
-    raised += _raised(subject, [rule for rule in RULES if notes or rule.severity != "note"])
+    if not any(each.rule is _too_old for each in raised):
+        raised += _raised(subject, [rule for rule in RULES if notes or rule.severity != "note"])
     if vllm.assumed:
         raised = _doubted(subject, raised)
     return tuple(finding for finding in _placed(loaded, raised) if notes or finding.severity != "note")

@@ -89,11 +89,12 @@ def graph_modes(
     where, command = capability or machine.compute_capability, command_of(profile)
     layers = layers_of(profile, vllm, capability=where, fp8=fp8, masks=masks) if where else ()
     eager, transfer = command.argument("--enforce-eager"), command.argument("--kv-transfer-config")
+    compiles, graphs, _ = _asked(command)
     options = asked_of_runner(profile, command, facts.runner_unsupported)
     runner = _runner(profile, facts, options)
     spec = profile.speculative
     method, drafting = spec.method if spec else None, bool(spec and spec.num_speculative_tokens)
-    head, (compiles, graphs, _) = _HEADS.get(method or ""), _asked(command)
+    head = _HEADS.get(method or "")
     modes = modes_of(vllm, drafting=drafting, compiles=compiles, graphs=graphs)
     supports = [
         Supports(

@@ -85,13 +85,13 @@ def load_profile(
 
 
 def _read(file: Path) -> Document:
+    shown = _shown(file)
     try:
         content = read_regular(file, limit=4 * strict_yaml.MAX_CHARACTERS, follow=True)
     except UnreadableFile as error:
         raise ProfileError(f"cannot read {file}: {error.why}") from None
     if content is None:
         raise ProfileError(f"cannot read {file}: No such file or directory")
-    shown = _shown(file)
     if foreign := foreign_file(content.decode("utf-8-sig", "replace")):
         raise UsageError(f"{shown} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(shown)))
     document = strict_yaml.parse(strict_yaml.read_text(content, file=shown), file=shown)

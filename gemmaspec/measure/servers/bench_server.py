@@ -41,7 +41,7 @@ from gemmaspec.run.ready.logline import printable, root_exception
 from gemmaspec.serve import observe
 from gemmaspec.serve.decide import UpRequest
 from gemmaspec.serve.down import down
-from gemmaspec.serve.prepare import cached, resolve
+from gemmaspec.serve.prepare import resolve
 from gemmaspec.serve.up import up
 
 RATE: Final = 0.7
@@ -311,7 +311,7 @@ class Servers:
         facts |= {"images": not images_off(loaded.profile, command_of(loaded.profile))}
         facts |= _kernels(started, loaded.profile)
         with contextlib.suppress(GemmaspecError, OSError):
-            lock = resolve(loaded, started.engine, cached(loaded.profile, started.engine))
+            lock = resolve(loaded, started.engine)
             facts |= {"lock": dict(lock.facts())}
         spec = loaded.profile.speculative
         if spec and arm.method != NONE:

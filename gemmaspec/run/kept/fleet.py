@@ -24,7 +24,8 @@ def hosts_of(loaded: Loaded, names: Sequence[str]) -> tuple[Host, ...]:
     """
     profile = loaded.profile
     if profile.nodes > 1:
-        return choose(load_fleet(loaded.file.parent), names or None, needed=profile.nodes, profile=loaded.typed)
+        fleet = load_fleet(loaded.file.parent)
+        return choose(fleet, names or None, needed=profile.nodes, profile=loaded.typed)
     if names:
         raise UsageError(
             f"--hosts is for a server on several machines, and {profile.name} runs on one (nodes: 1)",

@@ -5,7 +5,6 @@ Where a profile's lock is, and what it contains.
 
 from __future__ import annotations
 
-import contextlib
 import filecmp
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gemmaspec.core import data
 from gemmaspec.core.data import MODELS
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileError
+from gemmaspec.core.errors import EnvironmentMissing, ProfileError
 from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir
 from gemmaspec.core.profile.command import vllm_of
 from gemmaspec.core.profile.find import own_folder
@@ -40,20 +39,24 @@ SUFFIX: Final = ".lock"
 
 def release_of(loaded: Loaded) -> str | None:
     """Return the vLLM release that a profile will run, according to itself or else its lock; None if unknown."""
-    return vllm_of(loaded.profile) or _locked_release(loaded)
+    return release_by(loaded.profile, lock_of(loaded))
 
 
-def _locked_release(loaded: Loaded) -> str | None:
-    if not lock_file(loaded).is_file():
-        return None
-    lock = None
-    with contextlib.suppress(GemmaspecError):  # whoever needs the lock itself says what is wrong with it
-        lock = read_lock(loaded)
-    if lock is None:
-        return None
-    runtime, image = loaded.profile.runtime, loaded.profile.image
-    same = lock.image.name == image if lock.image else runtime.python is not None
+def release_by(profile: Profile, lock: Lock | ProfileError | None) -> str | None:
+    """Return the same, given what `lock_of` returns."""
+    stated = vllm_of(profile)
+    if stated or lock is None or isinstance(lock, ProfileError):
+        return stated
+    same = lock.image.name == profile.image if lock.image else profile.runtime.python is not None
     return lock.versions.vllm if same else None
+
+
+def lock_of(loaded: Loaded) -> Lock | ProfileError | None:
+    """Return the lock of a profile, if any, or why it cannot be read: only some commands need it."""
+    try:
+        return read_lock(loaded)
+    except ProfileError as error:
+        return error
 
 
 def lock_file(loaded: Loaded) -> Path:
@@ -173,7 +176,6 @@ def place(tiny: ModelRef) -> None:
 
     Raises EnvironmentMissing if that fails.
     """
-    make_folder(tiny.folder.parent)
     try:
         _copy(tiny)
     except OSError as error:
@@ -184,6 +186,7 @@ def place(tiny: ModelRef) -> None:
 
 
 def _copy(tiny: ModelRef) -> None:
+    make_folder(tiny.folder.parent)
     with tempfile.TemporaryDirectory(dir=tiny.folder.parent, prefix=".") as temporary:
         copy = Path(temporary) / "copy"
         shutil.copytree(MODELS / tiny.folder.name, copy)

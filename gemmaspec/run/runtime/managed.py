@@ -36,7 +36,6 @@ from gemmaspec.run.runtime.uv import (
     define_torchvision_ops,
     held_lock,
     repair_cpu_speculation,
-    site_packages,
 )
 
 _ANY_RELEASES_PYTHON: Final = "3.12"
@@ -236,6 +235,14 @@ def describe(spec: RuntimeSpec) -> ManagedRuntime:
     return ManagedRuntime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
 
 
+def built_at(interpreter: Path) -> dict[str, Any] | None:
+    """Return the facts of a runtime by its interpreter, {} if it is not complete; None for an interpreter elsewhere."""
+    path = interpreter.parent.parent
+    if path.parent != (state_dir() / "runtimes").resolve():
+        return None
+    return _read_marker(path / _MARKER) if interpreter.exists() else {}
+
+
 def needed_bytes(spec: RuntimeSpec) -> int:
     """Return the disk space that a runtime takes while it is built, in bytes."""
     return _NEEDED_BYTES[spec.device]
@@ -283,11 +290,10 @@ def _build(spec: RuntimeSpec, path: Path, *, progress: Callable[[str], None], lo
         facts = _install(spec, path, uv)
         facts["seconds"] = round(time.monotonic() - started, 1)
         write_whole(path / _MARKER, json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    except OSError as error:
+    except BaseException as error:
         _remove(path)
-        raise unwritable(path, error) from None
-    except BaseException:
-        _remove(path)
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from None
         raise
     progress(f"runtime ready in {facts['seconds']} s: {path}")
 
@@ -307,6 +313,12 @@ def _install(spec: RuntimeSpec, path: Path, uv: Uv) -> dict[str, Any]:
     shutil.rmtree(scratch)
     uv.progress("checking that the packages load")
     return {"schema": 1, "key": spec.key, **smoke_test([str(interpreter)], device=spec.device)}
+
+
+def site_packages(interpreter: Path) -> Path:
+    """Return the folder of an interpreter's packages."""
+    command = [str(interpreter), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
 
 
 def _python_request(version: str) -> str:

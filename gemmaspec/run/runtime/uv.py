@@ -82,12 +82,6 @@ def alias_distribution(packages: Path, version: str) -> None:
     write_whole(alias / "RECORD", "")
 
 
-def site_packages(interpreter: Path) -> Path:
-    """Return the folder of an interpreter's packages."""
-    command = [str(interpreter), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    return Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
-
-
 def define_torchvision_ops(packages: Path) -> None:
     """Make a torchvision importable for its image transforms although its compiled part does not load.
 

@@ -20,8 +20,8 @@ from gemmaspec.core import launcher
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.run.engine import endpoint
 from gemmaspec.run.engine.lines import clean
-from gemmaspec.run.trees.packages import Archive, candidates, find_package
 from gemmaspec.run.trees.tree import LARGEST_FILE, UNKNOWN, Needed, Tree, TreeSource
+from gemmaspec.run.trees.versions import Archive, candidates, find_package, versions_in
 
 LABEL: Final = "gemmaspec.looks-into"
 """The label of every container made here; its value is the time of creation in seconds since 1970."""
@@ -46,6 +46,18 @@ def open_image(ref: str, needed: Needed, *, python: str = "") -> Tree:
         version = launcher.stated_version(archive(f"{package}/_version.py") or b"") or UNKNOWN
         files = {path: archive(f"{package}/{path.partition('/')[2]}") for path in needed(version)}
     return Tree(place=TreeSource(kind="image", ref=ref), vllm=version, files=files)
+
+
+def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
+    """Return the versions of `vllm`, `torch` and `transformers` in a local image; `unknown` if not stated.
+
+    `python` is the interpreter that would run vLLM, if known. Raise EnvironmentMissing without a daemon, for a missing
+    image, and for an image without vllm.
+    """
+    where = endpoint.find()
+    with endpoint.client(where) as client, answering(where, ref), looking_into(client, ref) as archive:
+        config = client.images.get(ref).attrs.get("Config") or {}
+        return versions_in(list(candidates(config, python)), archive, f"the image {ref}")
 
 
 def present(refs: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""The installed versions of vLLM, torch and transformers, read from their files without importing them.
+"""Where vLLM is installed, in an image or for an interpreter, and its version and those of torch and transformers.
 
-Compare a running server's files with its launcher's report and its plan: name the changed files.
+They are read from files, without importing anything.
 """
 
 from __future__ import annotations
@@ -9,143 +9,41 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.files import UnreadableFile, read_regular
-from gemmaspec.core.patching.decide import FileVerdict, PatchVerdict
-from gemmaspec.run.engine.server import Engine, Server
-from gemmaspec.run.trees.packages import Archive, candidates, find_package
 from gemmaspec.run.trees.tree import LARGEST_FILE, UNKNOWN
 
-IN: Final = ("applies", "drifted", "applied")
-"""States of a patch that the server has to run."""
+_PREFIXES: Final = ("/usr/local", "/opt/venv", "/usr", "/opt/conda", "/app/.venv", "/workspace/.venv", "/venv")
+_PYTHONS: Final = tuple(f"python3.{minor}" for minor in (12, 13, 11, 10, 14, 15))
+_SOURCES: Final = ("/workspace/vllm", "/vllm-workspace", "/app/vllm", "/opt/vllm", "/vllm", "/workspace", "/app")
+"""Checkouts that images install in editable form."""
+
+Archive = Callable[[str], "bytes | None"]
+"""From an absolute path in the image to a regular file's bytes; None if it is missing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangedFile:
-    """A file of the stack, the overlay or the package that is not as it was."""
-
-    path: str
-    """The file's path on the server; for package and overlay files, relative to the folder that contains vllm/."""
-    place: str
-    """`stack`, `overlay` or `package`."""
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.path} ({self.place}): {self.detail}"
-
-
-def compare(server: Server, engine: Engine, report: Mapping[str, Any]) -> tuple[ChangedFile, ...]:
-    """Return every difference from the report; empty if there is none."""
-    try:
-        return (*_changed_plan(server.folder, report), *_changed_on_server(server, engine, report))
-    except (KeyError, TypeError, AttributeError, ValueError):
-        detail = "this version of the launcher did not write it"
-        return (ChangedFile(path="report.json", place="stack", detail=detail),)
+def candidates(config: Mapping[str, Any], python: str) -> Iterator[str]:
+    """Yield possible places of an image's vllm/, the likeliest first, by its environment and the usual places."""
+    environment = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+    path = environment.get("PATH", "").split(":")
+    interpreters = [python] if python.startswith("/") else []
+    bins = [str(PurePosixPath(interpreter).parent) for interpreter in interpreters] + path
+    prefixes = [environment.get("VIRTUAL_ENV", ""), environment.get("CONDA_PREFIX", "")]
+    prefixes += [folder.removesuffix("/bin") for folder in bins if folder.endswith("/bin")]
+    sites = [folder for folder in environment.get("PYTHONPATH", "").split(":") if folder]
+    for prefix in dict.fromkeys(prefix for prefix in (*prefixes, *_PREFIXES) if prefix.startswith("/")):
+        sites += [f"{prefix}/lib/{name}/{kind}" for name in _PYTHONS for kind in ("dist-packages", "site-packages")]
+    sites += ["/usr/lib/python3/dist-packages", str(config.get("WorkingDir") or ""), *_SOURCES]
+    yield from (f"{site}/vllm" for site in dict.fromkeys(sites) if site.startswith("/"))
 
 
-def _changed_plan(folder: Path, report: Mapping[str, Any]) -> Iterator[ChangedFile]:
-    """Yield the plan if it differs from its own sha256 or from the plan of the start."""
-    path = str(folder / "plan.json")
-    try:
-        plan = json.loads(read_regular(folder / "plan.json") or b"")
-        sha256 = launcher.plan_digest(plan)
-    except UnreadableFile as error:
-        yield ChangedFile(path=path, place="stack", detail=f"it cannot be read: {error.why}")
-        return
-    except (ValueError, AttributeError, RecursionError) as error:
-        yield ChangedFile(path=path, place="stack", detail=f"it cannot be read: {error}")
-        return
-    if plan.get("sha256") != sha256:
-        yield ChangedFile(path=path, place="stack", detail="it was changed after it was rendered (sha256)")
-    elif sha256 != report["plan_sha256"]:
-        yield ChangedFile(path=path, place="stack", detail="the server was started with another plan")
-
-
-def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]) -> Iterator[ChangedFile]:
-    """Yield files that differ from the report: in the package before the first patch, in the overlay after the last."""
-    before: dict[str, str] = {}
-    after: dict[str, str] = {}
-    for row in (row for patch in report["patches"] for row in patch["files"]):
-        launcher.check_path(row["path"])
-        if row["sha256_before"]:
-            before.setdefault(row["path"], row["sha256_before"])
-        if row["sha256_after"] and row["state"] == "applies":
-            after[row["path"]] = row["sha256_after"]
-    package, overlay = report["vllm"]["path"], report["overlay"]
-    for path, sha256 in before.items():
-        content = engine.read(server, f"{package}/{path.partition('/')[2]}")
-        yield from _differs(path, "package", content, sha256)
-    for path, sha256 in after.items() if overlay else ():
-        yield from _differs(path, "overlay", engine.read(server, f"{overlay}/{path}"), sha256)
-
-
-def _differs(path: str, place: str, content: bytes | None, sha256: str) -> Iterator[ChangedFile]:
-    if content is None:
-        yield ChangedFile(path=path, place=place, detail="it is missing")
-    elif launcher.sha256(content) != sha256:
-        detail = f"it was changed since the start: sha256 {launcher.sha256(content)[:12]}…, reported {sha256[:12]}…"
-        yield ChangedFile(path=path, place=place, detail=detail)
-
-
-def verdicts(report: Mapping[str, Any], changed_files: tuple[ChangedFile, ...]) -> tuple[PatchVerdict, ...]:
-    """Return the state of each patch in the running server, from its report unless a file changed since.
-
-    Raise EnvironmentMissing for an invalid report.
-    """
-    changed = {file.path: f"{file.place}: {file.detail}" for file in changed_files if file.place != "stack"}
-    changed = {**_not_attested(report), **changed}
-    plan = next((str(file) for file in changed_files if file.place == "stack"), "")
-    try:
-        return tuple(_verdict(row, changed, plan) for row in report["patches"])
-    except (KeyError, TypeError, AttributeError):
-        raise EnvironmentMissing(f"cannot use the launcher's report: {plan or 'unknown schema'}") from None
-
-
-def _not_attested(report: Mapping[str, Any]) -> dict[str, str]:
-    """Return the patched files that a process runs something else of, or all if a process has not attested."""
-    attested = report.get("attested")
-    if not attested or attested["state"] == "attested":
-        return {}
-    paths = {row["path"] for patch in report["patches"] if patch["state"] in IN for row in patch["files"]}
-    modules = {path: launcher.module_of(path) for path in paths}
-    differing = {
-        path: f"not attested: {process['title']} (pid {process['pid']}): {what}"
-        for process in attested["processes"]
-        for what in process["different"]
-        for path, module in modules.items()
-        if re.match(rf"{re.escape(module)}(?:\.[^:]*)?: ", what)
-    }
-    return differing or {path: f"not attested: {'; '.join(attested['problems'][:3])}" for path in paths}
-
-
-def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> PatchVerdict:
-    files = tuple(_file_verdict(file, changed) for file in row["files"])
-    state = "applied" if row["state"] in ("applies", "drifted") else row["state"]
-    if any(file.path in changed for file in files):
-        state = "conflict"
-    if plan:
-        state = "invalid"
-        files = (*files, FileVerdict(path="plan.json", state="invalid", line=None, detail=plan))
-    return PatchVerdict(patch=row["patch"], state=state, variant=row["variant"], files=files)
-
-
-def _file_verdict(file: Mapping[str, Any], changed: Mapping[str, str]) -> FileVerdict:
-    as_started = "applied" if file["state"] == "applies" else file["state"]
-    tampered = changed.get(file["path"])
-    return FileVerdict(
-        path=file["path"],
-        state="conflict" if tampered else as_started,
-        line=file["line"],
-        detail=tampered or file["detail"],
-        before=file["sha256_before"],
-        after=file["sha256_after"],
-    )
+def find_package(folders: Iterable[str], archive: Archive) -> str | None:
+    """Return the first of the folders that contains a package."""
+    return next((folder for folder in folders if archive(f"{folder}/__init__.py") is not None), None)
 
 
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+!_-]{1,64}")
@@ -161,21 +59,6 @@ _PATIENCE_S: Final = 30
 _FILES: Final = {"torch": "torch/version.py", "transformers": "transformers/__init__.py"}
 
 
-def image_versions(ref: str, *, python: str = "") -> dict[str, str]:
-    """Return the versions of `vllm`, `torch` and `transformers` in a local image; `unknown` if not stated.
-
-    `python` is the interpreter that would run vLLM, if known. Raise EnvironmentMissing without a daemon, for a missing
-    image, and for an image without vllm.
-    """
-    from gemmaspec.run.engine import endpoint  # Docker's SDK is slow to import
-    from gemmaspec.run.trees.image import answering, looking_into
-
-    where = endpoint.find()
-    with endpoint.client(where) as client, answering(where, ref), looking_into(client, ref) as archive:
-        config = client.images.get(ref).attrs.get("Config") or {}
-        return _versions(list(candidates(config, python)), archive, f"the image {ref}")
-
-
 def interpreter_versions(python: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the versions for a local interpreter. Raise EnvironmentMissing if it has no vllm.
 
@@ -184,7 +67,7 @@ def interpreter_versions(python: Path, environment: Mapping[str, str] | None = N
     """
     origins = _located(python, environment or {})
     if origins is None:
-        return _versions(list(_beside(python)), _on_disk, str(python))
+        return versions_in(list(_beside(python)), _on_disk, str(python))
     if "vllm" not in origins:
         raise EnvironmentMissing(
             f"{python} has no vllm", hint="set runtime.python to the interpreter that has vllm, or remove it"
@@ -231,7 +114,7 @@ def _beside(python: Path) -> Iterator[str]:
     yield from candidates({}, str(python))
 
 
-def _versions(folders: list[str], archive: Archive, place: str) -> dict[str, str]:
+def versions_in(folders: list[str], archive: Archive, place: str) -> dict[str, str]:
     package = find_package(folders, archive)
     if package is None:
         raise EnvironmentMissing(
