@@ -24,7 +24,7 @@ from gemmaspec.run.engine.server import EngineName, Server, State
 from gemmaspec.run.ready.failures import Ended, failed_start
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.run.ready.wait import ensure_attested
-from gemmaspec.run.trees import compared
+from gemmaspec.run.trees import verdicts
 
 PATCHED = "import functools\n\ndef value(a, b=2):\n    return {'patched', 'by us'} if a in (1, 2) else [x for x in b]\n"
 HUNK = {"scope": "value", "old": ["    return 'stock'"], "new": [PATCHED.splitlines()[-1]]}
@@ -489,9 +489,9 @@ def test_a_start_that_its_own_process_ended_is_a_conflict_with_what_it_said() ->
 
 
 def test_a_running_server_whose_function_was_replaced_is_a_conflict_of_its_patch() -> None:
-    (fine,) = compared.verdicts(reported(word()), ())
-    (replaced,) = compared.verdicts(reported(word(rows=OTHER)), ())
-    (silent,) = compared.verdicts(reported(word(), silent=SILENT), ())
+    (fine,) = verdicts.verdicts(reported(word()), ())
+    (replaced,) = verdicts.verdicts(reported(word(rows=OTHER)), ())
+    (silent,) = verdicts.verdicts(reported(word(), silent=SILENT), ())
     assert (fine.state, replaced.state, silent.state) == ("applied", "conflict", "conflict")
     assert "it is now g" in replaced.files[0].detail
     assert "VLLM::Worker (pid 7) has not looked" in silent.files[0].detail

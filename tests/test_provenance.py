@@ -19,7 +19,7 @@ from gemmaspec.core.patching.hashes import KNOWN_FILE, FileHash, fingerprint, kn
 from gemmaspec.core.patching.patch import load_patch, load_patches
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.trees.compared import compare, verdicts
+from gemmaspec.run.trees.verdicts import compare, verdicts
 from tests import vllm_trees as fake
 from tests.launching import CORE, Place, make_place, patch_of, plan_of
 

@@ -473,6 +473,7 @@ def test_the_line_is_part_of_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     FakeMachine().install(monkeypatch)
     monkeypatch.setattr("gemmaspec.serve.starting.fetch", lambda *_: None)
     monkeypatch.setattr("gemmaspec.serve.starting.check", lambda *_: None)
+    monkeypatch.setattr("gemmaspec.serve.knowngood.keep", lambda *_, **__: None)
     assert run(["up", "tiny-cpu-tuned", "--engine", "process"]) == 0
     assert "machine, image, vLLM and models are those that were measured" in capsys.readouterr().err
 

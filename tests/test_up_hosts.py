@@ -36,8 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
     monkeypatch.setenv("VLLM_API_KEY", "not-a-real-key")
     machine = FakeMachine()
     machine.install(monkeypatch)
-    for place in ("gemmaspec.serve.observe", "gemmaspec.run.engine.choose"):
-        monkeypatch.setattr(f"{place}.engine_of_nodes", lambda _: machine.engine("docker"))
+    monkeypatch.setattr("gemmaspec.run.engine.choose.engine_of_nodes", lambda _: machine.engine("docker"))
     return machine
 
 

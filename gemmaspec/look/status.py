@@ -27,7 +27,7 @@ from gemmaspec.run.kept.stacks import Last, Started, hang_of, last_verdicts
 from gemmaspec.run.ready.death import Death
 from gemmaspec.run.ready.first_request import api_key_for, healthy, read_metrics
 from gemmaspec.run.ready.phases import PhaseTracker
-from gemmaspec.run.trees.compared import ChangedFile, compare
+from gemmaspec.run.trees.verdicts import ChangedFile, compare
 from gemmaspec.serve import observe as speedless
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError
-from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir, write_whole
+from gemmaspec.core.files import state_dir
+from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.runtime.managed import earlier_builds, needed_bytes
 
 if TYPE_CHECKING:
@@ -91,6 +92,19 @@ class Ahead:
                 f"the first start here reads {self.weights / 1e9:.1f} GB ({read} at 1 GB/s) and compiles kernels"
             )
         return "; ".join(parts) or "not known before the first start of this profile here"
+
+
+def say_ahead(start: Start, note: Callable[[str], None]) -> None:
+    """Say what runs it, what is downloaded and built first, and about how long it takes."""
+    note(f"engine {start.why}")
+    if start.joins or start.to_measure or not start.observed:
+        return
+    before = ahead(start)
+    for line in graphs_ahead(start.observed.loaded.profile, elsewhere=bool(start.server.nodes)):
+        note(f"WARNING: {line}")
+    for part in before.parts:
+        note(f"{part.verb} {part}")
+    note(f"time  {before.time()}")
 
 
 def ahead(start: Start) -> Ahead:
@@ -203,20 +217,13 @@ def _file(name: str, engine: str) -> Path:
 
 def earlier_start(name: str, engine: str) -> Earlier | None:
     """Return the last start of a profile that was remembered."""
-    with contextlib.suppress(UnreadableFile, ValueError, KeyError, TypeError, AttributeError):
-        earlier = json.loads(read_regular(_file(name, engine)) or b"")
-        return Earlier(
-            seconds=float(earlier["seconds"]), phases={str(key): float(took) for key, took in earlier["phases"].items()}
-        )
-    return None
+    return records.kept(Earlier, _file(name, engine))
 
 
 def remember(start: Start, *, seconds: float, phases: Mapping[Phase, float]) -> None:
     """Remember how long a start took, unless it downloaded models meanwhile. On a full disk it is forgotten."""
     if start.fetch or start.joins:
         return
-    text = json.dumps({"seconds": round(seconds, 1), "phases": {str(key): round(s, 1) for key, s in phases.items()}})
-    with contextlib.suppress(OSError, GemmaspecError):
-        file = _file(start.server.name, start.engine)
-        make_folder(file.parent)
-        write_whole(file, text + "\n")
+    took = Earlier(seconds=round(seconds, 1), phases={str(key): round(s, 1) for key, s in phases.items()})
+    with contextlib.suppress(GemmaspecError):
+        records.write(_file(start.server.name, start.engine), took)

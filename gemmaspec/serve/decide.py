@@ -162,11 +162,8 @@ class Start:
     """What counts as ready."""
     rollback: KnownGood | None
     """What to restart if this does not become ready."""
-    loaded: Loaded | None = None
-    """The profile; None if a known good stack is started."""
-    stack: Stack | None = None
-    lock: Lock | ProfileError | None = None
-    """The profile's lock, or why it cannot be read."""
+    observed: Observed | None = None
+    """What decided it; None if a known good stack is started."""
     to_measure: bool = False
     """It is started only to be timed, and not kept as known good."""
     any_text: bool = False
@@ -180,8 +177,8 @@ class Start:
     @property
     def locked_runtime(self) -> Lock | None:
         """The lock whose versions the server's environment must have; None where there is no such environment."""
-        pins = self.started.locked and not uses_image(self.engine)
-        return self.lock if pins and isinstance(self.lock, Lock) else None
+        lock = self.observed.lock if self.observed and self.started.locked and not uses_image(self.engine) else None
+        return lock if isinstance(lock, Lock) else None
 
     @property
     def port_is_free(self) -> bool:
@@ -227,9 +224,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         offline=_offline(observed),
         expects=_expects(server),
         rollback=replaces.good if replaces and request.rollback_on_failure else None,
-        loaded=observed.loaded,
-        stack=observed.stack,
-        lock=observed.lock,
+        observed=observed,
         to_measure=request.to_measure,
         any_text=request.any_text,
     )

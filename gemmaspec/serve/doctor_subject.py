@@ -32,8 +32,8 @@ from gemmaspec.run.kept.models import lock_of, release_by
 from gemmaspec.run.machine import readings
 from gemmaspec.run.machine.readings import Gpus
 from gemmaspec.run.models.hub import Unreachable
-from gemmaspec.run.runtime.managed import describe
-from gemmaspec.serve.prepare import prepare, runtime_spec, runtime_versions
+from gemmaspec.run.runtime.managed import describe, versions_at
+from gemmaspec.serve.prepare import prepare, runtime_spec
 
 
 @dataclass(kw_only=True)
@@ -99,7 +99,7 @@ class DoctorSubject:
                 return Versions(**image_versions(self.image.id, python=self.profile.container.python))
             if self.uses_docker or self.server is None or self.server.python is None:
                 return None
-            return runtime_versions(self.server.python, self.server.environment)
+            return versions_at(self.server.python, self.server.environment)
         except GemmaspecError:
             return None
 

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core import records
-from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.files import make_folder, state_dir
 from gemmaspec.core.lock.document import MAX_CHARACTERS, Lock, lock_text, parse_lock, pinned
 from gemmaspec.core.profile.load import Loaded
@@ -24,13 +23,13 @@ from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.stacks import RECORD, Started
 from gemmaspec.run.stack.build import STACK_FILES, Stack
-from gemmaspec.run.stack.folder import read_file
+from gemmaspec.run.stack.folder import read_file, write_synced
+from gemmaspec.serve.lock import warnings
 from gemmaspec.serve.prepare import prepare
 
 KEPT: Final = 5
 """Known good stacks of one profile; a stack takes some 100 kB."""
 FACTS: Final = "facts.lock"
-NOT_SAVED: Final = "this stack was not saved as known good"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +53,24 @@ class KnownGood:
 
 
 def keep(
-    loaded: Loaded, started: Started, engine: Engine, stack: Stack, facts: Lock, *, note: Callable[[str], None]
+    loaded: Loaded,
+    started: Started,
+    engine: Engine,
+    stack: Stack,
+    facts: Lock | Exception,
+    *,
+    lock: Lock | ProfileError | None,
+    note: Callable[[str], None],
 ) -> None:
-    """Save a stack that has just become ready; `facts` are what it runs. A failure to save is only noted."""
+    """Save a stack that has just become ready, and note what differs from its lock. A failure to save is only noted.
+
+    `facts` are what it runs, or why that is not known.
+    """
     try:
+        if isinstance(facts, Exception):
+            raise facts
+        for warning in () if started.locked else warnings(lock, facts):
+            note(warning)
         runs = engine.runs(started.server)
         if facts.image and runs and runs.image != facts.image.id:
             raise GemmaspecError(f"{facts.image.name} refers to another image now than at the start")
@@ -70,7 +83,7 @@ def keep(
             good = dataclasses.replace(started, server=server)
             stacks.save(dataclasses.replace(started, known_good=_store(good, kept.files, facts)))
     except (GemmaspecError, OSError, ValueError) as error:
-        note(f"{NOT_SAVED}: {error}")
+        note(f"this stack was not saved as known good: {error}")
 
 
 def known_goods(name: str) -> Sequence[KnownGood]:
@@ -127,11 +140,7 @@ def _write(content: Mapping[str, str], place: Path) -> None:
     staging = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
     try:
         for name, text in content.items():
-            (staging / name).parent.mkdir(parents=True, exist_ok=True)
-            with (staging / name).open("w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(staging / name, text)
         staging.replace(place)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)

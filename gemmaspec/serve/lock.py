@@ -14,11 +14,12 @@ from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.models import DamagedLock, ModelRef, lock_file, models_of, read_lock
+from gemmaspec.run.kept.models import DamagedLock, ModelRef, in_cache, lock_file, models_of, read_lock
 from gemmaspec.run.kept.owner import owned
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import Unreachable
-from gemmaspec.serve.prepare import Commit, cached, known_now, resolve, runtime_versions
+from gemmaspec.run.runtime.managed import versions_at
+from gemmaspec.serve.prepare import known_now, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +63,8 @@ def write_lock(
     cache knows. A damaged lock is replaced.
     """
     before = _replaced(loaded, note)
-    from_cache = cached(loaded.profile, engine)
-    commit: Commit = lambda model: _commit(model, from_cache(model), note)  # noqa: E731 - a closure with a type
-    lock = resolve(loaded, engine, commit, running_image=running_image)
+    from_cache = in_cache(loaded.profile, in_image=uses_image(engine))
+    lock = resolve(loaded, engine, lambda model: _commit(model, from_cache(model), note), running_image=running_image)
     file = lock_file(loaded)
     write_whole(file, lock_text(lock))
     return WrittenLock(
@@ -101,10 +101,9 @@ def as_locked(loaded: Loaded, engine: EngineName, lock: Lock | ProfileError | No
 
 def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:
     """Return the profile by its lock, as `by_lock` does, and note how to run that."""
-    if read_lock(loaded) is None:
-        return loaded
     locked = by_lock(loaded, engine, note)
-    note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
+    if locked is not loaded:
+        note(f"as {lock_file(loaded)} pins it; to run that: gemmaspec up {loaded.typed} --locked")
     return locked
 
 
@@ -133,7 +132,7 @@ def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> 
 
 def check_runtime(loaded: Loaded, lock: Lock, server: Server) -> None:
     """Raise DifferencesFound if the environment of a process does not have the locked versions."""
-    if server.python and (now := runtime_versions(server.python, server.environment)):
+    if server.python and (now := versions_at(server.python, server.environment)):
         facts = {f"versions.{name}": version for name, version in now.model_dump().items()}
         _refuse(loaded, "process", moved(lock.facts(), facts))
 

@@ -8,10 +8,8 @@ Patches for speed that may be why a start has failed, or why a server goes wrong
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +19,13 @@ from gemmaspec.check.here.lint import stop_on_errors
 from gemmaspec.core import data
 from gemmaspec.core.errors import GemmaspecError, StartFailed, UsageError
 from gemmaspec.core.files import UnreadableFile
+from gemmaspec.core.patching.bugs import Choices
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.find import ENGINES, is_path, uses_image
+from gemmaspec.core.profile.find import is_path, uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile, replica_of
-from gemmaspec.run.engine.choose import choose_engine, engine_of_nodes
+from gemmaspec.run.engine.choose import choose_engine, engine_on
 from gemmaspec.run.engine.identity import image_identity
-from gemmaspec.run.engine.server import Engine, EngineName, Node, Server
+from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.fleet import hosts_of, nodes_of
@@ -152,11 +151,6 @@ def load_request(request: UpRequest) -> Loaded:
     return replica_of(loaded, request.replica)
 
 
-def without_speed(request: UpRequest) -> UpRequest:
-    """Return the same request without patches for speed."""
-    return dataclasses.replace(request, overrides=(*request.overrides, OFF))
-
-
 def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[Observed, Engine]:
     """Return what decides a start of this profile, and the engine that would start it. Changes nothing.
 
@@ -170,7 +164,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
     hosts = hosts_of(loaded, request.hosts)
     if nodes := nodes_of(hosts):
-        engine, why = _engine_of(nodes, request)
+        engine, why = engine_on(nodes, forced=request.engine, profile=request.profile)
     else:
         engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
     if request.locked:
@@ -223,17 +217,6 @@ def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:
     )
 
 
-def _engine_of(nodes: Sequence[Node], request: UpRequest) -> tuple[Engine, str]:
-    """Return the engine of a server on several machines, and why it is used."""
-    if request.engine and not ENGINES[request.engine].spans_machines:
-        raise UsageError(
-            f"{request.profile} runs on several machines, and --engine {request.engine} starts on this one alone",
-            hint=f"gemmaspec up {request.profile}",
-        )
-    ranks = ", ".join(f"{node.host} (rank {rank})" for rank, node in enumerate(nodes))
-    return engine_of_nodes(nodes), f"docker: on {len(nodes)} machines: {ranks}"
-
-
 def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere: bool = False) -> Iterator[ModelSeen]:
     """Yield each model with what this machine has of it; no network. `elsewhere`: other machines read them."""
     for model in models:
@@ -259,29 +242,13 @@ def _image(image: str | None) -> Here:
 class DryRun:
     """What `up` would do, for people."""
 
-    engine: EngineName
-    why: str
-    joins: bool
-    """It already runs unchanged, so only the probe would be sent."""
-    stops: str | None
-    """What runs now and would be stopped first."""
+    start: Start
     ahead: Ahead | None
     """Image, runtime and models that are not on this machine, and how long it takes; None if it runs already."""
-    files: tuple[str, ...]
-    command: str
-    environment: tuple[str, ...]
-    """Names of variables, never their values."""
-    hosts: tuple[str, ...]
-    """The machines of a server that spans several, by rank."""
-    offline: str
-    """Whether the server is told not to use the Hugging Face Hub."""
-    expects: str
-    graphs: tuple[str, ...] = ()
+    graphs: tuple[str, ...]
     """The CUDA graphs that it would lack, and what brings them back."""
-    speed_patches: Sequence[str] = ()
+    speed: Choices
     """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
-    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Other patches for speed, and why it would not try them."""
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
@@ -290,31 +257,12 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     Raises DifferencesFound where `up` would refuse what its lock does not pin.
     """
     observed, _ = observe(request, load_request(request), note)
-    start = decide(request, observed)
+    start, profile = decide(request, observed), observed.loaded.profile
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
         lock.check_runtime(observed.loaded, start.locked_runtime, start.server)
-    profile = observed.loaded.profile
-    speed = speed_choice(profile, Shelf(data.patch_folders()))
     return DryRun(
-        engine=start.engine,
-        why=start.why,
-        joins=start.joins,
-        stops=_stops(start),
+        start=start,
         ahead=None if start.joins else ahead(start),
-        files=tuple(str(start.server.folder / name) for name in sorted(start.files)),
-        command=shlex.join(start.command),
-        environment=start.environment,
-        hosts=start.started.options.hosts,
-        offline=start.offline,
-        expects=start.expects,
-        graphs=graphs_ahead(profile, elsewhere=bool(start.started.options.hosts)),
-        speed_patches=tuple(speed.taken),
-        left_out=speed.left_out,
+        graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
+        speed=speed_choice(profile, Shelf(data.patch_folders())),
     )
-
-
-def _stops(start: Start) -> str | None:
-    if not start.replaces:
-        return None
-    before = start.replaces.started
-    return f"{before.server.name} ({before.engine}, port {before.server.port})"

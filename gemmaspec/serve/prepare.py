@@ -5,7 +5,7 @@ What a profile would run on this machine now: the facts that a lock records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gemmaspec.core import data
@@ -24,16 +24,14 @@ from gemmaspec.core.releases.drafting import transformers_for
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept.fleet import nodes_of, reached_at
-from gemmaspec.run.kept.models import ModelRef, digest_of, models_of, server_cache
+from gemmaspec.run.kept.models import Commit, ModelRef, digest_of, in_cache, models_of
 from gemmaspec.run.kept.stacks import stack_folder
-from gemmaspec.run.models import access
-from gemmaspec.run.runtime.managed import built_at, runtime_dir
+from gemmaspec.run.runtime.managed import runtime_dir, versions_at
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
 from gemmaspec.run.stack.folder import rank_stacks
-from gemmaspec.run.stack.paths import container_paths, host_paths, is_local, on_host
+from gemmaspec.run.stack.paths import Paths, container_paths, host_paths, is_local
 from gemmaspec.run.stack.serve import Served, served_at
-from gemmaspec.run.trees.versions import interpreter_versions
 
 
 def prepare(
@@ -47,23 +45,29 @@ def prepare(
     """
     profile = loaded.profile
     runtime = None
-    folder = stack_folder(profile.name)
-    paths = container_paths(profile) if uses_image(engine) else host_paths(profile, folder=folder, state=state_dir())
+    if remote and not hosts:
+        _refuse_folders(loaded)
+    paths = _paths(profile, engine)
     served = served_at(profile, paths)
     if uses_image(engine):
         form: Form = "volume" if remote else "folder"
         of_engine: dict[str, object] = {"image": profile.image, "copied": remote or bool(hosts)}
     else:
         form = "process"
-        runtime = None if profile.runtime.python else runtime_spec(loaded)
-        of_engine = _of_process(profile, runtime, served.command)
+        runtime = None if paths.python else runtime_spec(loaded)
+        environment = _environment(profile, paths)
+        of_engine = {"python": _python(paths, runtime), "command": served.command, "environment": environment}
     if hosts:
         of_engine |= {"nodes": nodes_of(hosts), "reached_at": reached_at(loaded, hosts[0])}
-    elif remote:
-        _refuse_folders(loaded)
     server = _server(profile, model=served.model, **of_engine)
     stack = _of_ranks(loaded, served, hosts) if hosts else render_stack(loaded, served, form=form)
     return server, stack, runtime
+
+
+def _paths(profile: Profile, engine: EngineName) -> Paths:
+    if uses_image(engine):
+        return container_paths(profile)
+    return host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
 
 
 def _of_ranks(loaded: Loaded, served: Served, hosts: Sequence[Host]) -> Stack:
@@ -104,15 +108,9 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
     )
 
 
-def _of_process(profile: Profile, runtime: RuntimeSpec | None, command: Sequence[str]) -> dict[str, object]:
-    environment = _process_environment(profile)
-    return {"python": _python(profile, runtime), "command": command, "environment": environment}
-
-
-def _python(profile: Profile, runtime: RuntimeSpec | None) -> Path:
+def _python(paths: Paths, runtime: RuntimeSpec | None) -> Path:
     """Return the interpreter of a process: the one that the profile names, or that of the environment to build."""
-    named = on_host(profile.runtime.python or "", state=state_dir())
-    return runtime_dir(runtime) / "bin" / "python" if runtime else Path(named)
+    return runtime_dir(runtime) / "bin" / "python" if runtime else Path(paths.python or "")
 
 
 def _server(profile: Profile, **of_engine: object) -> Server:
@@ -131,28 +129,22 @@ def _server(profile: Profile, **of_engine: object) -> Server:
     )
 
 
-def _process_environment(profile: Profile) -> dict[str, str]:
+def _environment(profile: Profile, paths: Paths) -> dict[str, str]:
     """Return the profile's variables. Caches stay in their usual folders unless the profile names others."""
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     if profile.devices is not None:
         # Without the order, CUDA counts the fastest GPU first, and nvidia-smi by its place on the bus.
         environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(map(str, profile.devices))}
-    caches = profile.caches
-    if caches.huggingface:
-        environment["HF_HOME"] = on_host(caches.huggingface, state=state_dir())
-    if caches.compile:
-        root = on_host(caches.compile, state=state_dir())
+    if paths.huggingface:
+        environment["HF_HOME"] = paths.huggingface
+    if paths.compile:
         names = {
             "VLLM_CACHE_ROOT": "vllm",
             "TRITON_CACHE_DIR": "triton",
             "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
         }
-        environment |= {variable: f"{root}/{name}" for variable, name in names.items()}
+        environment |= {variable: f"{paths.compile}/{name}" for variable, name in names.items()}
     return environment | profile.env | bound_environment(profile)
-
-
-Commit = Callable[[ModelRef], "str | None"]
-"""Maps a model of the Hub to the commit of its revision; None if unknown."""
 
 
 def resolve(
@@ -167,8 +159,9 @@ def resolve(
     """
     profile = loaded.profile
     image = _locked_image(loaded, running_image) if uses_image(engine) else None
-    commit = commit or cached(profile, engine)
-    models = [_locked_model(model, commit) for model in models_of(profile)]
+    commit = commit or in_cache(profile, in_image=uses_image(engine))
+    refs = tuple(models_of(profile))
+    models = [_locked_model(ref, commit) for ref in refs]
     return Lock(
         profile=profile.name,
         engine=engine,
@@ -176,14 +169,8 @@ def resolve(
         image=image,
         target=models[0],
         draft=models[1] if len(models) > 1 else None,
-        versions=_image_versions(image.id, profile.container.python) if image else _process_versions(loaded),
+        versions=_versions(loaded, image),
     )
-
-
-def _image_versions(image: str, python: str) -> Versions:
-    from gemmaspec.run.trees.image import image_versions  # docker's SDK is slow to import
-
-    return Versions(**image_versions(image, python=python))
 
 
 def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
@@ -199,28 +186,19 @@ def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, st
     return facts
 
 
-def cached(profile: Profile, engine: EngineName) -> Commit:
-    """Return the commits in the cache that the server uses, without the network."""
-    cache = server_cache(profile, in_image=uses_image(engine))
-    return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
+def _versions(loaded: Loaded, image: LockedImage | None) -> Versions:
+    """Return the versions in the image, or a process's environment. Raises EnvironmentMissing if that is not built."""
+    profile = loaded.profile
+    if image:
+        from gemmaspec.run.trees.image import image_versions  # docker's SDK is slow to import
 
-
-def runtime_versions(python: Path, environment: Mapping[str, str]) -> Versions | None:
-    """Return the versions where a process's interpreter is; None if gemmaspec builds that and has not yet."""
-    built = built_at(python)
-    if built is None:
-        return Versions(**interpreter_versions(python, environment))
-    return Versions(**{name: str(built.get(name, "unknown")) for name in Versions.model_fields}) if built else None
-
-
-def _process_versions(loaded: Loaded) -> Versions:
-    """Return the versions in the process engine's environment. Raises EnvironmentMissing if it has not been built."""
-    runtime = None if loaded.profile.runtime.python else runtime_spec(loaded)
-    if versions := runtime_versions(_python(loaded.profile, runtime), loaded.profile.env):
+        return Versions(**image_versions(image.id, python=profile.container.python))
+    paths = _paths(profile, "process")
+    python = _python(paths, None if paths.python else runtime_spec(loaded))
+    if versions := versions_at(python, profile.env):
         return versions
     raise EnvironmentMissing(
-        f"the runtime of {loaded.profile.name} has not been built yet",
-        hint=f"gemmaspec pull {loaded.typed} --engine process",
+        f"the runtime of {profile.name} has not been built yet", hint=f"gemmaspec pull {loaded.typed} --engine process"
     )
 
 

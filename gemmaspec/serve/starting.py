@@ -26,7 +26,7 @@ from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.run.stack import folder as stack_files
 from gemmaspec.serve import lock
 from gemmaspec.serve.ahead import downloads_told, earlier_start, remember
-from gemmaspec.serve.decide import FoundStack, Offline, Start
+from gemmaspec.serve.decide import FoundStack, Observed, Offline, Start
 from gemmaspec.serve.knowngood import KnownGood
 
 _START_GRACE_S: Final = 5.0
@@ -41,6 +41,8 @@ class Running:
     ready: Ready
     report: dict[str, Any] | None
     was_running: bool
+    observed: Observed | None = None
+    """What decided the start that has succeeded, which may be another one than was begun."""
 
     @property
     def is_toy(self) -> bool:
@@ -130,7 +132,7 @@ def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runnin
     """Probe a server that already runs."""
     told.note(f"{start.server.name} is already running; sending a request")
     _watch_again(engine, start.server, told)
-    return wait(start, engine, told, timeout_s=timeout_s, shows_phases=not healthy(start.server))
+    return wait(start, engine, told, timeout_s=timeout_s)
 
 
 def _watch_again(engine: Engine, server: Server, told: Told) -> None:
@@ -158,8 +160,8 @@ def fetch(start: Start, engine: Engine, told: Told) -> None:
     if start.runtime:
         ensure_runtime(start.runtime, progress=told.note)
     engine.preflight(start.server, port_is_free=start.port_is_free)
-    if start.locked_runtime and start.loaded:
-        lock.check_runtime(start.loaded, start.locked_runtime, start.server)
+    if start.locked_runtime and start.observed:
+        lock.check_runtime(start.observed.loaded, start.locked_runtime, start.server)
     for tiny in start.place:
         place(tiny)
 
@@ -191,8 +193,9 @@ def launch(start: Start, engine: Engine, told: Told) -> None:
             raise NotStarted(error) from None
 
 
-def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float, shows_phases: bool = True) -> Running:
+def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
     """Wait until the server has answered, and record that it did."""
+    shows_phases = not (start.joins and healthy(start.server))
 
     def phase(now: Phase, elapsed: float) -> None:
         if shows_phases:
@@ -210,7 +213,8 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float, shows_ph
         )
     remember(start, seconds=ready.seconds, phases=ready.phases)
     started = _record(start.started, "ready")
-    return Running(started=started, ready=ready, report=_report(engine, start.server, told), was_running=start.joins)
+    report = _report(engine, start.server, told)
+    return Running(started=started, ready=ready, report=report, was_running=start.joins, observed=start.observed)
 
 
 class NotStarted(Exception):
@@ -229,7 +233,8 @@ def ports_settled(start: Start) -> Iterator[None]:
         yield
     except BaseException:
         before = start.replaces
-        groups.settle(name, before.started.server.port if before and not _has_ended(before) else None)
+        lives = before and not _has_ended(before)
+        groups.settle(name, before.started.server.port if before and lives else None)
         raise
     groups.settle(name, None if start.remote else start.server.port)
 

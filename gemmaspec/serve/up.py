@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.core.lock.document import Lock, LockedImage, LockedModel
+from gemmaspec.core.lock.document import Lock, LockedImage
 from gemmaspec.core.profile.command import settings_digest
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Tuned
@@ -19,19 +19,18 @@ from gemmaspec.run.engine.choose import engine_named
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.server import Engine, EngineName
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.models import ModelRef, digest_of
 from gemmaspec.run.kept.owner import StartProgress, Told, owned
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.trees.tree import UNKNOWN
 from gemmaspec.run.trees.versions import interpreter_versions
-from gemmaspec.serve import knowngood, lock
+from gemmaspec.serve import knowngood
 from gemmaspec.serve import observe as speedless
-from gemmaspec.serve.ahead import ahead
-from gemmaspec.serve.decide import Start, UpRequest, decide, decide_rollback
+from gemmaspec.serve.ahead import say_ahead
+from gemmaspec.serve.decide import Observed, Start, UpRequest, decide, decide_rollback
 from gemmaspec.serve.knowngood import KnownGood
-from gemmaspec.serve.observe import load_request, observe, observe_models, observe_stack, without_speed
+from gemmaspec.serve.observe import load_request, observe, observe_models, observe_stack
 from gemmaspec.serve.prepare import resolve
 from gemmaspec.serve.starting import Running, carry_out, carry_out_detached
 
@@ -82,9 +81,9 @@ def check_good(good: KnownGood) -> None:
     if good.facts.image:
         _check_image(good.facts.image)
     _check_runtime(good)
-    for role, model in (("target", good.facts.target), ("draft", good.facts.draft)):
-        if model:
-            _check_folder(role, model)
+    for model, locked in zip(_models(good), (good.facts.target, good.facts.draft), strict=False):
+        if locked and locked.digest:
+            _check_folder(model, locked.digest)
 
 
 def _never(good: KnownGood) -> Running:
@@ -156,14 +155,12 @@ def _check_runtime(good: KnownGood) -> None:
             )
 
 
-def _check_folder(role: str, locked: LockedModel) -> None:
-    model = ModelRef(role=role, model=locked.model, revision=None)
-    if not locked.digest:
-        return
+def _check_folder(model: ModelRef, locked: str) -> None:
+    """Raise DifferencesFound if the content of a model's folder has changed."""
     now = digest_of(model)
-    if now != locked.digest:
+    if now != locked:
         raise DifferencesFound(
-            f"{role}.model: {model.folder} has changed: was {locked.digest}, is {now}",
+            f"{model.role}.model: {model.folder} has changed: was {locked}, is {now}",
             hint="gemmaspec rollback --list    # then use --stack ID for another one",
         )
 
@@ -194,10 +191,9 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
         told = Told(progress=progress, owner=owner)
         observed, engine = observe(request, loaded, told.note)
         start = decide(request, observed)
-        _say_ahead(start, told)
+        say_ahead(start, told.note)
         started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
-        if loaded.profile.tuned:
-            _say_tuned(loaded, what_runs(loaded, engine.name), told.note)
+        _settle(loaded, observed, started, engine, told.note, keeps=False)
         return started
 
 
@@ -235,27 +231,15 @@ def _start(
 ) -> Running:
     observed, engine = observe(request, loaded, told.note)
     start = decide(request, observed)
-    _say_ahead(start, told)
+    say_ahead(start, told.note)
     timeout_s = request.timeout_s
     way_back = _way_back(told, timeout_s=timeout_s)
     instead = None if request.to_measure or request.locked else partial(_without_speed, request, engine, told)
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
     if not request.to_measure:
-        _settle(loaded, start, running.started, engine, told.note)
+        keeps = not (start.joins or start.server.nodes)  # of several machines, only what it was on one is kept
+        _settle(loaded, running.observed or observed, running.started, engine, told.note, keeps=keeps)
     return running
-
-
-def _say_ahead(start: Start, told: Told) -> None:
-    """Say what runs it, what is downloaded and built first, and about how long it takes."""
-    told.note(f"engine {start.why}")
-    if start.joins or start.to_measure:
-        return
-    before = ahead(start)
-    for line in graphs_ahead(start.loaded.profile, elsewhere=bool(start.started.options.hosts)) if start.loaded else ():
-        told.note(f"WARNING: {line}")
-    for part in before.parts:
-        told.note(f"{part.verb} {part}")
-    told.note(f"time  {before.time()}")
 
 
 def _without_speed(request: UpRequest, engine: Engine, told: Told, start: Start, error: GemmaspecError) -> Start | None:
@@ -265,35 +249,23 @@ def _without_speed(request: UpRequest, engine: Engine, told: Told, start: Start,
         return None
     told.note(f"WARNING: {error.message.splitlines()[0]}: {suspicion}")
     told.note(f"WARNING: starting {start.server.name} again without {', '.join(suspicion.patches)}")
-    request = without_speed(request)
+    request = dataclasses.replace(request, overrides=(*request.overrides, speedless.OFF))
     other = decide(request, observe(request, load_request(request), lambda _: None)[0])
     started = dataclasses.replace(other.started, before=start.started.before)
     return dataclasses.replace(other, joins=False, replaces=start.replaces, rollback=start.rollback, started=started)
 
 
-def _settle(loaded: Loaded, start: Start, started: Started, engine: Engine, note: Callable[[str], None]) -> None:
-    """Save what has become ready as known good, and say whether it runs where it was tuned.
-
-    One that was ready before, or spans machines, is not saved.
-    """
-    keeps = not (start.joins or start.server.nodes)
-    if keeps or loaded.profile.tuned:
-        runs = what_runs(start.loaded or loaded, engine.name)
-        if keeps:
-            keep(start, started, engine, runs, note)
-        _say_tuned(loaded, runs, note)
-
-
-def keep(start: Start, started: Started, engine: Engine, runs: Lock | Exception, note: Callable[[str], None]) -> None:
-    """Save what has become ready, and runs this, as known good; say what differs from its lock."""
-    if start.loaded is None or start.stack is None:
+def _settle(
+    loaded: Loaded, seen: Observed, started: Started, engine: Engine, note: Callable[[str], None], *, keeps: bool
+) -> None:
+    """Save a start as known good, if it is one to keep, and say whether a tuned profile runs where it was tuned."""
+    if not (keeps or loaded.profile.tuned):
         return
-    if isinstance(runs, Exception):
-        note(f"{knowngood.NOT_SAVED}: {runs}")
-        return
-    for warning in () if started.locked else lock.warnings(start.lock, runs):
-        note(warning)
-    knowngood.keep(start.loaded, started, engine, start.stack, runs, note=note)
+    runs = what_runs(seen.loaded, engine.name)
+    if keeps:
+        knowngood.keep(seen.loaded, started, engine, seen.stack, runs, lock=seen.lock, note=note)
+    if remark := tuned_remark(loaded, runs):
+        note(remark)
 
 
 def what_runs(loaded: Loaded, engine: EngineName) -> Lock | Exception:
@@ -302,11 +274,6 @@ def what_runs(loaded: Loaded, engine: EngineName) -> Lock | Exception:
         return resolve(loaded, engine)
     except (GemmaspecError, OSError, ValueError) as error:
         return error
-
-
-def _say_tuned(loaded: Loaded, runs: Lock | Exception, note: Callable[[str], None]) -> None:
-    if remark := tuned_remark(loaded, runs):
-        note(remark)
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:

@@ -17,10 +17,11 @@ from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready.first_request import healthy
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.run.ready.wait import wait_ready
+from gemmaspec.serve import knowngood
 from gemmaspec.serve.decide import decide
 from gemmaspec.serve.observe import load_request, observe
 from gemmaspec.serve.starting import Running
-from gemmaspec.serve.up import again, keep, what_runs
+from gemmaspec.serve.up import again, what_runs
 
 _POLL_S: Final = 0.5
 
@@ -87,6 +88,7 @@ def _remembered(running: Running, progress: StartProgress) -> Running:
         request = again(started.server.name, timeout_s=1.0)
         observed, engine = observe(request, load_request(request), lambda _: None)
         start = decide(request, observed)
-        if start.joins and start.loaded and not start.server.nodes:
-            keep(start, running.started, engine, what_runs(start.loaded, engine.name), progress.note)
+        if start.joins and not start.server.nodes:
+            runs, note = what_runs(observed.loaded, engine.name), progress.note
+            knowngood.keep(observed.loaded, started, engine, observed.stack, runs, lock=observed.lock, note=note)
     return running

@@ -210,7 +210,7 @@ def _add_running(name: str, request: VerifyRequest, outcome: Verification) -> No
 
 
 def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, outcome: Verification) -> None:
-    from gemmaspec.run.trees import compared as provenance
+    from gemmaspec.run.trees import verdicts as provenance
 
     place = TreeSource(kind="running", ref=ref)
     try:

@@ -23,9 +23,8 @@ from typing import Final, Literal
 
 from gemmaspec.check.fit.memory_plan import MemoryPlan
 from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.releases.drafting import BLOCKS
 
-PARALLEL: Final = frozenset({"dflash", "dspark"})
-"""Methods that draft all tokens in one pass."""
 _CACHED: Final = 128 * 2**20
 """Bytes that a GPU may still have in its own cache from the pass before: the largest such cache of any machine here
 is a B200's, 126 MB. The bound takes that much off every pass."""
@@ -100,7 +99,7 @@ def roofline(plan: MemoryPlan, *, context: int = 1024, concurrency: int = 1) -> 
     k = plan.flags.draft_tokens
     step = step_bytes(plan, context=context, concurrency=concurrency, tokens=1)
     verifying = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1)
-    passes = 0 if not plan.draft else 1 if plan.flags.method in PARALLEL else k
+    passes = 0 if not plan.draft else 1 if plan.flags.method in BLOCKS else k
     least = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1, alike=True)
     alone = concurrency * bandwidth / _at_least(least, 0)
     with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)
@@ -199,8 +198,8 @@ def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
         return None
     passes = [(plan.models.target, concurrency * (flags.draft_tokens + 1))]
     if plan.models.draft:
-        number = 1 if flags.method in PARALLEL else flags.draft_tokens
-        each = flags.draft_tokens + 1 if flags.method in PARALLEL else 1
+        number = 1 if flags.method in BLOCKS else flags.draft_tokens
+        each = flags.draft_tokens + 1 if flags.method in BLOCKS else 1
         passes += [(plan.models.draft, concurrency * each)] * number
     sums = sum(_SUMS * len(model.text.layers) for model, _ in passes)
     added = sum(

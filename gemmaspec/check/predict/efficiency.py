@@ -11,8 +11,9 @@ from typing import Final, Literal
 
 from gemmaspec.check.predict.envelope import curve
 from gemmaspec.check.predict.predict import ANSWER, Cells, Predicted
-from gemmaspec.check.predict.steps import PARALLEL, StepTime
+from gemmaspec.check.predict.steps import StepTime
 from gemmaspec.core import data
+from gemmaspec.core.releases.drafting import BLOCKS
 from gemmaspec.core.rows import NONE, Setting
 
 Weights = Literal["4-bit", "8-bit", "16-bit"]
@@ -119,7 +120,7 @@ class Roofline:
 
     def _cell(self, k: int, batch: int, context: int, asked: Cells) -> Predicted:
         target, draft = self.read(context, batch, k + 1)
-        passes = min(k, 1) if self.method in PARALLEL else k
+        passes = min(k, 1) if self.method in BLOCKS else k
         return Predicted(
             method=self.method if k else NONE,
             k=k,

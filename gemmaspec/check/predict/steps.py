@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.check.predict.envelope import Cholesky, dot
+from gemmaspec.core.releases.drafting import BLOCKS
 from gemmaspec.core.rows import Setting
 
 MAX_CELLS: Final = 120
@@ -40,8 +41,6 @@ FAR: Final = 2.0
 """How much less well the equation fits a prompt of twice the length, in shares of MISFIT."""
 LARGEST: Final = 0.3
 """Largest residual as a share of a step; contradictory rows would have larger ones."""
-PARALLEL: Final = frozenset({"dflash", "dspark"})
-"""Methods that draft all tokens in one pass."""
 _FREE: Final = frozenset({"ngram", "suffix"})
 """Methods without a model."""
 
@@ -219,7 +218,7 @@ class _Equation:
     @property
     def _drafting(self) -> tuple[float, float]:
         """Return the prior of d: a pass of the draft over a step of the target."""
-        if self.method in PARALLEL or self.method in _FREE:
+        if self.method in BLOCKS or self.method in _FREE:
             return 0.01, 0.02
         return (0.25, 0.3) if self.method == "draft_model" else (0.06, 0.1)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
@@ -86,34 +86,52 @@ def start_progress() -> Iterator[StartProgress]:
 
 def dry_run(plan: DryRun, *, as_json: bool) -> None:
     """Print what `up --dry-run` would do."""
+    start, taken, left_out = plan.start, plan.speed.taken, plan.speed.left_out
+    before = start.replaces.started if start.replaces else None
+    known = {
+        "engine": start.engine,
+        "why": start.why,
+        "joins": start.joins,
+        "stops": f"{before.server.name} ({before.engine}, port {before.server.port})" if before else None,
+        "ahead": plan.ahead,
+        "files": [str(start.server.folder / name) for name in sorted(start.files)],
+        "command": shlex.join(start.command),
+        "environment": start.environment,
+        "hosts": start.started.options.hosts,
+        "offline": start.offline,
+        "expects": start.expects,
+        "graphs": plan.graphs,
+        "speed_patches": tuple(taken),
+        "left_out": left_out,
+    }
     if as_json:
-        output.json_data({"ok": True, **vars(plan)})
+        output.json_data({"ok": True, **known})
         return
-    output.told(f"engine: {plan.why}")
-    for rank, host in enumerate(plan.hosts):
+    output.told(f"engine: {start.why}")
+    for rank, host in enumerate(start.started.options.hosts):
         output.told(f"host:   {host} (rank {rank})")
-    if plan.joins:
+    if start.joins:
         output.told("runs:   already, unchanged; only the probe would be sent")
-    if plan.stops:
-        output.told(f"stop:   {plan.stops}")
+    if before:
+        output.told(f"stop:   {known['stops']}")
     if plan.ahead:
         for part in plan.ahead.parts:
             output.told(f"{'fetch:' if part.verb == 'download' else f'{part.verb}:':<7} {part}")
         output.told(f"time:   {plan.ahead.time()}")
-    if plan.files:
-        folders = sorted({str(Path(file).parent) for file in plan.files})
-        output.told(f"write:  {len(plan.files)} files in {', '.join(folders)}")
-    output.told(f"env:    {', '.join(plan.environment) or 'no variables set'}")
-    if plan.offline != "no":
-        output.told(f"hub:    not used by the server ({plan.offline})")
-    if plan.speed_patches:
-        output.told(f"speed:  {', '.join(plan.speed_patches)}")
-    for why in dict.fromkeys(plan.left_out.values()):
-        output.told(f"speed:  not {', '.join(name for name, reason in plan.left_out.items() if reason == why)}: {why}")
+    if start.files:
+        folders = sorted({str((start.server.folder / name).parent) for name in start.files})
+        output.told(f"write:  {len(start.files)} files in {', '.join(folders)}")
+    output.told(f"env:    {', '.join(start.environment) or 'no variables set'}")
+    if start.offline != "no":
+        output.told(f"hub:    not used by the server ({start.offline})")
+    if taken:
+        output.told(f"speed:  {', '.join(taken)}")
+    for why in dict.fromkeys(left_out.values()):
+        output.told(f"speed:  not {', '.join(name for name, reason in left_out.items() if reason == why)}: {why}")
     for line in plan.graphs:
         output.told(f"graphs: WARNING: {line}")
-    output.told(f"run:    {plan.command}")
-    output.told(f"ready:  when {plan.expects}")
+    output.told(f"run:    {known['command']}")
+    output.told(f"ready:  when {start.expects}")
 
 
 def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:

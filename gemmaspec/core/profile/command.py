@@ -161,7 +161,7 @@ def _flags_for(profile: Profile) -> Mapping[str, Flag]:
 def _serve(profile: Profile) -> Iterator[Argument]:
     for key, value in profile.serve.model_dump(exclude=_NOT_FLAGS, exclude_none=True).items():
         switch = isinstance(value, bool)
-        text = None if switch else _text(value)
+        text = None if switch else text_of(value)
         yield Argument(path=("serve", key), flag=_option(key), value=text, negated=value is False)
 
 
@@ -181,7 +181,7 @@ def _chat(profile: Profile) -> Iterator[Argument]:
         ("tool_call_parser", "--tool-call-parser", chat.tool_call_parser),
     ):
         if value:
-            yield Argument(path=("chat", key), flag=flag, value=_text(value))
+            yield Argument(path=("chat", key), flag=flag, value=text_of(value))
 
 
 def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
@@ -261,7 +261,8 @@ def _option(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a value as vLLM's command line has it."""
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 

@@ -14,14 +14,13 @@ from gemmaspec.core.profile.command import COMPILATION, LEVEL, Argument, Command
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import LEVELS, Layers, modes_of, support_of
-from gemmaspec.core.releases.drafting import RunnerInput, forced_by, runs
+from gemmaspec.core.releases.drafting import BLOCKS, RunnerInput, forced_by, runs
 from gemmaspec.core.releases.facts import Facts, facts_near
 
 PATCH: Final = "composite-full-graphs"
 """The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""
 _HEADS: Final = {"mtp": "draft", "eagle3": "eagle3", "eagle": "eagle3"}
 _CHAINS: Final = ("mtp", "eagle", "eagle3")
-_BLOCKS: Final = ("dflash", "dspark")
 _NO_HEAD: Final = ("ngram", "ngram_gpu", "suffix", "custom_class", "extract_hidden_states")
 LOST: Final = ("NONE", "PIECEWISE")
 """Modes without a graph of the whole decoding step."""
@@ -89,8 +88,8 @@ def graph_modes(
     where, command = capability or machine.compute_capability, command_of(profile)
     layers = layers_of(profile, vllm, capability=where, fp8=fp8, masks=masks) if where else ()
     eager, transfer = command.argument("--enforce-eager"), command.argument("--kv-transfer-config")
-    compiles, graphs, _ = _asked(command)
     options = asked_of_runner(profile, command, facts.runner_unsupported)
+    compiles, graphs, _ = _asked(command)
     runner = _runner(profile, facts, options)
     spec = profile.speculative
     method, drafting = spec.method if spec else None, bool(spec and spec.num_speculative_tokens)
@@ -120,7 +119,7 @@ def graph_modes(
     if spec and spec.enforce_eager:
         path: Path = ("speculative", "enforce_eager")
         return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
-    if method in _BLOCKS and runner == "v2" and (drafts := supports[0].layers.draft):
+    if method in BLOCKS and runner == "v2" and (drafts := supports[0].layers.draft):
         support = supports[0].draft or "UNIFORM_BATCH"
         if LEVELS.index(support) < LEVELS.index("UNIFORM_BATCH"):
             why, path = f"{drafts} supports {support} for a {method} head", ("speculative", "attention_backend")
@@ -224,7 +223,7 @@ def _head_mode(target: str, method: str | None, runner: str, vllm: str) -> str |
         early = method == "draft_model" and launcher.range_contains("<0.26.0", vllm)
         return "PIECEWISE" if not early and target in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE") else "NONE"
     full = target.startswith("FULL")
-    return "FULL" if full and method in (*_CHAINS, *_BLOCKS) else "NONE"
+    return "FULL" if full and method in (*_CHAINS, *BLOCKS) else "NONE"
 
 
 def _asked(command: Command) -> tuple[str, str, Path]:

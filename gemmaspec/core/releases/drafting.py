@@ -54,6 +54,8 @@ def _method(row: Mapping[str, Any]) -> Method:
 METHODS: Final = tuple(map(_method, _ROWS["methods"]))
 KEYS_OF_METHODS: Final[Mapping[str, Sequence[str]]] = _ROWS["keys_of_methods"]
 KEYS_OF_ACCEPTANCE: Final[Mapping[str, str]] = _ROWS["keys_of_acceptance"]
+BLOCKS: Final = ("dflash", "dspark")
+"""Methods that draft all tokens in one pass."""
 FEATURES: Final[Mapping[str, str]] = _ROWS["features"]
 """Flags → what model runner v2 may lack, in vLLM's words."""
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.check.predict.steps import PARALLEL
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.patching.evidence import VARIABLE, readers
@@ -25,7 +24,7 @@ from gemmaspec.core.profile.graphs import graph_modes, hurts
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import backend_for
-from gemmaspec.core.releases.drafting import RunnerInput, runner_for, runs
+from gemmaspec.core.releases.drafting import BLOCKS, RunnerInput, runner_for, runs
 from gemmaspec.core.releases.facts import nearest, newest
 from gemmaspec.measure.bench.cells import NONE, Arm, Asked, arm_of, arms_of
 
@@ -145,7 +144,7 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
     if spec is None:
         return
     usual_k = spec.num_speculative_tokens or 1
-    usual = tuple(k for k in OF_A_BLOCK if k < usual_k) if spec.method in PARALLEL else USUAL
+    usual = tuple(k for k in OF_A_BLOCK if k < usual_k) if spec.method in BLOCKS else USUAL
     if spec.synthetic_acceptance_rates:
         usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
     asked = sorted((k for k in ks if k), key=lambda k: k != usual_k)

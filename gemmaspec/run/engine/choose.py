@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.errors import EnvironmentMissing, UsageError
 from gemmaspec.core.profile.command import can_be_process
 from gemmaspec.core.profile.find import ENGINES
 from gemmaspec.core.profile.model import Profile
@@ -61,6 +61,17 @@ def engine_of_nodes(nodes: Sequence[Node]) -> FleetEngine:
     from gemmaspec.run.engine.fleet import FleetEngine  # docker's SDK is slow to import
 
     return FleetEngine(nodes)
+
+
+def engine_on(nodes: Sequence[Node], *, forced: EngineName | None, profile: str) -> tuple[Engine, str]:
+    """Return the engine of a server on several machines, and why it is used. `profile` is what was typed."""
+    if forced and not ENGINES[forced].spans_machines:
+        raise UsageError(
+            f"{profile} runs on several machines, and --engine {forced} starts on this one alone",
+            hint=f"gemmaspec up {profile}",
+        )
+    ranks = ", ".join(f"{node.host} (rank {rank})" for rank, node in enumerate(nodes))
+    return engine_of_nodes(nodes), f"docker: on {len(nodes)} machines: {ranks}"
 
 
 def seats(engine: Engine, server: Server) -> list[tuple[str, Engine, Server]]:

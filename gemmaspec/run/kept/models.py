@@ -146,6 +146,16 @@ def server_cache(profile: Profile, *, in_image: bool) -> Path | None:
     return hub_cache(profile) or Path(constants.HF_HUB_CACHE)
 
 
+Commit = Callable[[ModelRef], "str | None"]
+"""Maps a model of the Hub to the commit of its revision; None if unknown."""
+
+
+def in_cache(profile: Profile, *, in_image: bool) -> Commit:
+    """Return the commits in the cache that the server uses, without the network."""
+    cache = server_cache(profile, in_image=in_image)
+    return lambda model: access.cached_commit(model.model, model.revision, cache=cache) if cache else None
+
+
 def check_access(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> None:
     """Raise EnvironmentMissing for a model of the Hub that this user cannot read.
 

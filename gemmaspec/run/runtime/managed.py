@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -28,6 +28,7 @@ from packaging.version import Version
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import state_dir, unwritable, write_whole
+from gemmaspec.core.lock.document import Versions
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.runtime.uv import (
@@ -37,6 +38,7 @@ from gemmaspec.run.runtime.uv import (
     held_lock,
     repair_cpu_speculation,
 )
+from gemmaspec.run.trees.versions import interpreter_versions
 
 _ANY_RELEASES_PYTHON: Final = "3.12"
 """Supported by every release from 0.19.0 on; used to read a wheel before choosing a Python for it."""
@@ -235,12 +237,16 @@ def describe(spec: RuntimeSpec) -> ManagedRuntime:
     return ManagedRuntime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
 
 
-def built_at(interpreter: Path) -> dict[str, Any] | None:
-    """Return the facts of a runtime by its interpreter, {} if it is not complete; None for an interpreter elsewhere."""
+def versions_at(interpreter: Path, environment: Mapping[str, str]) -> Versions | None:
+    """Return the versions where a process's interpreter is; None if that is a runtime which is not complete.
+
+    Raise EnvironmentMissing if there is no vllm.
+    """
     path = interpreter.parent.parent
-    if path.parent != (state_dir() / "runtimes").resolve():
-        return None
-    return _read_marker(path / _MARKER) if interpreter.exists() else {}
+    if path.parent == (state_dir() / "runtimes").resolve():
+        facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
+        return Versions(**{name: str(facts.get(name, "unknown")) for name in Versions.model_fields}) if facts else None
+    return Versions(**interpreter_versions(interpreter, environment))
 
 
 def needed_bytes(spec: RuntimeSpec) -> int:

@@ -110,8 +110,7 @@ def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] 
         with _staging(folder) as staging:
             for name, text in files.items():
                 place = folder / name
-                (staging / name).parent.mkdir(parents=True, exist_ok=True)
-                _write_synced(staging / name, text)
+                write_synced(staging / name, text)
                 (staging / name).chmod(_mode(name, files))
             for name in files:
                 place = folder / name
@@ -156,7 +155,9 @@ def _staging(folder: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write_synced(path: Path, text: str) -> None:
+def write_synced(path: Path, text: str) -> None:
+    """Write a new file, and its folder, to the disk. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()

@@ -26,7 +26,7 @@ PROBE_FILE: Final = "probe.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """The paths on the server's command line."""
+    """The paths that a server sees: those on its command line, and of a process also its interpreter and its caches."""
 
     host: str
     """The address that vLLM itself listens on."""
@@ -35,6 +35,9 @@ class Paths:
     template: str | None
     brings_template: bool = False
     """Whether the stack brings that template; one of vLLM's image is there already."""
+    python: str | None = None
+    huggingface: str | None = None
+    compile: str | None = None
 
 
 def is_local(model: str) -> bool:
@@ -66,11 +69,15 @@ def template_in_image(profile: Profile) -> str | None:
 
 def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
     """Return the paths on this machine, for the process engine."""
+    own, caches = profile.runtime.python, profile.caches
     return Paths(
         host=profile.serve.bind,
         target=on_host(profile.target.model, state=state),
         draft=on_host(profile.draft.model, state=state) if profile.draft else None,
         template=str(folder / TEMPLATE_FILE) if profile.chat.template else None,
+        python=own and on_host(own, state=state),
+        huggingface=caches.huggingface and on_host(caches.huggingface, state=state),
+        compile=caches.compile and on_host(caches.compile, state=state),
         brings_template=bool(profile.chat.template),
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gemmaspec.core import data
 from gemmaspec.core.launcher import range_contains
-from gemmaspec.core.profile.command import Command, extra_of, vllm_of
+from gemmaspec.core.profile.command import Command, extra_of, text_of, vllm_of
 from gemmaspec.core.profile.model import Profile, Serve
 from gemmaspec.run.stack.paths import Paths, is_local
 
@@ -100,7 +100,7 @@ def _serve_flags(serve: Serve) -> Iterator[str]:
         elif value is False:
             yield f"--no-{flag}"
         elif value is not None:
-            yield from (f"--{flag}", _argument(value))
+            yield from (f"--{flag}", text_of(value))
 
 
 def _chat_flags(profile: Profile, paths: Paths) -> Iterator[str]:
@@ -110,7 +110,7 @@ def _chat_flags(profile: Profile, paths: Paths) -> Iterator[str]:
     if chat.content_format:
         yield from ("--chat-template-content-format", chat.content_format)
     if chat.template_kwargs:
-        yield from ("--default-chat-template-kwargs", _argument(chat.template_kwargs))
+        yield from ("--default-chat-template-kwargs", text_of(chat.template_kwargs))
     if chat.reasoning_parser:
         yield from ("--reasoning-parser", chat.reasoning_parser)
     if chat.tool_call_parser:
@@ -130,10 +130,6 @@ def _guarding_flags(profile: Profile) -> Iterator[str]:
         yield from (_UNLOGGED, "/health,/metrics")
     if range_contains(_ANY_ORIGIN, vllm) and not given(_ORIGINS):
         yield from (_ORIGINS, "[]")
-
-
-def _argument(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 FOLDER: Final = "watch"

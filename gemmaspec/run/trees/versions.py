@@ -1,7 +1,4 @@
-"""Where vLLM is installed, in an image or for an interpreter, and its version and those of torch and transformers.
-
-They are read from files, without importing anything.
-"""
+"""Where vLLM is installed, and its version and those of torch and transformers, read without importing them."""
 
 from __future__ import annotations
 
