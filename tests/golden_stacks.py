@@ -11,7 +11,7 @@ from gemmaspec.core.fleet.hosts import Host
 from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.run.stack.build import Stack, build_stack
+from gemmaspec.run.stack.build import Stack, build_stack, render_stack
 from gemmaspec.run.stack.folder import MASTER_PORT, rank_stacks
 from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import served_at
@@ -41,7 +41,8 @@ def hosts_of(nodes: int) -> list[Host]:
 def stacks_of(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MASTER_PORT) -> Mapping[str, Stack]:
     """Return the stack of each host."""
     served = served_at(loaded.profile, container_paths(loaded.profile))
-    return rank_stacks(loaded, served, hosts, master_port=master_port)
+    files = render_stack(loaded, served, form="rank").files
+    return rank_stacks(loaded, served, hosts, files, master_port=master_port)
 
 
 def golden_files(loaded: Loaded) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from gemmaspec.core import data
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.command import command_of, resolve
+from gemmaspec.core.profile.command import command_of, resolve, vllm_of
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.releases.facts import facts_for, releases
@@ -68,7 +68,14 @@ def loaded(folder: Path, *sets: str, own: str = "") -> Loaded:
 
 def findings(folder: Path, one: Case) -> dict[str, Finding]:
     profile = loaded(folder, *one.sets, own=one.own)
-    found = check(profile, patches=SHELF, asked=one.release, target=one.target, draft=one.draft, here=one.here)
+    found = check(
+        profile,
+        patches=SHELF,
+        asked=one.release or vllm_of(profile.profile),
+        target=one.target,
+        draft=one.draft,
+        here=one.here,
+    )
     return {finding.code: finding for finding in found}
 
 
@@ -147,7 +154,8 @@ def test_the_documentation_is_in_order() -> None:
 
 @pytest.mark.parametrize("name", profile_names([data.PROFILES]))
 def test_a_shipped_profile_has_no_errors(name: str) -> None:
-    found = check(load_profile(name, folders=[data.PROFILES]), patches=SHELF)
+    shipped = load_profile(name, folders=[data.PROFILES])
+    found = check(shipped, patches=SHELF, asked=vllm_of(shipped.profile))
     assert [as_text(one) for one in found if one.severity == "error"] == []
 
 
@@ -170,7 +178,7 @@ def test_every_rule_can_be_asked_about_every_release(release: str, every_case: l
 def test_a_finding_names_file_line_key_and_documentation(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(BASE.replace("4096}", "4096, linear_backend: x}"))
-    (found,) = [one for one in check(load_profile(str(file)), patches=SHELF) if one.code == "GS102"]
+    (found,) = [one for one in check(load_profile(str(file)), patches=SHELF, asked="0.33.0") if one.code == "GS102"]
     assert as_text(found).startswith(f"{file}:9: error GS102: serve.linear_backend: vLLM 0.33.0 does not take 'x'")
     assert as_text(found).endswith("[gemmaspec explain GS102]")
 
@@ -207,7 +215,9 @@ def test_a_release_before_gemma_4_is_the_one_thing_told(tmp_path: Path) -> None:
 
 def missing(folder: Path, one: Case) -> dict[str, str]:
     """The patches that are missing, and how bad that is."""
-    found = check(loaded(folder, *one.sets), patches=SHELF, asked=one.release, target=one.target, draft=one.draft)
+    profile = loaded(folder, *one.sets)
+    asked = one.release or vllm_of(profile.profile)
+    found = check(profile, patches=SHELF, asked=asked, target=one.target, draft=one.draft)
     return {finding.message.split()[2]: finding.severity for finding in found if finding.code == "GS401"}
 
 

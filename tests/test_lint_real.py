@@ -12,6 +12,7 @@ import pytest
 from gemmaspec.check.lint.check import check
 from gemmaspec.core import data
 from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.command import vllm_of
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.runtime.managed import runtime_dir
 from gemmaspec.run.stack.paths import Paths, host_paths
@@ -65,7 +66,7 @@ def profile(*sets: str) -> Loaded:
 
 
 def errors(loaded: Loaded) -> set[str]:
-    found = check(loaded, patches=Shelf((data.PATCHES,)))
+    found = check(loaded, patches=Shelf((data.PATCHES,)), asked=vllm_of(loaded.profile))
     return {one.code for one in found if one.severity == "error"}
 
 

@@ -95,7 +95,7 @@ def test_a_profile_without_an_image_is_not_locked_for_a_container(profiles: Path
 
 def test_the_tiny_pair_that_is_not_copied_yet_is_told_with_what_copies_it() -> None:
     with pytest.raises(EnvironmentMissing, match="missing folder") as caught:
-        prepare.known_now(load_profile("tiny-cpu"), "process", LOCK)
+        lock.known_now(load_profile("tiny-cpu"), "process", LOCK)
     assert caught.value.hint
     assert caught.value.hint.startswith("gemmaspec up tiny-cpu")
 

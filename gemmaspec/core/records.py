@@ -44,7 +44,7 @@ def read(kind: type[T], file: Path, *, hint: str | None = None, limit: int = MAX
 def kept(kind: type[T], file: Path, *, limit: int = MAX_STATE) -> T | None:
     """Return the record in a file; None if it is missing, or cannot be read: for records that may be lost."""
     try:
-        return read(kind, file, limit=limit)
+        return parse(kind, read_regular(file, limit=limit))
     except UnreadableFile:
         return None
 

@@ -42,8 +42,8 @@ class UpRequest(Options):
     """Restart it even if it already runs unchanged."""
     rollback_on_failure: bool = True
     """Restart the replaced stack if this one does not become ready."""
-    measured_by: str = ""
-    """bench or tune, for a server that is started only to be timed: it is not kept as known good."""
+    measured_by: Caller | None = None
+    """The bench or tune that asks, for a server that is started only to be timed: it is not kept as known good."""
     any_text: bool = False
     """Whether an unreadable first answer is accepted, as dummy weights give it."""
 
@@ -120,8 +120,6 @@ class Observed:
     image: Here
     now: float
     """Seconds since 1970."""
-    by: Caller | None = None
-    """The bench or tune that asks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +191,7 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     """
     before, server = observed.before, observed.server
     _refuse_unknown(before, forced=request.engine)
-    _refuse_measured(before, observed.by)
+    _refuse_measured(before, request.measured_by)
     started = _as_started(request, observed)
     runs = bool(before) and _runs_as_rendered(before, started, observed)
     joins = runs and not request.afresh and before is not None and before.started.by == started.by
@@ -239,7 +237,7 @@ def _as_started(request: UpRequest, observed: Observed) -> Started:
         profile=observed.profile,
         hub_cache=observed.hub_cache,
         since=observed.now,
-        by=observed.by,
+        by=request.measured_by,
         before=_options_before(observed.before),
     )
 

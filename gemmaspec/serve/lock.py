@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.core.files import write_whole
-from gemmaspec.core.lock.document import Lock, Moved, lock_text, moved, pinned
+from gemmaspec.core.lock.document import NONE, Lock, LockedImage, Moved, lock_text, moved, pinned
 from gemmaspec.core.profile.find import uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.engine.choose import choose_engine
+from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.models import DamagedLock, ModelRef, in_cache, lock_file, models_of, read_lock
+from gemmaspec.run.kept.models import DamagedLock, ModelRef, digest_of, in_cache, lock_file, models_of, read_lock
 from gemmaspec.run.kept.owner import owned
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.run.runtime.managed import versions_at
-from gemmaspec.serve.prepare import known_now, resolve
+from gemmaspec.serve.prepare import plan_digest, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,29 @@ def as_locked(loaded: Loaded, engine: EngineName, lock: Lock | ProfileError | No
     now = known_now(loaded, engine, lock)
     _refuse(loaded, engine, moved(lock.facts(), now))
     return pinned(loaded, image=lock.image, target=lock.target, draft=lock.draft)
+
+
+def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
+    """Return the facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network."""
+    profile = loaded.profile
+    facts: dict[str, str] = {"engine": engine, "plan": plan_digest(profile), "draft.model": NONE}
+    for model in models_of(profile):
+        facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
+        if model.local:
+            facts[f"{model.role}.digest"] = digest_of(model)
+    if uses_image(engine):
+        facts |= _image_now(profile, lock.image)
+    return facts
+
+
+def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
+    """Return the image name, with its current id if the locked image is gone and cannot be pulled."""
+    name = profile.image or NONE
+    gone = locked and name == locked.name and not locked.digest and image_identity(locked.id) is None
+    if not gone:
+        return {"image.name": name}
+    now = image_identity(name)
+    return {"image.name": name, "image.id": now.id if now else NONE}
 
 
 def for_pull(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> Loaded:

@@ -30,7 +30,6 @@ from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.fleet import hosts_of, nodes_of
 from gemmaspec.run.kept.models import ModelRef, hub_is_off, lock_of, models_of, release_by, server_cache
-from gemmaspec.run.kept.owner import this_command
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import is_commit
 from gemmaspec.run.ready.failures import find_cause
@@ -191,7 +190,6 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         runtime=None if runtime is None or describe(runtime).complete else runtime,
         image="unknown" if hosts else _image(server.image),
         now=stacks.now(),
-        by=this_command(request.measured_by) if request.measured_by else None,
     )
     return observed, engine
 

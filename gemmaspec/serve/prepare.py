@@ -5,14 +5,14 @@ What a profile would run on this machine now: the facts that a lock records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.fleet.hosts import Host
-from gemmaspec.core.lock.document import NONE, Lock, LockedImage, LockedModel, Versions
+from gemmaspec.core.lock.document import Lock, LockedImage, LockedModel, Versions
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.fields import LOOK_UPS
 from gemmaspec.core.profile.find import uses_image
@@ -26,7 +26,7 @@ from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept.fleet import nodes_of, reached_at
 from gemmaspec.run.kept.models import Commit, ModelRef, digest_of, in_cache, models_of
 from gemmaspec.run.kept.stacks import stack_folder
-from gemmaspec.run.runtime.managed import runtime_dir, versions_at
+from gemmaspec.run.runtime.managed import interpreter_of, versions_at
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
 from gemmaspec.run.stack.folder import rank_stacks
@@ -50,18 +50,19 @@ def prepare(
     paths = _paths(profile, engine)
     served = served_at(profile, paths)
     if uses_image(engine):
-        form: Form = "volume" if remote else "folder"
+        form: Form = "rank" if hosts else "volume" if remote else "folder"
         of_engine: dict[str, object] = {"image": profile.image, "copied": remote or bool(hosts)}
     else:
         form = "process"
-        runtime = None if paths.python else runtime_spec(loaded)
         environment = _environment(profile, paths)
-        of_engine = {"python": _python(paths, runtime), "command": served.command, "environment": environment}
+        runtime = None if paths.python else runtime_spec(loaded)
+        python = interpreter_of(runtime) if runtime else Path(paths.python or "")
+        of_engine = {"python": python, "command": served.command, "environment": environment}
     if hosts:
         of_engine |= {"nodes": nodes_of(hosts), "reached_at": reached_at(loaded, hosts[0])}
     server = _server(profile, model=served.model, **of_engine)
-    stack = _of_ranks(loaded, served, hosts) if hosts else render_stack(loaded, served, form=form)
-    return server, stack, runtime
+    stack = render_stack(loaded, served, form=form)
+    return server, _of_ranks(loaded, served, hosts, stack) if hosts else stack, runtime
 
 
 def _paths(profile: Profile, engine: EngineName) -> Paths:
@@ -70,8 +71,8 @@ def _paths(profile: Profile, engine: EngineName) -> Paths:
     return host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
 
 
-def _of_ranks(loaded: Loaded, served: Served, hosts: Sequence[Host]) -> Stack:
-    rendered = rank_stacks(loaded, served, hosts)
+def _of_ranks(loaded: Loaded, served: Served, hosts: Sequence[Host], stack: Stack) -> Stack:
+    rendered = rank_stacks(loaded, served, hosts, stack.files)
     files: dict[str, str] = {}
     for node in nodes_of(hosts):
         of_host = rendered[node.host].files
@@ -106,11 +107,6 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
         device="cuda" if MACHINES[profile.machine].gpus else "cpu",
         packages={**bounds, **profile.runtime.packages},
     )
-
-
-def _python(paths: Paths, runtime: RuntimeSpec | None) -> Path:
-    """Return the interpreter of a process: the one that the profile names, or that of the environment to build."""
-    return runtime_dir(runtime) / "bin" / "python" if runtime else Path(paths.python or "")
 
 
 def _server(profile: Profile, **of_engine: object) -> Server:
@@ -173,33 +169,19 @@ def resolve(
     )
 
 
-def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
-    """Return the facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network."""
-    profile = loaded.profile
-    facts: dict[str, str] = {"engine": engine, "plan": plan_digest(profile), "draft.model": NONE}
-    for model in models_of(profile):
-        facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
-        if model.local:
-            facts[f"{model.role}.digest"] = digest_of(model)
-    if uses_image(engine):
-        facts |= _image_now(profile, lock.image)
-    return facts
-
-
 def _versions(loaded: Loaded, image: LockedImage | None) -> Versions:
     """Return the versions in the image, or a process's environment. Raises EnvironmentMissing if that is not built."""
     profile = loaded.profile
-    if image:
-        from gemmaspec.run.trees.image import image_versions  # docker's SDK is slow to import
+    if image is None:
+        paths = _paths(profile, "process")
+        python = Path(paths.python) if paths.python else interpreter_of(runtime_spec(loaded))
+        if versions := versions_at(python, profile.env):
+            return versions
+        why = f"the runtime of {profile.name} has not been built yet"
+        raise EnvironmentMissing(why, hint=f"gemmaspec pull {loaded.typed} --engine process")
+    from gemmaspec.run.trees.image import image_versions  # docker's SDK is slow to import
 
-        return Versions(**image_versions(image.id, python=profile.container.python))
-    paths = _paths(profile, "process")
-    python = _python(paths, None if paths.python else runtime_spec(loaded))
-    if versions := versions_at(python, profile.env):
-        return versions
-    raise EnvironmentMissing(
-        f"the runtime of {profile.name} has not been built yet", hint=f"gemmaspec pull {loaded.typed} --engine process"
-    )
+    return Versions(**image_versions(image.id, python=profile.container.python))
 
 
 def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
@@ -212,16 +194,6 @@ def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
             f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"
         )
     return LockedImage(name=name, digest=identity.digest, id=identity.id)
-
-
-def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
-    """Return the image name, with its current id if the locked image is gone and cannot be pulled."""
-    name = profile.image or NONE
-    gone = locked and name == locked.name and not locked.digest and image_identity(locked.id) is None
-    if not gone:
-        return {"image.name": name}
-    now = image_identity(name)
-    return {"image.name": name, "image.id": now.id if now else NONE}
 
 
 def _locked_model(model: ModelRef, commit: Commit) -> LockedModel:

@@ -174,10 +174,8 @@ def up(request: UpRequest, progress: StartProgress) -> Running:
     differs from its lock, GemmaspecError if another command has locked the stack.
     """
     loaded = load_request(request)
-    name, wants = loaded.profile.name, request.wants
-    with owned(
-        name, request.measured_by or "up", wants=wants, note=progress.note, timeout_s=request.timeout_s
-    ) as owner:
+    name, command = loaded.profile.name, request.measured_by.command if request.measured_by else "up"
+    with owned(name, command, wants=request.wants, note=progress.note, timeout_s=request.timeout_s) as owner:
         return _start(request, loaded, Told(progress=progress, owner=owner))
 
 

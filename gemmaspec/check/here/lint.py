@@ -102,7 +102,7 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
     except ProfileError as error:
         return Linted(name=name, vllm=None, invalid=error.message)
     asked = release or release_of(loaded)
-    profile, vllm = loaded.profile, vllm_for(loaded, asked)
+    profile, vllm = loaded.profile, vllm_for(asked)
     target, draft = _models(profile) if request.models else (None, None)
     findings = check(
         loaded,

@@ -12,7 +12,6 @@ from gemmaspec.check.lint import drafting, kv_cache, machine, names, pairing, pa
 from gemmaspec.check.lint.rule import Issue, Path, Role, Rule, Subject, rule
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.finding import SEVERITIES, Finding, Severity
-from gemmaspec.core.profile.command import vllm_of
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.releases.facts import Facts, facts_for, nearest, newest, releases
 
@@ -31,15 +30,14 @@ class Vllm:
     facts: Facts
 
 
-def vllm_for(loaded: Loaded, asked: str | Facts | None = None) -> Vllm:
-    """Return the requested release or that of the given facts, else the profile's, else the newest known one."""
+def vllm_for(asked: str | Facts | None) -> Vllm:
+    """Return a release, or that of the given facts; the newest known one where nobody names one."""
     if isinstance(asked, Facts):
         return Vllm(version=asked.vllm, assumed=False, facts=asked)
-    known = asked or vllm_of(loaded.profile)
-    version = known or newest()
+    version = asked or newest()
     facts = facts_for(nearest(version))
     assert facts, "the nearest release is one of the table"
-    return Vllm(version=version, assumed=known is None, facts=facts)
+    return Vllm(version=version, assumed=asked is None, facts=facts)
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def check(
     loaded: Loaded,
     *,
     patches: Mapping[str, Patch],
-    asked: str | Facts | None = None,
+    asked: str | Facts | None,
     target: Checkpoint | None = None,
     draft: Checkpoint | None = None,
     notes: bool = True,
@@ -117,11 +115,12 @@ def check(
 ) -> tuple[Finding, ...]:
     """Return all findings of a profile, in the order of its file.
 
-    Without `notes`, rules that only give notes are skipped. `here` describes the models' folders and the template on
-    this machine; `longest` holds the tokens that models were made for, where their checkpoints are not given. If the
-    vLLM release is only assumed, a finding that some other known release would not give has a lower severity.
+    `asked` is the vLLM release or its facts, None if nobody names it. Without `notes`, rules that only give notes
+    are skipped. `here` describes the models' folders and the template on this machine; `longest` holds the tokens
+    that models were made for, where their checkpoints are not given. If the vLLM release is only assumed, a finding
+    that some other known release would not give has a lower severity.
     """
-    vllm = vllm_for(loaded, asked)
+    vllm = vllm_for(asked)
     subject = Subject(
         profile=loaded.profile,
         facts=vllm.facts,

@@ -31,7 +31,7 @@ from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import logged
 from gemmaspec.run.kept.models import models_of
-from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.run.kept.owner import StartProgress, this_command
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.models.datasets import dummy_model
@@ -281,7 +281,7 @@ class Servers:
             engine=self._asked.engine,
             hosts=self._before.options.hosts if self._before else (),
             timeout_s=self._asked.timeout_s,
-            measured_by=self._asked.COMMAND,
+            measured_by=this_command(self._asked.COMMAND),
             any_text=self._asked.any_text or self._dummy,
         )
         self._started = True

@@ -128,7 +128,8 @@ def _takes_table(typed: str, profile: Profile, overrides: Sequence[str]) -> bool
     if not spec or spec.k_by_requests or not spec.num_speculative_tokens or Version(vllm or "0") < TABLES_FROM:
         return False
     table = f"speculative.k_by_requests={{1: {spec.num_speculative_tokens}}}"
-    findings = check(load_profile(typed, overrides=(*overrides, table)), patches={}, notes=False)
+    tabled = load_profile(typed, overrides=(*overrides, table))
+    findings = check(tabled, patches={}, asked=vllm_of(tabled.profile), notes=False)
     return all(finding.code != "GS820" for finding in findings)
 
 

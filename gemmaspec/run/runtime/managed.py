@@ -8,15 +8,17 @@ Install a vLLM release with uv into an environment or a plain folder, and check 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.metadata
 import json
+import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -27,7 +29,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.files import state_dir, unwritable, write_whole
+from gemmaspec.core.files import make_folder, state_dir, unwritable, write_whole
 from gemmaspec.core.lock.document import Versions
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.spec import RuntimeSpec
@@ -35,7 +37,6 @@ from gemmaspec.run.runtime.uv import (
     Uv,
     alias_distribution,
     define_torchvision_ops,
-    held_lock,
     repair_cpu_speculation,
 )
 from gemmaspec.run.trees.versions import interpreter_versions
@@ -229,10 +230,14 @@ def runtime_dir(spec: RuntimeSpec) -> Path:
     return (state_dir() / "runtimes").resolve() / spec.key
 
 
+def interpreter_of(spec: RuntimeSpec) -> Path:
+    """Return the Python of this runtime, whether it exists or not."""
+    return runtime_dir(spec) / "bin" / "python"
+
+
 def describe(spec: RuntimeSpec) -> ManagedRuntime:
     """Return the runtime for `spec`. A folder without its marker or its Python is not complete."""
-    path = runtime_dir(spec)
-    interpreter = path / "bin" / "python"
+    path, interpreter = runtime_dir(spec), interpreter_of(spec)
     facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
     return ManagedRuntime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
 
@@ -276,6 +281,34 @@ def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Pat
         if not runtime.complete:
             _build(spec, runtime.path, progress=progress, lock=lock)
     return runtime.interpreter
+
+
+@contextlib.contextmanager
+def held_lock(path: Path, *, waiting: Callable[[], None]) -> Iterator[int]:
+    """Hold the lock file `path` and yield its descriptor. `waiting` is called once if another process holds it.
+
+    A child process can inherit the descriptor. If this process is killed, the lock is held until the child ends too, so
+    nobody removes a folder in which an orphan still installs. (filelock keeps its descriptor private, so it cannot do
+    this.) Raise EnvironmentMissing if the folder is not writable.
+    """
+    try:
+        make_folder(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        _lock(descriptor, waiting)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, waiting: Callable[[], None]) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waiting()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def remove_folder(path: Path) -> bool:

