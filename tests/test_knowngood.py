@@ -85,7 +85,7 @@ def test_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_while_keeping_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     first = keep(1, monkeypatch)
     with monkeypatch.context() as broken:
-        broken.setattr("gemmaspec.serve.knowngood.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        broken.setattr("gemmaspec.run.stack.folder.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             keep(2, broken)
     assert [good.key for good in known_goods("mine")] == [first]

@@ -34,7 +34,7 @@ class Paths:
     draft: str | None
     template: str | None
     brings_template: bool = False
-    """Whether the stack brings that template; one of vLLM's image is there already."""
+    """Whether the stack brings that template, which vLLM's image does not have."""
     python: str | None = None
     huggingface: str | None = None
     compile: str | None = None
