@@ -104,14 +104,13 @@ def as_locked(loaded: Loaded, engine: EngineName, lock: Lock | ProfileError | No
 def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
     """Return the facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network."""
     profile = loaded.profile
+    image = _image_now(profile, lock.image) if uses_image(engine) else {}
     facts: dict[str, str] = {"engine": engine, "plan": plan_digest(profile), "draft.model": NONE}
     for model in models_of(profile):
         facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
         if model.local:
             facts[f"{model.role}.digest"] = digest_of(model)
-    if uses_image(engine):
-        facts |= _image_now(profile, lock.image)
-    return facts
+    return facts | image
 
 
 def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
