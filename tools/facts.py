@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import sys
-import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import sdist
 from extraction.extract import cuda_of
 from extraction.reading import extract_from
 from extraction.rows import changes, facts_in
@@ -76,18 +76,12 @@ def sdist_member(release: str, name: str) -> str:
     folder = wheels.cache_folder(source)
     if folder and (content := kept(folder / name)) is not None:
         return content.decode()
-    with (
-        wheels.open_session() as session,
-        session.get(source.url, stream=True, timeout=wheels.TIMEOUT) as answer,
-        tarfile.open(fileobj=answer.raw, mode="r|gz") as archive,
-    ):
-        answer.raise_for_status()
-        for member in archive:
-            if member.name.partition("/")[2] == name and (file := archive.extractfile(member)):
-                content = file.read()
-                if folder:
-                    keep(folder / name, content)
-                return content.decode()
+    for path, file in sdist.members(source.url):
+        if path == name:
+            content = file.read()
+            if folder:
+                keep(folder / name, content)
+            return content.decode()
     return ""
 
 

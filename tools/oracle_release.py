@@ -14,11 +14,11 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import sdist
 from published import configs
 
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
@@ -152,18 +152,11 @@ def source(release: str) -> Path:
         return out
     found = next(file for file in index.release_files("vllm", release) if file.package_type == "sdist")
     sys.stderr.write(f"oracle: fetching vllm {release}\n")
-    with (
-        index.open_session() as session,
-        session.get(found.url, stream=True, timeout=index.TIMEOUT) as answer,
-        tarfile.open(fileobj=answer.raw, mode="r|gz") as archive,
-    ):
-        answer.raise_for_status()
-        for member in archive:
-            inner = Path(member.name.partition("/")[2])
-            wanted = inner.parts[:1] == ("vllm",) and inner.suffix in (".py", ".json") and ".." not in inner.parts
-            if member.isfile() and wanted and (file := archive.extractfile(member)):
-                (out / inner).parent.mkdir(parents=True, exist_ok=True)
-                (out / inner).write_bytes(file.read())
+    for path, file in sdist.members(found.url):
+        inner = Path(path)
+        if inner.parts[:1] == ("vllm",) and inner.suffix in (".py", ".json") and ".." not in inner.parts:
+            (out / inner).parent.mkdir(parents=True, exist_ok=True)
+            (out / inner).write_bytes(file.read())
     (out / ".complete").touch()
     return out
 
