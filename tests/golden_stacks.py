@@ -12,7 +12,7 @@ from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.stack.build import Stack, build_stack, render_stack
-from gemmaspec.run.stack.folder import MASTER_PORT, rank_stacks
+from gemmaspec.run.stack.folder import MASTER_PORT, rank_composes
 from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import served_at
 
@@ -42,7 +42,8 @@ def stacks_of(loaded: Loaded, hosts: Sequence[Host], *, master_port: int = MASTE
     """Return the stack of each host."""
     served = served_at(loaded.profile, container_paths(loaded.profile))
     files = render_stack(loaded, served, form="rank").files
-    return rank_stacks(loaded, served, hosts, files, master_port=master_port)
+    texts = rank_composes(loaded, served, hosts, files, master_port=master_port)
+    return {host: Stack(profile=loaded.profile, files={"compose.yaml": text, **files}) for host, text in texts.items()}
 
 
 def golden_files(loaded: Loaded) -> Mapping[str, str]:

@@ -29,6 +29,7 @@ from gemmaspec.measure.servers.bench import _decided, patch_arms, resumed
 from gemmaspec.measure.servers.bench_server import dummy_overrides
 from gemmaspec.run.engine.server import Server
 from gemmaspec.run.kept.attention import logged
+from gemmaspec.run.kept.models import release_of
 from gemmaspec.run.models.datasets import dummy_model
 from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve.prepare import prepare
@@ -269,8 +270,8 @@ def test_the_tiny_pair_is_timed_with_dummy_weights(tmp_path: Path, monkeypatch: 
 def test_a_server_that_is_only_slow_starts_to_be_measured() -> None:
     loaded = load_profile("nvidia-31b-mtp", overrides=("machine=h200", "serve.attention_backend="))
     with pytest.raises(ProfileError, match="GS501"):
-        stop_on_errors(loaded, lambda _: None, release=None)
-    stop_on_errors(loaded, lambda _: None, to_measure=True, release=None)
+        stop_on_errors(loaded, lambda _: None, release=release_of(loaded))
+    stop_on_errors(loaded, lambda _: None, to_measure=True, release=release_of(loaded))
     broken = load_profile("nvidia-31b-mtp", overrides=("serve.max_model_len=9999999",))
     with pytest.raises(ProfileError):
-        stop_on_errors(broken, lambda _: None, to_measure=True, release=None)
+        stop_on_errors(broken, lambda _: None, to_measure=True, release=release_of(broken))

@@ -205,7 +205,7 @@ def test_for_is_no_guess(tmp_path: Path) -> None:
 
 def test_without_notes_there_are_none(tmp_path: Path) -> None:
     profile = loaded(tmp_path, "image=vllm/vllm-openai:nightly", "chat.template=")
-    severities = {one.severity for one in check(profile, patches=SHELF, notes=False)}
+    severities = {one.severity for one in check(profile, patches=SHELF, asked=None, notes=False)}
     assert severities == {"warning"}
 
 

@@ -25,6 +25,7 @@ from gemmaspec.core.lock.document import (
     moved,
     parse_lock,
     pinned,
+    warnings,
 )
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.engine.identity import digest_of, repository_of
@@ -335,17 +336,17 @@ def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
 
 def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(own: Path) -> None:
     loaded = load_profile(str(own))
-    assert lock.warnings(models.lock_of(loaded), LOCK) == []
+    assert warnings(models.lock_of(loaded), LOCK) == []
     run(["lock", str(own), "--engine", "process"])
     same = models.read_lock(loaded)
     assert same
-    assert lock.warnings(models.lock_of(loaded), same) == []
+    assert warnings(models.lock_of(loaded), same) == []
     other = same.model_copy(update={"plan": OTHER})
-    assert lock.warnings(models.lock_of(loaded), other) == [
+    assert warnings(models.lock_of(loaded), other) == [
         f"warning: differs from the lock: plan: was {same.plan}, is {OTHER}"
     ]
     own.with_name("own.lock").write_text("nonsense: [")
-    assert lock.warnings(models.lock_of(loaded), same)[0].startswith("warning: ")
+    assert warnings(models.lock_of(loaded), same)[0].startswith("warning: ")
 
 
 def test_an_environment_without_vllm_cannot_be_locked(

@@ -17,14 +17,13 @@ from typing import Final
 from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.files import make_folder, state_dir
-from gemmaspec.core.lock.document import MAX_CHARACTERS, Lock, lock_text, parse_lock, pinned
+from gemmaspec.core.lock.document import MAX_CHARACTERS, Lock, lock_text, parse_lock, pinned, warnings
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.stacks import RECORD, Started
 from gemmaspec.run.stack.build import STACK_FILES, Stack
 from gemmaspec.run.stack.folder import read_file, write_synced
-from gemmaspec.serve.lock import warnings
 from gemmaspec.serve.prepare import prepare
 
 KEPT: Final = 5

@@ -161,16 +161,6 @@ def check_runtime(loaded: Loaded, lock: Lock, server: Server) -> None:
         _refuse(loaded, "process", moved(lock.facts(), facts))
 
 
-def warnings(lock: Lock | ProfileError | None, now: Lock) -> Sequence[str]:
-    """Return the warnings after an unlocked start: the differences between the lock, if any, and what runs."""
-    if isinstance(lock, ProfileError):
-        return [f"warning: {lock.message}"]
-    if lock is None:
-        return []
-    facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}
-    return [f"warning: differs from the lock: {change}" for change in moved(lock.facts(), facts)]
-
-
 def _refuse(loaded: Loaded, engine: EngineName, changes: Sequence[Moved]) -> None:
     if changes:
         lines = "\n".join(f"  {change}" for change in changes)

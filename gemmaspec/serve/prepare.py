@@ -29,9 +29,9 @@ from gemmaspec.run.kept.stacks import stack_folder
 from gemmaspec.run.runtime.managed import interpreter_of, versions_at
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
-from gemmaspec.run.stack.folder import rank_stacks
+from gemmaspec.run.stack.folder import rank_composes
 from gemmaspec.run.stack.paths import Paths, container_paths, host_paths, is_local
-from gemmaspec.run.stack.serve import Served, served_at
+from gemmaspec.run.stack.serve import served_at
 
 
 def prepare(
@@ -62,23 +62,17 @@ def prepare(
         of_engine |= {"nodes": nodes_of(hosts), "reached_at": reached_at(loaded, hosts[0])}
     server = _server(profile, model=served.model, **of_engine)
     stack = render_stack(loaded, served, form=form)
-    return server, _of_ranks(loaded, served, hosts, stack) if hosts else stack, runtime
+    if hosts:
+        texts = rank_composes(loaded, served, hosts, stack.files)
+        composes = {node.compose_file: texts[node.host] for node in nodes_of(hosts)}
+        stack = Stack(profile=profile, files={**stack.files, **composes})
+    return server, stack, runtime
 
 
 def _paths(profile: Profile, engine: EngineName) -> Paths:
     if uses_image(engine):
         return container_paths(profile)
     return host_paths(profile, folder=stack_folder(profile.name), state=state_dir())
-
-
-def _of_ranks(loaded: Loaded, served: Served, hosts: Sequence[Host], stack: Stack) -> Stack:
-    rendered = rank_stacks(loaded, served, hosts, stack.files)
-    files: dict[str, str] = {}
-    for node in nodes_of(hosts):
-        of_host = rendered[node.host].files
-        files |= {name: text for name, text in of_host.items() if name != "compose.yaml"}
-        files[node.compose_file] = of_host["compose.yaml"]
-    return Stack(profile=loaded.profile, files=files)
 
 
 def _refuse_folders(loaded: Loaded) -> None:

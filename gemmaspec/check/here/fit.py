@@ -22,13 +22,12 @@ from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.finding import Finding, impossible
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.command import command_of, vllm_of
+from gemmaspec.core.profile.command import command_of
 from gemmaspec.core.profile.fields import hub_id
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases.facts import newest
 from gemmaspec.run.kept.attention import Backends, expected, graphs_expected
 from gemmaspec.run.kept.measurements import of_plan, own_rows, taken_by
 from gemmaspec.run.kept.models import hub_cache
@@ -260,8 +259,7 @@ def _served(wanted: _Wanted, target: Checkpoint) -> dict[str, Any]:
     """Return what the server of a profile will choose; nothing for a checkpoint."""
     if wanted.profile is None:
         return {}
-    vllm = vllm_of(wanted.profile) or newest()
-    graphs = graphs_expected(wanted.profile, vllm, capability=None, target=target)
+    graphs = graphs_expected(wanted.profile, capability=None, target=target)
     return {"attention": expected(wanted.profile, target), "graphs": tuple(graphs)}
 
 

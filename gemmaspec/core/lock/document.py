@@ -130,6 +130,16 @@ def moved(locked: Mapping[str, str], now: Mapping[str, str], *, among: Sequence[
     )
 
 
+def warnings(lock: Lock | ProfileError | None, now: Lock) -> Sequence[str]:
+    """Return the warnings after an unlocked start: the differences between the lock, if any, and what runs."""
+    if isinstance(lock, ProfileError):
+        return [f"warning: {lock.message}"]
+    if lock is None:
+        return []
+    facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}
+    return [f"warning: differs from the lock: {change}" for change in moved(lock.facts(), facts)]
+
+
 Model = TypeVar("Model", Target, Draft)
 
 

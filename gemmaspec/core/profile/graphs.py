@@ -10,12 +10,21 @@ from typing import Any, Final
 
 from gemmaspec.core import launcher
 from gemmaspec.core.checkpoint.sizes import size_called
-from gemmaspec.core.profile.command import COMPILATION, LEVEL, Argument, Command, asked_of_runner, command_of, layers_of
+from gemmaspec.core.profile.command import (
+    COMPILATION,
+    LEVEL,
+    Argument,
+    Command,
+    asked_of_runner,
+    command_of,
+    layers_of,
+    vllm_of,
+)
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import LEVELS, Layers, modes_of, support_of
 from gemmaspec.core.releases.drafting import BLOCKS, RunnerInput, forced_by, runs
-from gemmaspec.core.releases.facts import Facts, facts_near
+from gemmaspec.core.releases.facts import Facts, facts_near, newest
 
 PATCH: Final = "composite-full-graphs"
 """The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""
@@ -70,7 +79,7 @@ class GraphModes:
 
 def graph_modes(
     profile: Profile,
-    vllm: str,
+    vllm: str | None = None,
     *,
     capability: str | None = None,
     fp8: bool | None = None,
@@ -78,12 +87,13 @@ def graph_modes(
 ) -> GraphModes | None:
     """Return the graphs of a profile's server under a release or the nearest; None if not known, or without a GPU.
 
+    The release is by default the profile's own, or the newest known one.
     `capability`, `fp8` and `masks` as in `backend_of`. The profile may list the patch that keeps graphs.
     """
     machine = MACHINES[profile.machine]
     if not machine.gpus:
         return None
-    facts = facts_near(vllm)
+    facts = facts_near(vllm or vllm_of(profile) or newest())
     vllm = facts.vllm
     where, command = capability or machine.compute_capability, command_of(profile)
     layers = layers_of(profile, vllm, capability=where, fp8=fp8, masks=masks) if where else ()

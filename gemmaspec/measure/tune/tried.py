@@ -132,7 +132,7 @@ def _unlike(profile: Profile, base: Profile, loads: Sequence[int]) -> str | None
         return f"its context ends at {profile.serve.max_model_len:,} tokens"
     if profile.serve.max_num_seqs and profile.serve.max_num_seqs < max(loads):
         return f"its serve.max_num_seqs is {profile.serve.max_num_seqs}, below --concurrency {max(loads)}"
-    modes = graph_modes(profile, vllm_of(profile) or newest())
+    modes = graph_modes(profile)
     if modes and hurts(profile, modes, slow=True):
         return f"it drafts without CUDA graphs: {modes.why}"
     return None

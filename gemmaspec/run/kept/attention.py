@@ -69,9 +69,9 @@ def expected(
 
 
 def graphs_expected(
-    profile: Profile, vllm: str, *, capability: str | None, target: Checkpoint | None = None
+    profile: Profile, vllm: str | None = None, *, capability: str | None, target: Checkpoint | None = None
 ) -> Iterator[str]:
-    """Yield what `lacking` does. `target`, `capability`: the checkpoint and GPU, where they are known."""
+    """Yield what `lacking` does. `vllm` as in `graph_modes`; `target`, `capability`: checkpoint and GPU, if known."""
     masks = target.masks_images if target else None
     return lacking(profile, graph_modes(profile, vllm, capability=capability, masks=masks))
 
@@ -84,14 +84,12 @@ def lacking(profile: Profile, modes: GraphModes | None) -> Iterator[str]:
 
 def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
     """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
-    from gemmaspec.core.profile.command import vllm_of
     from gemmaspec.core.profile.machines import ANY_GPU
-    from gemmaspec.core.releases.facts import newest
     from gemmaspec.run.machine import readings
 
     here = readings.gpus() if profile.machine == ANY_GPU and not elsewhere else None
     capability = here.capabilities[0] if here and here.capabilities else None
-    return tuple(graphs_expected(profile, vllm_of(profile) or newest(), capability=capability))
+    return tuple(graphs_expected(profile, capability=capability))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,11 @@
 """A stack on disk: write it atomically, and compare it with the existing files.
 
-One stack for each machine of a server that spans several: `rank_stacks` gives them by host.
+A compose.yaml for each machine of a server that spans several: `rank_composes` gives them by host.
 
-A caller names the hosts in the order of their ranks, and gets a `Stack` for each. Its compose.yaml
-is the host's own; the other files (plan.json, launch.py, rank_facts.py, speculative-config.json, chat
-template) are the same on all hosts. `docker compose create`, then `docker compose cp FILE vllm:/gemmaspec/` for each of
-those other files, then `docker compose start` brings them into the container's volume `stack`, on a local or remote
-daemon.
+A caller names the hosts in the order of their ranks. The other files (plan.json, launch.py, rank_facts.py,
+speculative-config.json, chat template) are the same on all hosts. `docker compose create`, then `docker compose cp
+FILE vllm:/gemmaspec/` for each of those other files, then `docker compose start` brings them into the container's
+volume `stack`, on a local or remote daemon.
 
 With one host that is all: its container has its own network and a published port, as any other. With more, each uses
 the machine's network. Rank 0 answers requests at `serve.bind`:`serve.port` of its machine; the others are headless.
@@ -35,7 +34,7 @@ from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import LOOPBACK
-from gemmaspec.run.stack.build import STACK_FILES, Stack
+from gemmaspec.run.stack.build import STACK_FILES
 from gemmaspec.run.stack.compose import Seat, compose_yaml, plan_sha256
 from gemmaspec.run.stack.paths import TEMPLATE_FILE
 from gemmaspec.run.stack.serve import SERVICE, Served
@@ -187,10 +186,10 @@ LABEL: Final = "dev.gemmaspec"
 """What the labels of a container begin with: .node, .rank, .nodes and .plan-sha256."""
 
 
-def rank_stacks(
+def rank_composes(
     loaded: Loaded, served: Served, hosts: Sequence[Host], files: Mapping[str, str], *, master_port: int = MASTER_PORT
-) -> dict[str, Stack]:
-    """Return the stack of each host, in the order of the ranks, which is that of `hosts`. `files` are what all have.
+) -> dict[str, str]:
+    """Return the compose.yaml of each host, in the order of the ranks, which is that of `hosts`; all have `files`.
 
     Raise UsageError for hosts that do not fit the profile or each other, ProfileError for a port that is used twice.
     """
@@ -208,13 +207,7 @@ def rank_stacks(
         host.name: _seat(profile, rank, hosts, served=served, plan=plan, master_port=master_port)
         for rank, host in enumerate(hosts)
     }
-    return {
-        host: Stack(
-            profile=profile,
-            files={"compose.yaml": compose_yaml(profile, files, served, seat=seat), **files},
-        )
-        for host, seat in seats.items()
-    }
+    return {host: compose_yaml(profile, files, served, seat=seat) for host, seat in seats.items()}
 
 
 def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
