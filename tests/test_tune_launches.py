@@ -220,6 +220,17 @@ def test_an_answer_becomes_the_variable_that_the_patch_reads() -> None:
     assert OWN_LAUNCHES.fullmatch(found.variable)
 
 
+def test_what_an_h200_printed_becomes_rows_that_the_patches_read() -> None:
+    lines = (data.MEASUREMENTS / "kernels-h200-0.32.0.jsonl").read_text().splitlines()
+    rows = [row for line in lines if (row := json.loads(line)).pop("kind") == "LAUNCH"]
+    found = reading([json.dumps({"rows": rows})])
+    assert str(found) == "20 of 26 launches can be faster, by up to 2.60 times"
+    assert isinstance(found, Launches)
+    assert found.variable
+    assert "matrix:9,43008,5376,24=256,128,32,64,4,1,wgmma" in found.variable.split()
+    assert "matrix:9,20480,5376,24" not in found.variable, "1.9 % in its worst turn"
+
+
 @pytest.mark.parametrize(
     "own", [{"best": "", "turns": []}, {"turns": [[16.4, 16.2]]}, {"turns": [[16.4, 8.5], [16.5, 16.4]]}]
 )
