@@ -125,7 +125,7 @@ def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFix
 
 
 def test_tokens_per_second_come_first_and_an_effect_stands_below_its_change(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "nvidia-31b-mtp", "--machine", "h100", "--cached", "256"]) == 0
+    assert run(["fit", "nvidia-31b-mtp", "--machine", "h100"]) == 0
     out = capsys.readouterr().out
     assert "each on its own\n  --set serve.kv_cache_dtype=fp8\n    one byte per number in the cache; then " in out
     assert re.match(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.core.rows import parse_rows
+from gemmaspec.core.rows import Run, parse_rows
 from gemmaspec.run.kept.measurements import store
 from tests.test_bench_compare import result
 from tools import headline, store_results
@@ -32,16 +32,21 @@ def test_every_figure_of_the_first_lines_is_a_cells() -> None:
 def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shipped = next(run for run in store() if run.machine == headline.MACHINE)
+    shipped = [run for run in store() if run.machine == headline.MACHINE]
     before = headline.headline()
+
+    def but(**other: object) -> tuple[Run, ...]:
+        return tuple(
+            dataclasses.replace(run, rows=tuple(row.model_copy(update=other) for row in run.rows)) for run in shipped
+        )
+
     for other in ({"kv_cache_dtype": "fp8"}, {"images": False}, {"images": None}, {"compile": "none"}):
-        rows = tuple(row.model_copy(update={"tokens_per_second": 1.0, **other}) for row in shipped.rows)
-        runs = (*store(), dataclasses.replace(shipped, rows=rows))
+        runs = (*store(), *but(tokens_per_second=1.0, **other))
         monkeypatch.setattr("tools.headline.store", lambda runs=runs: runs)
         assert headline.headline() == before
         monkeypatch.undo()
-    slower = tuple(row.model_copy(update={"tokens_per_second": 7.0}) for row in shipped.rows)
-    monkeypatch.setattr("tools.headline.store", lambda: (dataclasses.replace(shipped, rows=slower),))
+    slower = but(tokens_per_second=7.0)
+    monkeypatch.setattr("tools.headline.store", lambda: slower)
     assert headline.headline().count("7 (7)") == 3
 
 

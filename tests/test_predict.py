@@ -441,7 +441,8 @@ def on_h200(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
 
 
 def test_what_was_measured_as_shipped_is_what_predict_says(capsys: pytest.CaptureFixture[str]) -> None:
-    document = on_h200(capsys, "--k", "4", "--concurrency", "1,4,8", "--context", "256,8192")
+    """An H200 was measured before the profile took humming-launch-params."""
+    document = on_h200(capsys, "--set", SPEED, "--k", "4", "--concurrency", "1,4,8", "--context", "256,8192")
     steps = {(one["concurrency"], one["context"]): one["step_ms"] for one in document["rows"]}
     assert steps == {
         cell: pytest.approx(ms, rel=0.05) for cell, ms in {(1, 256): 13.2, (4, 256): 14.7, (1, 8192): 16.2}.items()
@@ -480,7 +481,10 @@ def test_without_a_backend_named_the_draft_loses(capsys: pytest.CaptureFixture[s
     ("more", "said"),
     [
         ((*COMPOSITE, *FP8), "it has a KV cache in fp8, and the cells have a KV cache in bf16"),
-        (BY_HAND[:6], "it has images on and a KV cache in fp8, and the cells have a KV cache in bf16 or images"),
+        (
+            (*BY_HAND[:6], "--set", SPEED),
+            "it has images on and a KV cache in fp8, and the cells have a KV cache in bf16 or images",
+        ),
         ((*FP8, "--set", "serve.attention_backend=FLASH_ATTN"), "its attention backend is FLASH_ATTN, and the cells"),
         (
             (*FP8, "--set", "image=vllm/vllm-openai:v0.33.0"),
@@ -503,12 +507,13 @@ def test_no_cell_of_another_kind_speaks_for_a_server(
 def test_the_evidence_of_patches_is_read_as_every_other_cell(capsys: pytest.CaptureFixture[str]) -> None:
     """At 8,192 and 32,768 tokens with all patches, not compiled: 17.6 and 21.4 ms, where unpatched cells gave 98."""
     plain = ("--set", 'serve.extra_args=[--compilation-config, \'{"mode":0,"cudagraph_mode":"FULL_DECODE_ONLY"}\']')
-    sets = (*BY_HAND, *plain, "--set", "serve.max_model_len=40000")
+    by_hand = (*BY_HAND, "--set", SPEED)
+    sets = (*by_hand, *plain, "--set", "serve.max_model_len=40000")
     document = on_h200(capsys, *sets, "--k", "4", "--concurrency", "1,4,8", "--context", "8192,32768")
     steps = {(one["concurrency"], one["context"]): one["step_ms"] for one in document["rows"]}
     for cell, measured in {(1, 8192): 17.57, (4, 8192): 23.4, (8, 8192): 28.27, (1, 32768): 21.38}.items():
         assert steps[cell] == pytest.approx(measured, rel=0.06), cell
-    compiled = on_h200(capsys, *BY_HAND, "--k", "4", "--concurrency", "1,4,8", "--context", "256,8192")
+    compiled = on_h200(capsys, *by_hand, "--k", "4", "--concurrency", "1,4,8", "--context", "256,8192")
     steps = {(one["concurrency"], one["context"]): one["step_ms"] for one in compiled["rows"]}
     known = {(1, 256): 13.58, (4, 256): 16.7, (1, 8192): 15.89, (4, 8192): 21.86}
     for cell, measured in known.items():  # the compiled cells of another day

@@ -12,55 +12,56 @@ MACHINE: Final = "h100"
 RELEASE: Final = "0.32.0"
 CONTEXTS: Final = (256, 8192)
 K: Final = 4
-PATCHES: Final = {
-    "triton-3d-longer-block", "triton-group-geometry", "triton-launch-params", "triton-verify-split-kv",
-}  # fmt: skip
-"""Those that the profile takes."""
+ALONE: Final = {"humming-launch-params", "triton-launch-params"}
+PATCHES: Final = ALONE | {"triton-3d-longer-block", "triton-group-geometry", "triton-verify-split-kv"}
+"""Those that the profile takes without its draft, and with it."""
 
 
 def headline() -> str:
     """Return the sentences. LookupError where the store lacks one of their cells."""
-    gain = _cell(_ours, CONTEXTS[0]) / _cell(_alone, CONTEXTS[0])
+    gain = cell(shipped, CONTEXTS[0]) / cell(alone, CONTEXTS[0])
     lines = (
         f"**Gemma 4 31B, {gain:.1f} times as fast on an {MACHINE.upper()}.** Tokens per second of one request while it "
         "decodes,",
-        f"after {CONTEXTS[0]:,} ({CONTEXTS[1]:,}) tokens, `nvidia-31b-mtp` as it ships: **{_both(_ours)}**",
-        f"with gemmaspec's patches for vLLM and Triton's attention, {_both(_alone)} without its draft,",
-        f"{_both(_released)} with the same draft on vLLM {RELEASE} as released, whose own choice of attention gives up "
+        f"after {CONTEXTS[0]:,} ({CONTEXTS[1]:,}) tokens, `nvidia-31b-mtp` as it ships: **{_both(shipped)}**",
+        f"with gemmaspec's patches for vLLM and Triton's attention, {_both(alone)} without its draft,",
+        f"{_both(released)} with the same draft on vLLM {RELEASE} as released, whose own choice of attention gives up "
         "graphs for it.",
         "A small draft model proposes tokens, and the large target verifies them.",
     )
     return "\n".join(lines)
 
 
-def _ours(row: Row) -> bool:
+def shipped(row: Row) -> bool:
+    """Return whether it is of the profile as it ships."""
     return row.k == K and row.attention_backend == "TRITON_ATTN" and set(row.patches or ()) == PATCHES
 
 
-def _alone(row: Row) -> bool:
-    return row.k == 0 and row.attention_backend == "TRITON_ATTN"
+def alone(row: Row) -> bool:
+    """Return whether it is of the same without its draft."""
+    return row.k == 0 and row.attention_backend == "TRITON_ATTN" and set(row.patches or ()) == ALONE
 
 
-def _released(row: Row) -> bool:
+def released(row: Row) -> bool:
     """Return whether it is of vLLM's own choice, which is never Triton's alone where Hopper serves images."""
     return row.k == K and row.attention_backend != "TRITON_ATTN" and row.patches == () and row.graphs != "full"
 
 
 def _both(which: Callable[[Row], bool]) -> str:
-    short, long = (round(_cell(which, context)) for context in CONTEXTS)
+    short, long = (round(cell(which, context)) for context in CONTEXTS)
     return f"{short} ({long})"
 
 
-def _cell(which: Callable[[Row], bool], context: int) -> float:
+def cell(which: Callable[[Row], bool], context: int, requests: int = 1) -> float:
     """Return the tokens per second of a cell; of one that was measured again, the slower counts."""
-    rows = [row for run in store() for row in run.rows if _shipped(row, context) and which(row)]
+    rows = [row for run in store() for row in run.rows if _served(row, context, requests) and which(row)]
     if not rows:
-        raise LookupError(f"the store lacks a cell at {context} tokens")
+        raise LookupError(f"the store lacks a cell of {requests} requests at {context} tokens")
     return min(row.tokens_per_second for row in rows)
 
 
-def _shipped(row: Row, context: int) -> bool:
-    """Return whether a cell is of one request to what the profile starts: images, a BF16 cache, compiled; decoding."""
-    same = (row.machine, row.vllm, row.concurrency, row.context) == (MACHINE, RELEASE, 1, context)
+def _served(row: Row, context: int, requests: int) -> bool:
+    """Return whether a cell is of what the profile starts: images, a BF16 cache, compiled; decoding."""
+    same = (row.machine, row.vllm, row.concurrency, row.context) == (MACHINE, RELEASE, requests, context)
     served = row.images and row.kv_cache_dtype == "bf16" and row.linear_kernel == "humming"
     return bool(same and served and row.compile == "default" and row.answer_tokens is None)

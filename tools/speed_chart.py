@@ -1,41 +1,30 @@
-"""Draw docs/assets/patches-for-speed.svg: tokens per second of no draft, a draft, and each patch, from evidence.json.
+"""Draw docs/assets/patches-for-speed.svg: tokens per second as shipped, without the draft, released.
 
     python3 tools/speed_chart.py
 
-The cells are those of the patches with evidence, at the loads that CELLS names. Nothing is drawn that has no cell.
+The cells are those of README's first figures, at the loads that CELLS names. Nothing is drawn that has no cell.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-ROOT: Final = Path(__file__).parent.parent
-TARGET: Final = ROOT / "docs" / "assets" / "patches-for-speed.svg"
-SPLIT, GEOMETRY, LAUNCH = "triton-verify-split-kv", "triton-group-geometry", "triton-launch-params"
-RELEASE: Final = "0.32.0"
-CELLS: Final = ((256, 1), (8192, 1), (8192, 4), (8192, 8), (32768, 1))
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tools.headline import MACHINE, RELEASE, alone, cell, released, shipped
+
+TARGET: Final = Path(__file__).parent.parent / "docs" / "assets" / "patches-for-speed.svg"
+CELLS: Final = ((256, 1), (256, 4), (1024, 1), (1024, 4), (8192, 1), (8192, 4))
 """Prompt tokens and requests at once."""
 ARMS: Final = (
-    ("no draft", "none", (), "#9aa5b1"),
-    ("MTP, 4 drafts", "mtp", (), "#d9822b"),
-    (f"+ {SPLIT}", "mtp", (SPLIT,), "#2b7bb9"),
-    (f"+ {GEOMETRY}", "mtp", (GEOMETRY, SPLIT), "#1f9e6e"),
+    ("without its draft", alone, "#9aa5b1"),
+    (f"vLLM {RELEASE} as released, MTP with 4 drafts", released, "#d9822b"),
+    ("as it ships: the same draft, patches, Triton", shipped, "#1f9e6e"),
 )
 WIDTH, LEFT, BAR, GAP, SPAN = 800, 190, 17, 16, 460
-
-
-def rows() -> dict[tuple[str, tuple[str, ...], int, int], float]:
-    """Return tokens per second by method, patches, prompt and requests; of a cell that several runs have, the last."""
-    found: dict[tuple[str, tuple[str, ...], int, int], float] = {}
-    for patch in (SPLIT, GEOMETRY, LAUNCH):
-        file = json.loads((ROOT / "patches" / patch / "evidence.json").read_text())
-        cells: list[dict[str, Any]] = [row for run in file["runs"] for row in run["rows"] if row["vllm"] == RELEASE]
-        for row in cells:
-            found[row["method"], tuple(row["patches"]), row["context"], row["concurrency"]] = row["tokens_per_second"]
-    return found
 
 
 def _text(x: float, y: float, said: str, more: str = "") -> str:
@@ -44,30 +33,37 @@ def _text(x: float, y: float, said: str, more: str = "") -> str:
 
 def _legend() -> list[str]:
     parts, x = [], 10.0
-    for name, _, _, colour in ARMS:
+    for name, _, colour in ARMS:
         parts.append(f'<rect x="{x:g}" y="34" width="12" height="12" fill="{colour}"/>')
         parts.append(_text(x + 17, 44.5, name))
         x += 38 + 7.1 * len(name)
     return parts
 
 
+def _bars(context: int, requests: int) -> list[tuple[float, str]]:
+    """Return tokens per second and colour of each arm that has this cell, that without the draft first."""
+    bars = []
+    for _, which, colour in ARMS:
+        with contextlib.suppress(LookupError):
+            bars.append((cell(which, context, requests), colour))
+    return bars
+
+
 def draw() -> str:
     """Return the picture. Each group is scaled by its speed without a draft, and bars carry tokens per second."""
-    measured, parts, y = rows(), _legend(), 66.0
-    most = max(value / measured["none", (), *key[2:]] for key, value in measured.items() if key[2:] in CELLS)
-    for context, requests in CELLS:
-        base = measured["none", (), context, requests]
-        arms = [(measured.get((method, patches, context, requests)), colour) for _, method, patches, colour in ARMS]
-        present = [(value, colour) for value, colour in arms if value is not None]
-        many = "request" if requests == 1 else "requests"
-        parts.append(_text(10, y + len(present) * BAR / 2 + 4, f"{context:,} tokens, {requests} {many}"))
-        for value, colour in present:
+    groups = {load: _bars(*load) for load in CELLS}
+    parts, y = _legend(), 66.0
+    most = max(value / bars[0][0] for bars in groups.values() for value, _ in bars)
+    for (context, requests), bars in groups.items():
+        base, many = bars[0][0], "request" if requests == 1 else "requests"
+        parts.append(_text(10, y + len(bars) * BAR / 2 + 4, f"{context:,} tokens, {requests} {many}"))
+        for value, colour in bars:
             width = SPAN * value / base / most
             parts.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR - 3}" fill="{colour}"/>')
             parts.append(_text(LEFT + width + 6, y + BAR - 6, f"{value:.0f} tok/s, {value / base:.2f} times"))
             y += BAR
         y += GAP
-    title = "Gemma 4 31B (NVFP4) on an H200, vLLM 0.32.0, TRITON_ATTN: decoding, random acceptance"
+    title = f"nvidia-31b-mtp (Gemma 4 31B, NVFP4) on an {MACHINE.upper()}, vLLM {RELEASE}: decoding, random acceptance"
     head = _text(10, 20, title, 'font-weight="bold"')
     style = 'font-family="sans-serif" font-size="12.5" fill="#333"'
     size = f'width="{WIDTH}" height="{y:g}" viewBox="0 0 {WIDTH} {y:g}"'
