@@ -17,7 +17,6 @@ LONGEST = (
     "test_bench_vllm",
     "test_pinning_real",
     "test_tune_real",
-    "test_watch_real",
     "test_proof_real",  # all patches in one process
     "test_fleet_real",
     "test_heads_real",

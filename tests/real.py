@@ -78,9 +78,14 @@ class Done:
 def make_state() -> None:
     """Make this run's state folder, with links to what all runs share."""
     (STATE / "profiles").mkdir(parents=True)
-    (STATE / "profiles" / f"{PROFILE}.yaml").write_text(f"extends: tiny-cpu\nname: {PROFILE}\n")
+    write_profile()
     (SHARED / "runtimes").mkdir(parents=True, exist_ok=True)
     (STATE / "runtimes").symlink_to(SHARED / "runtimes")
+
+
+def write_profile(more: str = "") -> None:
+    """Write the run's profile, with more YAML behind it."""
+    (STATE / "profiles" / f"{PROFILE}.yaml").write_text(f"extends: tiny-cpu\nname: {PROFILE}\n{more}")
 
 
 def remove_state() -> None:

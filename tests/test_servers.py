@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ import pytest
 
 from gemmaspec.core.live.sample import read_sample
 from gemmaspec.run.engine.record import MARKER
-from tests import attested_server, pinned_server, real, test_fit_real, watch_beside
+from tests import attested_server, pinned_server, real, sampled, test_fit_real, watch_beside, watch_on_host
 from tests.real import H1, H2, H3A, PORT, PROFILE, SHIPPED, Done, gemmaspec, patches, up
+from tests.watched import Watching
 
 OVERLAID = "vllm/v1/worker/utils.py"
 OTHER = f"other-{real.RUN}"
 TAKEN = real.free_port()
+AS_PROCESS = pytest.mark.parametrize("engine", real.ENGINES[:1], indirect=True)
 APART, BESIDE, ALONE, OLDEST = (pytest.mark.xdist_group(name) for name in ("apart", "beside", "alone", "oldest"))
 """Have servers of their own, and may run on other workers than the tests that share one."""
 DEATHS = {
@@ -227,40 +230,64 @@ def test_a_real_server_is_compared_with_its_report_and_a_changed_file_is_named(e
     plan.write_text(kept)
 
 
+@AS_PROCESS
+def test_replies_are_whole_however_they_are_sampled(engine: str) -> None:
+    sampled.replies_are_whole()
+
+
 def test_it_is_started_again_and_patches_each_time(engine: str) -> None:
-    """As a process by `restart`; in a container locked with another flag, and then by `rollback`."""
+    """As a process by `restart`, which takes the changed profile; in a container by `rollback`, after a start that fails."""
     before = report()["started"]
     if engine == "process":
         restarts()
     else:
         with pinned_server.own_profile() as profile:
             pinned_server.is_the_known_good_one_and_locked()
-            pinned_server.runs_locked_with_another_flag(profile)
+            pinned_server.fails_locked_with_another_flag(profile)
             pinned_server.goes_back_without_a_network()
             pinned_server.refuses_another_plan_and_runs_on(profile)
     assert report()["started"] != before
 
 
 def restarts() -> None:
+    """With what the tests after this one need: a draft that can be spoiled, and a watch that is quick."""
+    real.write_profile(watch_on_host.settings())
     done = gemmaspec("restart", PROFILE, "--json")
     assert done.code == 0, done.err
     assert set(states(done.json["report"]).values()) == {"applies"}
-    assert done.json["answer"]["draft_tokens"] > 0
+    assert done.json["answer"]["accepted_tokens"] > 0
     assert "no download" not in done.err
     assert "installing" not in done.err
 
 
-@pytest.mark.parametrize("engine", real.ENGINES[:1], indirect=True)
-def test_greedy_text_is_the_same_without_speculation(engine: str) -> None:
-    """Nor does the size of blocks or of a batch change it; `fit` says what that server logged of its cache."""
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watching]:
+    """The watch of the server as a process; all tests that use it share it, in this order."""
+    watching = watch_on_host.watching()
+    yield watching
+    watching.end()
+
+
+@AS_PROCESS
+def test_a_draft_that_dies_is_switched_off_and_the_text_is_the_targets_own_before_and_after(
+    engine: str, watch: Watching
+) -> None:
     prompts = ["Tell me about drafts.", "Count from one to ten.", "Why is the sky blue?"]
-    drafted = [text_of(chat(prompt)) for prompt in prompts]
-    done = up(engine, *test_fit_real.HYBRID)
-    assert done.code == 0, done.err
-    assert done.json["answer"]["draft_tokens"] == 0
-    assert set(states(done.json["report"]).values()) == {"applies"}
-    assert [text_of(chat(prompt)) for prompt in prompts] == drafted
-    test_fit_real.compare(test_fit_real.HYBRID)
+    greedy, drafted = [text_of(chat(prompt)) for prompt in prompts], sampled.answers()
+    watch_on_host.switches_a_dead_draft_off_and_no_request_is_lost(watch)
+    assert set(states(report()).values()) == {"applies"}
+    assert [text_of(chat(prompt)) for prompt in prompts] == greedy
+    sampled.same_distribution(drafted, sampled.answers())
+
+
+@AS_PROCESS
+def test_an_engine_that_hangs_between_two_requests_is_named(engine: str, watch: Watching) -> None:
+    watch_on_host.names_an_engine_that_hangs_between_two_requests(watch)
+
+
+@AS_PROCESS
+def test_an_engine_that_hangs_under_load_is_named_and_loses_nothing(engine: str, watch: Watching) -> None:
+    watch_on_host.names_an_engine_that_hangs_under_load_and_loses_nothing(watch)
 
 
 def test_logs_are_those_of_the_last_start(engine: str) -> None:
@@ -269,7 +296,15 @@ def test_logs_are_those_of_the_last_start(engine: str) -> None:
     assert len(gemmaspec("logs", PROFILE, "--tail", "3").out.splitlines()) == 3
 
 
+@AS_PROCESS
+def test_an_engine_that_is_killed_under_load_is_named(engine: str, watch: Watching) -> None:
+    watch_on_host.names_an_engine_that_is_killed_under_load(watch)
+    watch.end()
+    watch_on_host.show_noticed()
+
+
 def test_down_leaves_nothing_running(engine: str) -> None:
+    real.write_profile()
     assert gemmaspec("down", PROFILE).code == 0
     assert gemmaspec("status", PROFILE).code == 1
     assert "was not running" in gemmaspec("down", PROFILE).err

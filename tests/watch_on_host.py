@@ -1,7 +1,7 @@
-"""A real vLLM that goes wrong while it serves, and how soon `watch` says so. All tests share one server, in this order.
+"""What the watch on the host does for a real server as a process: a draft dies, the engine hangs, the engine is killed.
 
-The draft dies by a hook that only this test's server has: a sitecustomize on its PYTHONPATH that sets the draft's
-weights to zero once a file exists.
+The draft dies by a hook that only this server has: a sitecustomize on its PYTHONPATH that sets the draft's weights to
+zero once a file exists.
 """
 
 from __future__ import annotations
@@ -10,52 +10,35 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
 from gemmaspec.run.engine import record
 from tests.docker_support import wait_for
-from tests.real import PROFILE, STATE, gemmaspec, up
+from tests.real import PROFILE, STATE, gemmaspec
 from tests.streamed import QUESTIONS, TOKENS, URL, Streamed, stream
 from tests.watched import CLIENTS, HANG_S, PATIENCE_S, SPOILER, WINDOW_S, Load, Watching, clients
 
-pytestmark = pytest.mark.real_process
-
+HOOK = STATE / "host-hook"
+"""Where the server finds its hook, and what tells it to act."""
 NOTICED: dict[str, float] = {}
 """Seconds from each fault to the line that names it; shown at the end (pytest -s)."""
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the test's server finds its hook, and what tells it to act."""
-    folder = tmp_path_factory.mktemp("hook")
-    (folder / "sitecustomize.py").write_text(SPOILER)
-    return folder
+def settings() -> str:
+    """What the run's profile says besides: the hook, and a watch that is quick."""
+    HOOK.mkdir(exist_ok=True)
+    (HOOK / "sitecustomize.py").write_text(SPOILER)
+    return (
+        f"serve: {{max_num_seqs: {CLIENTS}}}\n"
+        f"watch: {{on_dead_draft: off, window_seconds: {WINDOW_S}, hang_seconds: {HANG_S}}}\n"
+        f"env: {{PYTHONPATH: {HOOK}, GEMMASPEC_TEST_SPOIL: {HOOK / 'spoil'}}}\n"
+    )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def server(place: Path) -> Iterator[None]:
-    settings = {
-        "serve.max_num_seqs": CLIENTS, "watch.on_dead_draft": "off", "watch.window_seconds": WINDOW_S,
-        "watch.hang_seconds": HANG_S, "env.PYTHONPATH": place, "env.GEMMASPEC_TEST_SPOIL": place / "spoil",
-    }  # fmt: skip
-    done = up("process", *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")))
-    assert done.code == 0, done.err
-    assert done.json["answer"]["accepted_tokens"] > 0, "the draft is good until it is spoiled"
-    yield
-    gemmaspec("down", PROFILE)
-    sys.stderr.write(f"noticed after { ({what: round(seconds, 1) for what, seconds in NOTICED.items()}) }\n")
-
-
-@pytest.fixture(scope="module")
-def watch(server: None) -> Iterator[Watching]:
-    found = Watching([sys.executable, "-m", "gemmaspec", "watch", PROFILE, "--interval", "0.5", "--json"])
-    yield found
-    found.end()
+def watching() -> Watching:
+    return Watching([sys.executable, "-m", "gemmaspec", "watch", PROFILE, "--interval", "0.5", "--json"])
 
 
 def core() -> psutil.Process:
@@ -74,12 +57,12 @@ def whole(answers: list[tuple[str, Streamed]], alone: dict[str, Streamed]) -> No
     assert [(question, one.text) for question, one in answers if one.text != alone[question].text] == []
 
 
-def test_a_draft_that_dies_is_switched_off_and_no_request_is_lost(place: Path, watch: Watching) -> None:
+def switches_a_dead_draft_off_and_no_request_is_lost(watch: Watching) -> None:
     alone = {question: stream(question) for question in QUESTIONS}
     with clients(CLIENTS) as loaded:
         watch.until_it_looked()
         loaded.all_answered()
-        (place / "spoil").touch()
+        (HOOK / "spoil").touch()
         spoiled = time.monotonic()
         at, line = watch.until("begins", "dead draft")
         NOTICED["dead draft"] = at - spoiled
@@ -121,7 +104,7 @@ def running() -> float:
     return float(found)
 
 
-def test_an_engine_that_hangs_between_two_requests_is_named(watch: Watching) -> None:
+def names_an_engine_that_hangs_between_two_requests(watch: Watching) -> None:
     """Its gauges say that nothing runs, and go on to say so: only a question of the watch finds out."""
     core().send_signal(signal.SIGSTOP)
     began = time.monotonic()
@@ -134,7 +117,7 @@ def test_an_engine_that_hangs_between_two_requests_is_named(watch: Watching) -> 
     watch.until("ends", "hangs")
 
 
-def test_an_engine_that_hangs_under_load_is_named_and_loses_nothing(watch: Watching) -> None:
+def names_an_engine_that_hangs_under_load_and_loses_nothing(watch: Watching) -> None:
     watch.until_it_looked()
     with clients(CLIENTS) as loaded:
         stop_while_it_answers(loaded)
@@ -150,7 +133,7 @@ def test_an_engine_that_hangs_under_load_is_named_and_loses_nothing(watch: Watch
     assert {one.tokens for _, one in loaded.answers} == {TOKENS}
 
 
-def test_an_engine_that_is_killed_under_load_is_named(watch: Watching) -> None:
+def names_an_engine_that_is_killed_under_load(watch: Watching) -> None:
     watch.until_it_looked()
     with clients(CLIENTS, lost=CLIENTS) as loaded:
         loaded.all_answered()
@@ -160,3 +143,7 @@ def test_an_engine_that_is_killed_under_load_is_named(watch: Watching) -> None:
         at, line = watch.until("begins", "gone")
         NOTICED["unreachable"], NOTICED["gone"] = silent - began, at - began
         assert "the server has exited" in line["reason"]
+
+
+def show_noticed() -> None:
+    sys.stderr.write(f"noticed after { ({what: round(seconds, 1) for what, seconds in NOTICED.items()}) }\n")

@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import httpx
-import pytest
 
-from tests.real import PORT, PROFILE, gemmaspec, up
+from tests.real import PORT
 from tools.tiny.talk import TALK
 
 URL = f"http://127.0.0.1:{PORT}/v1"
@@ -25,7 +25,7 @@ HOT = 1.5
 RARE = 10
 """Answers that come less often, of both servers together, are counted as one."""
 FALSE_ALARMS = 1e-4
-"""How often the test fails although nothing is wrong."""
+"""How often a comparison fails although nothing is wrong."""
 
 
 def asked(beginning: str, **more: Any) -> str:
@@ -69,28 +69,31 @@ def same(one: Counter[str], other: Counter[str]) -> float:
     return math.erfc(z / math.sqrt(2)) / 2
 
 
-def test_two_samples_are_told_apart() -> None:
-    even, odd = Counter({"a": 75, "b": 75}), Counter({"a": 110, "b": 40})
-    assert same(even, even) > 0.5
-    assert same(even, Counter({"a": 80, "b": 70})) > 0.1
-    assert same(even, odd) < FALSE_ALARMS
+@dataclass(frozen=True)
+class Sampled:
+    """What a server answers by lot, and what greedily."""
+
+    chance: dict[tuple[str, float], Counter[str]]
+    greedy: list[str]
 
 
-@pytest.mark.real_process
-def test_a_sampled_answer_is_the_targets_own() -> None:
-    try:
-        assert up("process").code == 0
-        drafted, greedy = seen(), [asked(text, temperature=0) for text in BEGINNINGS]
-        for body in ({}, {"temperature": 0.7}, {"top_k": 64}, {"top_k": 64, "top_p": 0.95}):
-            assert said(SHOWN[0], **body)  # none of these ends the server
-        whole = {question: times(20, partial(said, question)) for question in SHOWN}
-        assert up("process", "--no-spec").code == 0
-        alone = seen()
-        assert greedy == [asked(text, temperature=0) for text in BEGINNINGS]
-    finally:
-        gemmaspec("down", PROFILE)
+def answers() -> Sampled:
+    """Ask the running server."""
+    return Sampled(seen(), [asked(text, temperature=0) for text in BEGINNINGS])
+
+
+def replies_are_whole() -> None:
+    """With a draft, whatever the sampling: none of these ends the server or cuts a reply of the toy."""
+    for body in ({}, {"temperature": 0.7}, {"top_k": 64}, {"top_k": 64, "top_p": 0.95}):
+        assert said(SHOWN[0], **body)
+    whole = {question: times(20, partial(said, question)) for question in SHOWN}
     assert all(list(replies.values()) == [20] for replies in whole.values()), whole
     assert {next(iter(replies)) for replies in whole.values()} <= {reply for _, reply in TALK}
-    chances = {key: same(drafted[key], alone[key]) for key in drafted}
+
+
+def same_distribution(drafted: Sampled, alone: Sampled) -> None:
+    """Hold the answers of a server with a draft against those of its target alone."""
+    assert drafted.greedy == alone.greedy
+    chances = {key: same(drafted.chance[key], alone.chance[key]) for key in drafted.chance}
     assert min(chances.values()) > FALSE_ALARMS, (chances, drafted, alone)
-    assert all(len(answers) > 1 for answers in drafted.values()), drafted
+    assert all(len(found) > 1 for found in drafted.chance.values()), drafted
