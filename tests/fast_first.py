@@ -15,6 +15,7 @@ SLOW = ("network", "real_process", "real_docker")
 LONGEST = (
     "test_servers",  # four starts of vLLM in a row, on each engine
     "test_bench_vllm",
+    "test_bench_dummy",
     "test_pinning_real",
     "test_tune_real",
     "test_proof_real",  # all patches in one process

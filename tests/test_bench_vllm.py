@@ -169,27 +169,3 @@ def test_a_real_server_is_measured_alike(
     assert ours["completion_tokens"] == theirs["total_output_tokens"] == TOKENS * len(PROMPTS)
     assert ours["acceptance_length"] == pytest.approx(theirs["spec_decode_acceptance_length"], rel=0.02)
     assert ours["overhead"] < 0.01
-
-
-@pytest.mark.xdist_group("started")
-def test_bench_starts_the_tiny_pair_itself_and_its_result_predicts(tmp_path: Path) -> None:
-    """The whole way: two arms started, a result that predict takes, nothing left running. Another round starts one more."""
-    out, port = tmp_path / "out", real.free_port()
-    few = ("--max-tokens", "32", "--each", "1", "--category", "chat,code", "--rounds", "1", "--repeats", "0")
-    done = real.gemmaspec(
-        *("bench", "tiny-cpu", "--engine", "process", "--set", f"serve.port={port}", "--out", str(out), "--json"),
-        *("--concurrency", "1,2", *few),
-        timeout=1800,
-    )
-    assert done.code == 0, done.err
-    rows = {(row["method"], row["concurrency"]): row for row in done.json["rows"]}
-    assert set(rows) == {(method, c) for method in ("none", "draft_model") for c in (1, 2)}
-    assert all(row["acceptance_length"] > 1 for (method, _), row in rows.items() if method != "none")
-    assert all(row["rounds"] >= 1 for row in rows.values())
-    arms = done.json["provenance"]["arms"]
-    assert arms["draft_model/4"]["lock"]["plan"].startswith("sha256:")
-    assert arms["draft_model/4"]["vllm"].startswith("0.32.0")
-    assert real.gemmaspec("status", "tiny-cpu").code == 1
-    predicted = real.gemmaspec("predict", "tiny-cpu", "--measured", str(out), "--k", "0,2", "--json")
-    assert predicted.code == 0, predicted.err
-    assert (out / "report.html").stat().st_size < 500_000
