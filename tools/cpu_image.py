@@ -26,7 +26,6 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.releases.drafting import transformers_for
 from gemmaspec.run.runtime import RuntimeSpec, managed
-from gemmaspec.run.runtime import uv as lock
 from gemmaspec.run.runtime import uv as shims
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.uv import Uv
@@ -89,7 +88,7 @@ def ensure_image(spec: RuntimeSpec) -> str:
     if image_label(image) == inputs:
         return image
     work = state_dir() / "image-build"
-    with lock.held_lock(work.parent / ".image-build.lock", waiting=lambda: say("waiting for another build")):
+    with managed.held_lock(work.parent / ".image-build.lock", waiting=lambda: say("waiting for another build")):
         if image_label(image) == inputs:
             return image
         require_tools(work.parent)
