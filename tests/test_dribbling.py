@@ -18,7 +18,7 @@ COMMANDS = (
     (("status", "slow0", "--wait", "--timeout", "5"), 10),
     (("up", "slow0", "--engine", "process", "--timeout", "5"), 10),
 )
-"""Each with the seconds that it may take; one server after another would take five times as long."""
+"""Each with the seconds that it may take on an idle machine; one server after another would take five times as long."""
 
 
 def test_commands_end_in_their_time_with_servers_that_dribble(tmp_path: Path) -> None:
@@ -33,11 +33,14 @@ def test_commands_end_in_their_time_with_servers_that_dribble(tmp_path: Path) ->
             ended.callback(process.kill)
         assert [one.code for one in done] == [0] * len(NAMES), done
         (tmp_path / "now").touch()
+        began = time.monotonic()
+        fake.race(("profile", "list"))
+        busy_s = 10 * (time.monotonic() - began)  # on a busy machine a command that asks nobody takes long, too
         took = {}
         for command, seconds in COMMANDS:
             began = time.monotonic()
             (found,) = fake.race(command)
             took[command] = time.monotonic() - began
-            assert took[command] < seconds, (took, found)
+            assert took[command] < seconds + busy_s, (took, found)
             assert found.code in (1, 4, 6, 7), found
             assert len(servers("slow")) == len(NAMES), (command, found)

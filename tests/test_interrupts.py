@@ -164,9 +164,16 @@ def test_a_kill_at_any_moment_leaves_what_the_next_command_mends(place: Fake, tm
             shutil.rmtree(stacks.stack_folder(name), ignore_errors=True)
 
 
+def looked() -> list[stacks.Started]:
+    """The stacks that are said to run."""
+    return [stack for stack in stacks.started_stacks() if stacks.look(stack).status == "running"]
+
+
 def mended(fake: Fake, shown: str) -> None:
     """Fail unless `status` tells what runs, `up` serves and `down` leaves nothing."""
-    recorded = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).status == "running"]
+    with contextlib.suppress(AssertionError):
+        wait_for(lambda: len(looked()) == len(servers()) <= 1, seconds=20)  # what was killed takes time to end
+    recorded = [stack.server.name for stack in looked()]
     assert len(recorded) == len(servers()) <= 1, (shown, recorded, servers())
     used = recorded[0] if recorded else "pa"
     assert fake.run("status").code in (0, 1, 5), shown
@@ -182,12 +189,12 @@ def check(fake: Fake, name: str, code: int, said: str, before: set[int]) -> str:
     shown = f"seed {SEED}, {name}, exit {code}: {said[-3000:]}"
     assert "Traceback" not in said, shown
     assert code in ((0, 130, -2) if name != "bench" else (0, 1, 130)), shown  # -2: a shell says 130
-    wait_for(lambda: len(servers()) <= 1, seconds=20)  # no orphan
+    wait_for(lambda: len(servers()) == len(looked()) <= 1, seconds=20)  # no orphan; a killed process takes time to end
     running = servers()
     if name in LOOKS:
         assert {process.pid for process in running} == before, shown
     end = "nothing runs" if not running else "the old one" if running[0].pid in before else "a new one"
-    recorded = [stack for stack in stacks.started_stacks() if stacks.look(stack).status == "running"]
+    recorded = looked()
     assert len(recorded) == len(running), shown
     if name in ("change", "switch", "restart"):
         assert running, shown
