@@ -1,6 +1,6 @@
-"""Render a profile to the files of a stack, as text. Pure: no Docker, no network, no clock.
+"""Render a profile to the files of a stack, as text, with the chat template that matches its release of vLLM.
 
-Which shipped chat template matches which vLLM release.
+Pure: no Docker, no network, no clock.
 """
 
 from __future__ import annotations
