@@ -190,6 +190,33 @@ def test_what_cannot_be_stopped_keeps_its_files_and_its_record(machine: FakeMach
     assert (stacks.stack_folder("mine") / "plan.json").read_bytes() == plan
 
 
+def test_a_failed_start_is_stopped_again_where_docker_was_just_starting_it(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.fails |= {"wait": StartFailed("it died"), "stop": GemmaspecError("the container is restarting")}
+    assert up() == 6
+    assert machine.calls[-2:] == ["process stop mine:8601"] * 2
+    assert machine.running == {}
+    assert "restarting" not in capsys.readouterr().err
+    assert stacks.find("mine").outcome == "failed"
+
+
+def test_a_failed_start_that_cannot_be_stopped_is_told(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: FakeEngine, server: Server) -> bool:
+        raise GemmaspecError(f"docker could not stop {server.name}", hint="docker ps")
+
+    monkeypatch.setattr(FakeEngine, "stop", stop)
+    machine.fails["wait"] = StartFailed("it died")
+    assert up() == 6
+    err = capsys.readouterr().err
+    assert "it died\ndocker could not stop mine" in err
+    assert "docker ps" in err
+    assert machine.running["mine"]
+    assert stacks.find("mine").outcome != "failed", "it may run on, and `status` looks"
+
+
 def test_a_refused_start_stops_nothing(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.fails["start"] = StartFailed("mine is already running (pid 7)")
     assert up() == 6

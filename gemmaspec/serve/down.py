@@ -31,7 +31,7 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
     with owned(name, "down", note=note):
         started, damaged = _find(name, note)
         engine = stacks.engine_of(started)
-        ended = started.server.watched and _has_ended(engine, started.server)
+        ended = started.server.watched and has_ended(engine, started.server)
         was_running = engine.stop(started.server)
         if was_running and ended:
             note(f"the server of {name} was not running, but its watch was")
@@ -60,7 +60,7 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
         raise
     engine = stacks.engine_of(started)
     unmarked = ENGINES[started.engine].needs_daemon  # so is a server that another user started
-    if unmarked or not _has_ended(engine, started.server):
+    if unmarked or not has_ended(engine, started.server):
         ended = engine.stop(started.server) or ended
     with contextlib.suppress(GemmaspecError, OSError):
         stacks.save(dataclasses.replace(started, outcome="stopped"))
@@ -75,7 +75,7 @@ def _end_orphan(name: str) -> bool:
     return ended
 
 
-def _has_ended(engine: Engine, server: Server) -> bool:
+def has_ended(engine: Engine, server: Server) -> bool:
     """Return whether it is known that the server does not run; `stop` reports an engine that does not answer."""
     try:
         return engine.state(server).status in ("absent", "exited")

@@ -27,6 +27,7 @@ from gemmaspec.run.stack import folder as stack_files
 from gemmaspec.serve import lock
 from gemmaspec.serve.ahead import downloads_told, earlier_start, remember
 from gemmaspec.serve.decide import FoundStack, Observed, Offline, Start
+from gemmaspec.serve.down import has_ended
 from gemmaspec.serve.knowngood import KnownGood
 
 _START_GRACE_S: Final = 5.0
@@ -70,7 +71,8 @@ def carry_out(
     the replaced server has ended. `instead` returns the start to try in place of one that has failed, if there is one.
     """
     if start.joins:
-        return ask(start, engine, told, timeout_s=timeout_s)
+        _join(start.server, engine, told, "; sending a request")
+        return wait(start, engine, told, timeout_s=timeout_s)
     with launched(start, engine, told, go_back=go_back, gate=gate):
         try:
             running = wait(start, engine, told, timeout_s=timeout_s)
@@ -95,8 +97,7 @@ def _again(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Run
 def carry_out_detached(start: Start, engine: Engine, told: Told, *, go_back: Callable[[KnownGood], Running]) -> Started:
     """Carry out a start, and return once the server has been started, without waiting for its answer."""
     if start.joins:
-        told.note(f"{start.server.name} is already running")
-        _watch_again(engine, start.server, told)
+        _join(start.server, engine, told)
         return start.started
     with launched(start, engine, told, go_back=go_back):
         return start.started
@@ -128,14 +129,9 @@ def launched(
             yield
 
 
-def ask(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Running:
-    """Probe a server that already runs."""
-    told.note(f"{start.server.name} is already running; sending a request")
-    _watch_again(engine, start.server, told)
-    return wait(start, engine, told, timeout_s=timeout_s)
-
-
-def _watch_again(engine: Engine, server: Server, told: Told) -> None:
+def _join(server: Server, engine: Engine, told: Told, then: str = "") -> None:
+    """Say that a server already runs, and start its watch again if that has ended."""
+    told.note(f"{server.name} is already running{then}")
     if not server.watched:
         return
     from gemmaspec.run.engine.docker import DockerEngine  # its SDK is slow to import
@@ -293,18 +289,20 @@ def undone_on_failure(
 
 
 def _end(start: Start, engine: Engine, outcome: Outcome) -> tuple[Path | None, GemmaspecError | None]:
-    """Stop a start that is undone; return where its log was kept and why it may not be stopped on every machine.
-
-    Ctrl-C in the meantime kills it.
-    """
-    log = keep_log(engine, start.server)
-    try:
+    """Stop a start that is undone; return where its log was kept, and why it may run on."""
+    log, grace_s = keep_log(engine, start.server), _grace(start)
+    left: GemmaspecError | None = None
+    for _ in range(2):  # Docker may start a container again while it stops it
         try:
-            engine.stop(dataclasses.replace(start.server, stop_grace_s=_grace(start)))
+            engine.stop(dataclasses.replace(start.server, stop_grace_s=grace_s))
+            break
         except KeyboardInterrupt:
-            engine.stop(dataclasses.replace(start.server, stop_grace_s=0))
-    except GemmaspecError as error:
-        return log, error if start.server.nodes else None
+            grace_s = 0  # the second Ctrl-C kills it
+        except GemmaspecError as error:
+            left = error
+    else:
+        if start.server.nodes or not has_ended(engine, start.server):
+            return log, left
     _record_failure(start, outcome)
     return log, None
 
