@@ -102,10 +102,9 @@ def with_knob(arm: Arm, knob: Arm) -> Arm:
 
 
 def with_launches(field: Field, profile: str, taken: Sequence[str], variable: str) -> Field:
-    """Return a field that also tries launch parameters; `taken` are the patches for speed that the profile takes."""
-    missing = sorted(readers(variable) - {*taken})
-    speed = (f"patches.speed=[{', '.join([*taken, *missing])}]",) if missing else ()
-    overrides = (f'env.{VARIABLE}="{variable}"', *speed)
+    """Return a field that also tries launch parameters, with the patches that read them; the profile takes `taken`."""
+    speed = ", ".join([*taken, *sorted(readers(variable) - {*taken})])
+    overrides = (f'env.{VARIABLE}="{variable}"', f"patches.speed=[{speed}]")
     knob = Arm(profile=profile, method=NONE, k=0, overrides=overrides, knob="launch parameters of this GPU")
     return replace(field, knobs=(*field.knobs, knob))
 
