@@ -237,8 +237,7 @@ def rescue(name: str) -> Started:
 
 def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
     """Raise EnvironmentMissing if a stack with a damaged record may run, or its record cannot be replaced."""
-    rescued = rescue(name)
-    state = look(rescued)
+    state = look(rescue(name))
     if state.status in ("running", "restarting"):
         raise EnvironmentMissing(
             f"{error.message}, and its server runs ({state.detail})", hint=f"gemmaspec down {name}"
