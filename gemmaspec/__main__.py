@@ -7,6 +7,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
 from types import ModuleType
 from typing import Any, Final
@@ -40,6 +41,8 @@ def main() -> None:
         # Docker's SDK imports it, which takes longer than the rest of the SDK, and needs it only without ssh.
         on_first_use("paramiko")
         code = run(sys.argv[1:])
+        # What is left runs no code of ours: a Ctrl-C ends the process at once, and no traceback of Python's own exit.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:  # while modules are imported, or a second Ctrl-C during the message about the first
         code = _INTERRUPTED
     gc.freeze()  # the interpreter ends: nothing that is left needs to be searched for cycles

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from inspect import getsource
@@ -258,6 +259,14 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     command = f"{sys.executable} -m gemmaspec profile show spark-31b-e2b | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_ctrl_c_when_the_command_has_ended_is_no_traceback() -> None:
+    late = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    command = f"{late}; import sys; sys.argv = ['gemmaspec', '--version']; from gemmaspec.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert done.stdout.startswith("gemmaspec ")
 
 
 def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1210,15 +1210,12 @@ def locate_vllm() -> Path:
 def vllm_version(package: Path) -> str:
     """Return the version from vllm/_version.py (read, not run), else from the distribution, else "unknown"."""
     with contextlib.suppress(OSError):
-        stated = stated_version((package / "_version.py").read_bytes())
-        if stated:
+        if stated := stated_version((package / "_version.py").read_bytes()):
             return stated
     from importlib import metadata  # takes longer than all else that most starts import
 
-    for found in metadata.distributions(path=[str(package.parent)]):
-        if "vllm/__init__.py" in map(str, found.files or ()):
-            return found.version
-    return "unknown"
+    beside = metadata.distributions(path=[str(package.parent)])
+    return next((found.version for found in beside if "vllm/__init__.py" in map(str, found.files or ())), "unknown")
 
 
 def stated_version(data: bytes) -> str | None:
@@ -1306,8 +1303,7 @@ def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[
         inside = installed_version(str(row["name"]), [str(folder)])
         row.update(found=inside or row["found"], state=state if inside else "present")
         if not contains(str(row["specifier"]), row["found"] or ""):
-            need = f"{row['name']}{row['specifier']}"
-            raise LaunchError(4, f"{folder} does not contain {need}: delete it and start again")
+            raise LaunchError(4, f"{folder} lacks {row['name']}{row['specifier']}: delete it and start again")
     return rows, [str(folder)]
 
 
