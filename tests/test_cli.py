@@ -29,6 +29,7 @@ from gemmaspec.cli.render import render
 from gemmaspec.cli.smoke import smoke
 from gemmaspec.cli.tune import tune
 from gemmaspec.cli.up import up
+from gemmaspec.core.files import state_dir
 from gemmaspec.look.smoke import SmokeRequest
 from gemmaspec.measure.bench.cells import BenchRequest
 from gemmaspec.measure.tune.tried import TuneRequest
@@ -120,6 +121,14 @@ def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(
     arguments = ["--set", f"runtime.python={sys.executable}", "--set", "target.model=/no/such/model"]
     assert run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
     assert "target.model: missing folder /no/such/model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("fit", "--machine", "h100"), ("profile", "lint", "--models")])
+def test_a_tiny_model_is_looked_at_before_up_has_copied_it(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "tiny-cpu"]) == 0, capsys.readouterr().err
+    assert not (state_dir() / "tiny").exists()
 
 
 def test_profile_list_names_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def facts(host: str, **changed: Any) -> HostFacts:
         ({"docker": "27.0"}, None),
         ({"daemon": "a"}, "a and b are one docker daemon (a)"),
         ({"architecture": "x86_64"}, "a is aarch64, b is x86_64"),
-        ({"ahead_s": 3600.0}, "the clocks of a and b are 1.0 h apart (b is ahead)"),
+        ({"ahead_s": 3600.0}, "the clocks of a and b are 60 min apart (b is ahead)"),
         ({"ahead_s": -60.0}, "the clocks of b and a are 60 s apart (a is ahead)"),
     ],
 )

@@ -9,6 +9,7 @@ import typer
 
 from gemmaspec.cli import options, output
 from gemmaspec.core.errors import UsageError
+from gemmaspec.core.sentences import readable_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ def gc(
     if pieces and not dry_run and (yes or _agreed(json)):
         for piece in pieces:
             use_case.free(piece)
-        output.progress(f"freed {_size(sum(piece.bytes or 0 for piece in pieces))}")
+        output.progress(f"freed {readable_size(sum(piece.bytes or 0 for piece in pieces))}")
     if json:
         rows = [{key: value for key, value in vars(piece).items() if key != "node"} for piece in pieces]
         output.json_data({"ok": True, "freed": bool(pieces) and not dry_run, "garbage": rows})
@@ -48,8 +49,10 @@ def _show(pieces: Sequence[Garbage]) -> None:
         output.progress("nothing to free")
         return
     columns = (table.Column("KIND"), table.Column("SIZE"), table.Column("WHAT"), table.Column("WHY", 1, wraps=True))
-    table.show(columns, [(piece.kind, _size(piece.bytes), _what(piece), piece.why) for piece in pieces])
-    output.data(f"{_size(sum(piece.bytes or 0 for piece in pieces))} in all")
+    sizes = ["?" if piece.bytes is None else readable_size(piece.bytes) for piece in pieces]
+    rows = [(piece.kind, size, _what(piece), piece.why) for piece, size in zip(pieces, sizes, strict=True)]
+    table.show(columns, rows)
+    output.data(f"{readable_size(sum(piece.bytes or 0 for piece in pieces))} in all")
 
 
 def _what(piece: Garbage) -> str:
@@ -60,9 +63,3 @@ def _agreed(json: bool) -> bool:
     if json or not sys.stdin.isatty():
         raise UsageError("gc needs a terminal to ask for confirmation", hint="gemmaspec gc --yes")
     return typer.confirm("Remove these?", err=True)
-
-
-def _size(count: int | None) -> str:
-    if count is None:
-        return "?"
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

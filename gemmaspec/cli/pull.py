@@ -13,6 +13,7 @@ from gemmaspec.cli import options, output
 from gemmaspec.cli.target import carry_out
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.redact import redact
+from gemmaspec.core.sentences import readable_size
 
 if TYPE_CHECKING:
     from gemmaspec.serve.knowngood import KnownGood
@@ -70,11 +71,7 @@ def pull(
 def _fetched(part: PullPart) -> str:
     if part.to_fetch == 0:
         return "cached"
-    return f"{_size(part.to_fetch)} new" if part.to_fetch else "new"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+    return f"{readable_size(part.to_fetch)} new" if part.to_fetch else "new"
 
 
 @contextlib.contextmanager
@@ -100,7 +97,7 @@ class _Plain:
 
     def begin(self, role: str, name: str, total: int | None) -> None:
         self._total[role], self._done[role] = total, 0
-        output.progress(f"{role}: fetching {name}, {_size(total) if total is not None else 'size unknown'}")
+        output.progress(f"{role}: fetching {name}, {readable_size(total) if total is not None else 'size unknown'}")
 
     def advance(self, role: str, count: int) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""pydantic's errors as sentences for the person who wrote the value. Pure."""
+"""What a person reads: sizes, times, and pydantic's errors as sentences for who wrote the value. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+
+def readable_size(nbytes: float) -> str:
+    """Return bytes in the largest unit of a thousand that has a whole one: 19.30 GB, 4.47 MB, 786.43 kB, 64 B."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.2f} {name}"
+    return f"{nbytes:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: 45 s, 12 min, 2.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
+
 
 _YES: Final = ("on", "yes", "y", "true", "1")
 _NO: Final = ("off", "no", "n", "false", "0")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import state_dir
+from gemmaspec.core.sentences import duration, readable_size
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.runtime.managed import earlier_builds, needed_bytes
 
@@ -47,9 +48,9 @@ class Part:
 
     def __str__(self) -> str:
         unknown = "of unknown size" if self.verb == "download" and not self.note else ""
-        size = f"{self.nbytes / 1e9:.2f} GB" if self.nbytes else unknown
+        shown = readable_size(self.nbytes) if self.nbytes else unknown
         took = f"about {duration(self.seconds)}, as before" if self.seconds else ""
-        return ", ".join(filter(None, (f"{self.what} {self.name}", size, self.note, took)))
+        return ", ".join(filter(None, (f"{self.what} {self.name}", shown, self.note, took)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,14 +202,6 @@ def _bytes_in(folders: Sequence[Path]) -> int:
         with contextlib.suppress(OSError):  # files are renamed meanwhile
             total += sum(file.stat().st_size for file in folder.iterdir())
     return total
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say them."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
 
 
 def _file(name: str, engine: str) -> Path:

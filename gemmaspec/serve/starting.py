@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gemmaspec.core.data import TINY
 from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.logs import keep_log
-from gemmaspec.run.kept.models import TINY, ModelRef, check_access, check_folder, hub_answers, place
+from gemmaspec.run.kept.models import ModelRef, check_access, check_folder, hub_answers, place
 from gemmaspec.run.kept.owner import Terminated, Told
 from gemmaspec.run.kept.stacks import Outcome, Started
 from gemmaspec.run.ready.first_request import healthy, probe

@@ -10,8 +10,9 @@ from typing import Final
 
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.fleet.hosts import Host, HostFacts, duration, host_line, hosts_disagree
+from gemmaspec.core.fleet.hosts import Host, HostFacts, host_line, hosts_disagree
 from gemmaspec.core.launcher.rank_facts import nccl_hangs
+from gemmaspec.core.sentences import duration
 
 GIB: Final = 1024**3
 LITTLE_DISK: Final = 20 * GIB

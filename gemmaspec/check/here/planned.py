@@ -126,7 +126,7 @@ def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -
 
     With `shapes`, the shapes that ship with gemmaspec come before the Hub; else after it.
     """
-    from gemmaspec.run.kept.models import TINY, hub_cache
+    from gemmaspec.run.kept.models import hub_cache
     from gemmaspec.run.models.hub import Unreachable
 
     cache = hub_cache(profile)
@@ -137,11 +137,8 @@ def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -
             raise EnvironmentMissing(f"cannot compute the size of {model.model}: its weight files are missing")
         return checkpoint
     except EnvironmentMissing as error:
-        if is_local(model.model):  # nothing fetches a folder
-            makes = model.model.startswith(TINY)
-            hint = "gemmaspec up tiny-cpu    # copies the tiny models" if makes else f"ls -d {model.model}"
-        else:
-            hint = fetch if isinstance(error, Unreachable) else error.hint or fetch
+        get = f"ls {model.model}" if is_local(model.model) else fetch  # nothing fetches a folder
+        hint = get if isinstance(error, Unreachable) else error.hint or get
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
 
 

@@ -15,6 +15,7 @@ from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import error_text
 from gemmaspec.core.releases.drafting import ASSISTANTS_FROM, found_in_path, since
 from gemmaspec.core.releases.facts import first_with, releases
+from gemmaspec.core.sentences import readable_size
 
 
 def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, asked: str) -> Iterator[Finding]:
@@ -105,7 +106,7 @@ def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
         )
     towers = sum(part.nbytes for part in parts(draft.tensors) if part.name in ("vision", "audio"))
     if towers:
-        yield finding("draft-towers", f"the draft has {towers / 1e9:.2f} GB of image and audio encoders")
+        yield finding("draft-towers", f"the draft has {readable_size(towers)} of image and audio encoders")
 
 
 def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.core.checkpoint.parts import Checkpoint, part_of
 from gemmaspec.core.finding import Finding, impossible
+from gemmaspec.core.sentences import readable_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +137,13 @@ def _size(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
     if other >= mine:
         yield finding(
             "draft-larger",
-            f"one step of the draft reads {other / 1e9:.2f} GB of weights, one of the target {mine / 1e9:.2f} GB",
+            f"one step of the draft reads {readable_size(other)} of weights, one of the target {readable_size(mine)}",
         )
     else:
         yield finding(
             "cost",
-            f"one step of the draft reads {other / 1e9:.2f} GB of decoder weights, one of the target "
-            f"{mine / 1e9:.2f} GB: {other / mine:.0%}",
+            f"one step of the draft reads {readable_size(other)} of decoder weights, one of the target "
+            f"{readable_size(mine)}: {other / mine:.0%}",
         )
 
 

@@ -11,6 +11,7 @@ from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.cli import output
 from gemmaspec.core.checkpoint.parts import parameters, part_of, parts, stored
 from gemmaspec.core.checkpoint.published.shipped import shipped_for
+from gemmaspec.core.sentences import readable_size
 from gemmaspec.run.kept.attention import words
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _title(checkpoint: Checkpoint) -> str:
 
 def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     text = checkpoint.text
-    size = f"{_count(parameters(checkpoint.tensors))} parameters, {_size(checkpoint.nbytes)}"
+    size = f"{_count(parameters(checkpoint.tensors))} parameters, {readable_size(checkpoint.nbytes)}"
     yield "model", f"{checkpoint.architecture}, {checkpoint.dtype}, {size}"
     counts = Counter(dataclasses.replace(layer, shares_with=None, shares_target=False) for layer in text.layers)
     for index, (layer, number) in enumerate(counts.items()):
@@ -154,15 +155,8 @@ def _part_lines(checkpoint: Checkpoint) -> Iterator[str]:
     if found_parts:
         yield f"{'part':<22}{'size':>10}{'parameters':>14}  types"
     for part in found_parts:
-        types = ", ".join(f"{name} {_size(nbytes)}" for name, nbytes in part.types.items())
-        yield f"{part.name:<22}{_size(part.nbytes):>10}{part.parameters:>14}  {types}"
-
-
-def _size(nbytes: int) -> str:
-    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if nbytes >= limit:
-            return f"{nbytes / limit:.2f} {unit}"
-    return f"{nbytes} B"
+        types = ", ".join(f"{name} {readable_size(nbytes)}" for name, nbytes in part.types.items())
+        yield f"{part.name:<22}{readable_size(part.nbytes):>10}{part.parameters:>14}  {types}"
 
 
 def _pairing(pairing: Pairing) -> None:

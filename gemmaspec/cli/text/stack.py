@@ -69,7 +69,7 @@ class TerminalProgress:
 
 def _entered(phase: Phase, left: float | None) -> str:
     """Return a phase, with what is left if an earlier start shows it."""
-    from gemmaspec.serve.ahead import duration
+    from gemmaspec.core.sentences import duration
 
     return f"{phase}, about {duration(left)} left" if left and left >= 1 else str(phase)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, ProfileError, UsageError
+from gemmaspec.core.sentences import duration
 from gemmaspec.core.strict_yaml import Document, Path, parse
 
 _REPORT: Final = "the launcher's report"
@@ -136,13 +137,6 @@ def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
 
 def _short(value: str | None) -> str:
     return "missing" if value is None else f"{value[:12]}…" if len(value) > 32 else value
-
-
-def duration(seconds: float) -> str:
-    """Return seconds for people: 45 s, 12 min, 1.0 h."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 MOST_HOSTS: Final = 64

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.core import data
-from gemmaspec.core.data import MODELS
+from gemmaspec.core.data import MODELS, TINY
 from gemmaspec.core.errors import EnvironmentMissing, ProfileError
 from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir
 from gemmaspec.core.profile.command import vllm_of
@@ -86,9 +86,6 @@ def read_lock(loaded: Loaded) -> Lock | None:
     if lock.profile != loaded.profile.name:
         raise ProfileError(f"{file}: the lock belongs to {lock.profile}, not to {loaded.profile.name}")
     return lock
-
-
-TINY = "state:tiny/"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, Protocol
 
 from gemmaspec.core.checkpoint.config import hub_ids, words
 from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.data import MODELS, TINY
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing, GemmaspecError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.reasons import reason
@@ -74,6 +75,19 @@ class Folder:
         self.revision: str | None = revision
         self.sizes: Mapping[str, int] = _sizes(path)
         self.bytes_read = 0
+
+    @classmethod
+    def local(cls, ref: str) -> Folder:
+        """Return the folder that a profile names; until `up` copies a tiny model, the one that ships.
+
+        Raises EnvironmentMissing if there is none.
+        """
+        path = Path(on_host(ref, state=state_dir()))
+        if ref.startswith(TINY) and not path.exists():
+            path = MODELS / path.name
+        if not path.is_dir():
+            raise EnvironmentMissing(f"the folder {path} does not exist", hint=f"ls {path.parent}")
+        return cls(path, revision=None)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Return a part of a file of the folder."""
@@ -313,7 +327,6 @@ def same_words(target: Checkpoint, draft: Checkpoint, *, cache_dir: Path | None 
 
 def _raw(checkpoint: Checkpoint, cache_dir: Path | None) -> bytes | None:
     if is_local(checkpoint.ref):
-        folder: Path | None = Path(on_host(checkpoint.ref, state=state_dir()))
-    else:
-        folder = cached_snapshot(checkpoint.ref, checkpoint.revision, cache_dir)
+        return whole(Folder.local(checkpoint.ref), "tokenizer.json", most=LIMIT)
+    folder = cached_snapshot(checkpoint.ref, checkpoint.revision, cache_dir)
     return whole(Folder(folder, revision=None), "tokenizer.json", most=LIMIT) if folder else None

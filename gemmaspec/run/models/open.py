@@ -12,10 +12,9 @@ from gemmaspec.core.checkpoint.fields import Fields, declared, load_object
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing
-from gemmaspec.core.files import state_dir
 from gemmaspec.run.models.hub import CheckpointFiles, Folder, Unreachable, cached_snapshot, is_commit, on_hub, whole
 from gemmaspec.run.models.weights import other_weights, read_tensors, unindexed, weight_files
-from gemmaspec.run.stack.paths import is_local, on_host
+from gemmaspec.run.stack.paths import is_local
 
 CONFIG_LIMIT: Final = 4 * 2**20
 TOKENIZER_CONFIG_LIMIT: Final = 1_300_000
@@ -56,7 +55,7 @@ def longest_context(ref: str, *, revision: str | None = None, cache_dir: Path | 
     Reads config.json in a folder or the cache, else the shapes that ship with gemmaspec.
     """
     try:
-        files = _folder(Path(on_host(ref, state=state_dir()))) if is_local(ref) else _cached(ref, revision, cache_dir)
+        files = Folder.local(ref) if is_local(ref) else _cached(ref, revision, cache_dir)
         raw = whole(files, "config.json", most=CONFIG_LIMIT) if files else None
         if raw is not None:
             return describe(Fields(load_object(raw, "config.json"), "config.json")).text.max_position_embeddings
@@ -72,7 +71,7 @@ class Unasked(EnvironmentMissing):
 
 def _files(ref: str, revision: str | None, cache_dir: Path | None, *, offline: bool) -> CheckpointFiles:
     if is_local(ref):
-        return _folder(Path(on_host(ref, state=state_dir())))
+        return Folder.local(ref)
     if offline or _switched_off():
         return _offline(ref, revision, cache_dir)
     return _online(ref, revision, cache_dir)
@@ -82,12 +81,6 @@ def _switched_off() -> bool:
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
-
-
-def _folder(path: Path) -> Folder:
-    if not path.is_dir():
-        raise EnvironmentMissing(f"the folder {path} does not exist")
-    return Folder(path, revision=None)
 
 
 def _cached(ref: str, revision: str | None, cache_dir: Path | None) -> Folder | None:
