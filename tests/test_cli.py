@@ -123,7 +123,7 @@ def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(
     assert "target.model: missing folder /no/such/model" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [("inspect",), ("fit", "--machine", "h100"), ("profile", "lint", "--models")])
+@pytest.mark.parametrize("command", [("inspect",), ("fit",), ("profile", "lint", "--models")])
 def test_a_tiny_model_is_looked_at_before_up_has_copied_it(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
