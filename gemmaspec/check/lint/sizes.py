@@ -312,16 +312,16 @@ def long_prompts(subject: Subject) -> Iterator[Issue]:
     room = subject.number("--max-model-len") or 0
     if not subject.method or room <= _SHORT or subject.runs(">=0.33"):
         return
-    if attention_backend(subject, "target") != "TRITON_ATTN":
-        return
-    if _SPLIT in taken(subject):
+    if attention_backend(subject, "target") != "TRITON_ATTN" or _SPLIT in taken(subject):
         return
     message = (
         f"Triton's attention of vLLM {subject.vllm} reads a request's cache in one piece when it verifies drafts: with "
         "prompts of 8,192 tokens a 31B under TRITON_ATTN was no faster with its assistant than without, on an H200"
     )
-    named = f"list {_SPLIT} under patches.speed, " if _SPLIT in subject.patches and subject.runs(">=0.26") else ""
-    fix = f"{named}use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
+    ours = f"list {_SPLIT} under patches.speed, " if _SPLIT in subject.patches and subject.runs(">=0.26") else ""
+    if ours and subject.profile.patches.speed == "auto" and subject.machine.compute_capability is None:
+        ours = f"name the GPU (--set machine=NAME), because `auto` takes {_SPLIT} where it pays, "
+    fix = f"{ours}use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
 
 
