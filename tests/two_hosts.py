@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -187,8 +188,11 @@ def _machine(
 def _until_it_answers(host: Machine) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and host.daemon.poll() is None:
-        with contextlib.suppress(Exception), contextlib.closing(host.client()) as client:
-            client.ping()
+        # a socket of docker's client that is refused stays open, and ends pytest with an error
+        with contextlib.suppress(Exception), socket.socket(socket.AF_UNIX) as listening:
+            listening.connect(f"{host.folder}/sock")
+            with contextlib.closing(host.client()) as client:
+                client.ping()
             return
         time.sleep(0.2)
     said = (host.folder / "log").read_text(errors="replace").splitlines()[-3:]
