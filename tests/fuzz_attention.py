@@ -36,17 +36,21 @@ TYPES = {
 
 
 def main() -> None:
+    """Print what a job gives."""
+    sys.stdout.write(f"\n{json.dumps(searched(json.loads(sys.argv[1])))}\n")
+
+
+def searched(job: dict[str, Any]) -> list[tuple[int, float, float, str]]:
     """Compute the cases of a job, or as many as its seconds allow."""
-    job = json.loads(sys.argv[1])
     module = interpreted.attention()
     mend_interpreter()
     module.current_platform = interpreted.gpu(9)
-    ends, found = time.monotonic() + job["seconds"], []
+    ends, found = time.monotonic() + job.get("seconds", 0), []
     for number in job.get("only") or range(10**6):
         if "only" not in job and time.monotonic() > ends:
             break
         found.append(tried(module, random.Random(f"{job['seed']} {number}"), number, job.get("like", {})))
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+    return found
 
 
 def tried(module: Any, chance: random.Random, number: int, like: dict[str, Any]) -> tuple[int, float, float, str]:

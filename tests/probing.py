@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,11 @@ from tests.real import STATE
 
 
 @contextmanager
-def probing() -> Iterator[Probes]:
-    """Yield it, in the environment of `gemmaspec patch prove`."""
+def probing() -> Iterator[tuple[Probes, Path]]:
+    """Yield it, in the environment of `gemmaspec patch prove`, and the folder with Triton."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("GEMMASPEC_STATE", str(STATE))
         python = prove_python(progress=print)
         triton = triton_folder(python, progress=print)
     with Probes(python, lambda: triton) as running:
-        yield running
+        yield running, triton

@@ -41,7 +41,7 @@ def test_every_number_is_that_of_the_installed_vllm() -> None:
 
 @pytest.fixture(scope="module")
 def probes() -> Iterator[Probes]:
-    with probing() as found:
+    with probing() as (found, _):
         yield found
 
 

@@ -3,64 +3,52 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from gemmaspec.check.proof.environment import prove_python, triton_folder
 from gemmaspec.check.proof.prove import NUMBERS
 from gemmaspec.check.proof.source import source_of
-from gemmaspec.core import data, launcher
+from gemmaspec.core import launcher
 from gemmaspec.core.patching.decide import chain
 from gemmaspec.core.patching.patch import load_patches
-from tests.real import STATE
+from tests.probing import probing
 
 pytestmark = pytest.mark.network
-SECONDS: Final = 30
-"""For each tree: some 60 batches, others on each release. A longer search: pass more seconds to the script by hand."""
+BATCHES: Final = 60
+"""For each tree, others on each release. A longer search: pass seconds to the script by hand."""
 CASES: Final = 200
 FUZZER: Final = Path(__file__).with_name("fuzz_attention.py")
 KERNELS: Final = "vllm/v1/attention/ops/triton_unified_attention.py"
 MASK: Final = b"        and use_causal\n        and not use_per_seq_causal\n        and num_queries_per_kv <= 16\n"
+PROBE: Final = """
+import json, fuzz_attention
+def probe():
+    return True, json.dumps(fuzz_attention.searched(json.loads({!r})))
+"""
 SHELF: Final = load_patches()
 
 Run = Callable[..., list[list[Any]]]
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("GEMMASPEC_STATE", str(STATE))
-        python = prove_python(progress=print)
-        triton = triton_folder(python, progress=print)
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """What computes a job with the vllm/ of these folders: one process imports torch for all jobs."""
+    probe = tmp_path_factory.mktemp("fuzz") / "probe.py"
 
     def fuzz(*path: Path, **job: Any) -> list[list[Any]]:
-        folders = [*path, triton, data.PROBES]
-        quiet = {
-            "VLLM_LOGGING_LEVEL": "CRITICAL",
-            "VLLM_PLUGINS": "",
-            "VLLM_NO_USAGE_STATS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
-        own = {"PATH": os.environ["PATH"], "HOME": str(STATE), **quiet}
-        done = subprocess.run(
-            [str(python), str(FUZZER), json.dumps(job)],
-            env={**own, "PYTHONPATH": os.pathsep.join(map(str, folders))},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        found: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
+        probe.write_text(PROBE.format(json.dumps(job)))
+        answer = running.run([*path, triton, FUZZER.parent], {"fuzz": probe})["fuzz"]
+        assert answer.state == "open", answer.seen
+        found: list[list[Any]] = json.loads(answer.seen)
         return found
 
-    return fuzz
+    with probing() as (running, triton):
+        yield fuzz
 
 
 def wrong(run: Run, release: str, change: Callable[[bytes], bytes] = lambda text: text, **job: Any) -> list[Any]:
@@ -85,7 +73,7 @@ def wrong(run: Run, release: str, change: Callable[[bytes], bytes] = lambda text
 
 @pytest.mark.parametrize(("release", "seed"), [("0.26.0", 1), ("0.32.0", 2), ("0.33.0", 3)])
 def test_no_patched_kernel_is_wrong_where_the_released_one_is_right(run: Run, release: str, seed: int) -> None:
-    assert wrong(run, release, seed=seed, seconds=SECONDS) == []
+    assert wrong(run, release, seed=seed, only=[*range(BATCHES)]) == []
 
 
 def ignoring(text: bytes) -> bytes:
@@ -98,9 +86,8 @@ def test_a_random_search_finds_a_block_of_a_prompt_that_ignores_the_mask(run: Ru
     """Nothing tells the search which masks, windows and heads are wrong; of ten batches about one is."""
     seed = random.SystemRandom().randrange(10**6)
     for first in range(1, CASES, 12):
-        job = {"seed": seed, "seconds": 0}
-        if found := wrong(run, "0.32.0", ignoring, **job, only=[*range(first, first + 12)]):
-            assert wrong(run, "0.32.0", **job, only=[number for number, *_ in found]) == []
+        if found := wrong(run, "0.32.0", ignoring, seed=seed, only=[*range(first, first + 12)]):
+            assert wrong(run, "0.32.0", seed=seed, only=[number for number, *_ in found]) == []
             return
     pytest.fail(f"{CASES} batches of seed {seed} do not show it")
 
@@ -126,5 +113,5 @@ def test_int4_fp8_and_bf16_are_computed_as_they_are_defined(run: Run, kind: dict
         "images": [],
     }
     like = {**plain, "causal": True, "window": 0, **kind}
-    found = run(source_of("0.33.0"), seed=5, seconds=0, only=[*range(1, 5)], like=like)
+    found = run(source_of("0.33.0"), seed=5, only=[*range(1, 5)], like=like)
     assert [case for case in found if not case[1] <= min(case[2], 0.13)] == []

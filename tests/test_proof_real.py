@@ -44,7 +44,7 @@ print(json.dumps(prompt_launches.prompt_row(
 
 @pytest.fixture(scope="module")
 def probes() -> Iterator[Probes]:
-    with probing() as found:
+    with probing() as (found, _):
         yield found
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
 import torch  # type: ignore[import-not-found]
@@ -66,6 +67,11 @@ def attention() -> Any:
     importlib.metadata.version = lambda distribution_name: (
         "0" if distribution_name == "vllm" else real(distribution_name)
     )
+    # that module patches Inductor: it takes ten seconds to import, and no kernel here is compiled by it
+    sys.modules.setdefault("vllm.env_override", ModuleType("vllm.env_override"))
+    from quick_triton import hasten
+
+    hasten()
     from vllm.v1.attention.ops import triton_unified_attention  # type: ignore[import-not-found]
 
     return triton_unified_attention
