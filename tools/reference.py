@@ -9,6 +9,7 @@ is between `<!-- run N: COMMAND -->` and `<!-- end -->`: its first N lines, with
 
 from __future__ import annotations
 
+import functools
 import html
 import inspect
 import itertools
@@ -77,6 +78,7 @@ def with_parts(text: str) -> str:
     return _RUN.sub(lambda found: f"{found[1]}\n{printed(found[3], int(found[2]))}\n\n{found[4]}", made)
 
 
+@functools.cache
 def printed(command: str, most: int) -> str:
     """Return a command and the first lines that it prints on a machine that has nothing yet."""
     with tempfile.TemporaryDirectory() as home:

@@ -92,7 +92,7 @@ def dot(a: Vector, b: Vector) -> float:
 
 
 class Cholesky:
-    """Return L with L Lᵀ = matrix; `matrix` is symmetric and positive definite."""
+    """Return L with L Lᵀ = matrix; `matrix` is symmetric and positive definite, and its lower triangle is enough."""
 
     def __init__(self, matrix: Sequence[Vector]) -> None:
         self._rows: list[list[float]] = []
@@ -147,7 +147,7 @@ class Prompts:
         self._unit = unit
         waits = [(row.ttft_ms or 0.0) / 1000 / unit for row in seen]
         weighed = [_weighed(row.concurrency, row.context) for row in seen]
-        matrix = [[dot(a, b) for b in weighed] for a in weighed]
+        matrix = [[dot(a, b) for b in weighed[: i + 1]] for i, a in enumerate(weighed)]
         for i, wait in enumerate(waits):
             matrix[i][i] += (_NOISE * wait) ** 2
         system = Cholesky(matrix)

@@ -70,7 +70,7 @@ class Predicted:
     @property
     def tokens_per_second(self) -> float:
         """Total of all requests, the wait for the first token included where that is known."""
-        return self.concurrency * self._tokens / (self.prompts[0] + self._decoding)
+        return self.concurrency * self.answer_tokens / (self.prompts[0] + self._decoding)
 
     @property
     def decoding_per_second(self) -> float:
@@ -90,10 +90,6 @@ class Predicted:
         """Interval of tokens per second that contains a measurement with a probability of 90 %."""
         factor = math.exp(QUANTILE * min(self.deviation, WIDEST))
         return self.tokens_per_second / factor, self.tokens_per_second * factor
-
-    @property
-    def _tokens(self) -> int:
-        return self.answer_tokens
 
     @property
     def _decoding(self) -> float:
@@ -194,8 +190,8 @@ class _Timing:
     """The steps of one setting's rows, without prompts and as one compilation has them."""
 
     def __init__(self, rows: Sequence[Row], setting: Setting, prompts: Prompts, sequences: int | None) -> None:
-        self._own, self._server = rows, server_of(setting, sequences)
-        factors = {row.setting: factor(rows, row.setting, setting) for row in rows}
+        self._server = server_of(setting, sequences)
+        factors = {own: factor(rows, own, setting) for own in dict.fromkeys(row.setting for row in rows)}
         self._factor = max(factors.values(), key=lambda factor: factor.deviation, default=Factor())
         self._timed = [(row, _timed(row, prompts, factors[row.setting])) for row in rows]
 

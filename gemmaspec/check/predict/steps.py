@@ -21,6 +21,7 @@ growth, as experts of a mixture are read once however many tokens want them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -228,7 +229,7 @@ class _Leftover:
 
     def __init__(self, measured: Sequence[Timed]) -> None:
         self._cells = [cell.cell for cell in measured]
-        matrix = [[MISFIT**2 * _nearness(a, b) for b in self._cells] for a in self._cells]
+        matrix = [[MISFIT**2 * _nearness(a, b) for b in self._cells[: i + 1]] for i, a in enumerate(self._cells)]
         for i, timed in enumerate(measured):
             matrix[i][i] += NOISE**2 / timed.repeats
         self._system = Cholesky(matrix)
@@ -248,22 +249,22 @@ class _Fit:
     """The equation under one hypothesis."""
 
     def __init__(self, equation: _Equation, measured: Sequence[Timed], left: _Leftover, context: int) -> None:
-        self._terms, self._growth, self._context = equation.terms, equation.growth, context
+        self._terms, self._growth, self._context = functools.cache(equation.terms), equation.growth, context
         self._unit = min(timed.seconds for timed in measured)
         self._fit(measured)
-        over = [timed.seconds / self._unit / self._equation(timed.cell)[0] - 1 for timed in measured]
+        over = [timed.seconds / self._unit / self._level(timed.cell) - 1 for timed in measured]
         self._handed_on = left.weights(over)
 
     def at(self, cell: StepAt, near: Sequence[float]) -> tuple[float, float]:
         """Return the step of a cell in seconds, and the relative deviation of the equation there."""
-        level, variance = self._equation(cell)
+        level = self._level(cell)
         over = min(max(dot(near, self._handed_on), -LARGEST), LARGEST)
-        return level * (1 + over) * self._unit, math.sqrt(variance) / level
+        return level * (1 + over) * self._unit, math.sqrt(self._variance(cell)) / level
 
     def _fit(self, measured: Sequence[Timed]) -> None:
         rows = [self._weighed(timed.cell) for timed in measured]
         values = [timed.seconds / self._unit for timed in measured]
-        matrix = [[dot(a, b) for b in rows] for a in rows]
+        matrix = [[dot(a, b) for b in rows[: i + 1]] for i, a in enumerate(rows)]
         for i, (timed, value) in enumerate(zip(measured, values, strict=True)):
             misfit = MISFIT * (1 + FAR * _lengths_apart(timed.cell.context, self._context))
             matrix[i][i] += value**2 * (misfit**2 + NOISE**2 / timed.repeats)
@@ -277,12 +278,15 @@ class _Fit:
         self.evidence = math.log(self._growth.prior) - dot(off, weights) / 2 - system.log_determinant / 2
         """The log probability of the measured steps, including the hypothesis's prior."""
 
-    def _equation(self, cell: StepAt) -> tuple[float, float]:
-        """Return its value in units, at least a third of the shortest step, and its variance."""
+    def _level(self, cell: StepAt) -> float:
+        """Return the equation's value in units, at least a third of the shortest step."""
+        return max(self._prior(cell) + dot(self._weighed(cell), self._coefficients), 1 / 3)
+
+    def _variance(self, cell: StepAt) -> float:
+        """Return the variance of that value."""
         weighed = self._weighed(cell)
-        mean = self._prior(cell) + dot(weighed, self._coefficients)
         known = dot(weighed, [dot(row, weighed) for row in self._known])
-        return max(mean, 1 / 3), max(dot(weighed, weighed) - known, 0.0)
+        return max(dot(weighed, weighed) - known, 0.0)
 
     def _prior(self, cell: StepAt) -> float:
         return sum(value * mean for value, mean, _ in self._terms(cell))
