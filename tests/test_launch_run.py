@@ -10,6 +10,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -297,17 +298,40 @@ def test_a_second_stack_shares_the_environment(place: Place, running: subprocess
     assert other.launch(plan_of()).said["core"] == str(tmp_path / "other/overlay/vllm/v1/core.py")
 
 
-def test_a_launcher_killed_while_it_builds_leaves_nothing_that_harms_the_next(place: Place) -> None:
-    for index in range(20_000):
-        (place.package / "v1" / f"many_{index}.py").touch()
+HOLDER = """\
+import os, sys, time
+
+def hold(event, args):
+    if event == "os.symlink" and str(args[1]).endswith("overlay.new/vllm/v1/plain.py"):
+        open({held!r}, "w").close()
+        time.sleep(600)
+
+sys.addaudithook(hold)
+"""
+"""A sitecustomize that holds the launcher while it builds an overlay."""
+
+
+@pytest.fixture
+def building(place: Place) -> Iterator[subprocess.Popen[str]]:
+    """A launcher that is held with half an overlay; one that starts later is not."""
+    held, holder = place.run_dir.parent / "held", place.site / "sitecustomize.py"
+    holder.write_text(HOLDER.format(held=str(held)))
     place.write_plan(plan_of())
-    process = subprocess.Popen(place.argv(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    half = place.run_dir / "overlay.new/vllm/v1"
-    while not half.is_dir() or not any(half.iterdir()):
-        assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert half.is_dir()
+    with subprocess.Popen(place.argv(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while not held.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        holder.unlink()
+        yield process
+        process.kill()
+
+
+def test_a_launcher_killed_while_it_builds_leaves_nothing_that_harms_the_next(
+    place: Place, building: subprocess.Popen[str]
+) -> None:
+    building.send_signal(signal.SIGKILL)
+    building.wait()
+    assert (place.run_dir / "overlay.new/vllm/v1").is_dir()
     assert not (place.run_dir / "overlay").exists()
     done = place.launch(plan_of())
     assert done.code == 0, done.err
@@ -315,16 +339,10 @@ def test_a_launcher_killed_while_it_builds_leaves_nothing_that_harms_the_next(pl
     assert sorted(path.name for path in place.run_dir.iterdir()) == ["attest", "lock", "overlay", "report.json"]
 
 
-def test_ctrl_c_while_it_builds_cleans_up(place: Place) -> None:
-    for index in range(20_000):
-        (place.package / "v1" / f"many_{index}.py").touch()
-    place.write_plan(plan_of())
-    process = subprocess.Popen(place.argv(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while not (place.run_dir / "overlay.new").is_dir():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    err = process.communicate()[1]
-    assert process.returncode == 130
+def test_ctrl_c_while_it_builds_cleans_up(place: Place, building: subprocess.Popen[str]) -> None:
+    building.send_signal(signal.SIGINT)
+    err = building.communicate()[1]
+    assert building.returncode == 130
     assert err.splitlines()[-1] == "gemmaspec: interrupted; vllm was not started"
     assert sorted(path.name for path in place.run_dir.iterdir()) == ["lock", "report.json"]
 
