@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import shutil
 import sys
 import zipfile
 from importlib import metadata
@@ -25,18 +25,20 @@ NO_INDEX = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/nonexistent", "PIP_CONFIG_F
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """An environment with pip of its own, the fake vLLM and tiny-dep 4.57.6."""
+    """An environment with pip, the fake vLLM and tiny-dep 4.57.6."""
     root = tmp_path_factory.mktemp("requires")
     place = make_place(root)
-    subprocess.run([place.python, "-m", "ensurepip"], check=True, capture_output=True)
+    pip = metadata.distribution("pip")
+    for folder in {file.parts[0] for file in pip.files or () if file.parts[0].startswith("pip")}:
+        (place.site / folder).symlink_to(pip.locate_file(folder))
     (place.python.parent / "vllm").write_text(f"#!{place.python}\n{PROGRAM}")
     (root / "index").mkdir()
-    for version in ("4.57.6", "5.6.2", "5.14.1", "5.23.0"):
+    for version in ("5.6.2", "5.14.1", "5.23.0"):
         make_wheel(root / "index", "tiny-dep", version, "tiny-base>=2")
     for version in ("1.0", "2.1"):
         make_wheel(root / "index", "tiny-base", version)
-    install = [place.python, "-m", "pip", "install", "--no-index", "--find-links", root / "index"]
-    subprocess.run([*install, "tiny-dep==4.57.6"], check=True, capture_output=True)
+    for installed in (("tiny-dep", "4.57.6", "tiny-base>=2"), ("tiny-base", "2.1")):
+        zipfile.ZipFile(make_wheel(root, *installed)).extractall(place.site)
     return place
 
 
@@ -45,7 +47,7 @@ def place(prepared: Place, tmp_path: Path) -> Place:
     return Place(**{**vars(prepared), "run_dir": tmp_path / "run", "cache_dir": tmp_path / "cache"})
 
 
-def make_wheel(folder: Path, name: str, version: str, *requires: str) -> None:
+def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
     """The smallest wheel that pip takes."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
@@ -56,9 +58,11 @@ def make_wheel(folder: Path, name: str, version: str, *requires: str) -> None:
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/RECORD": "",
     }
-    with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
+    made = folder / f"{module}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as wheel:
         for path, text in files.items():
             wheel.writestr(path, text)
+    return made
 
 
 def launched(place: Place, *needs: dict[str, str], offline: bool = False) -> Done:
@@ -72,6 +76,13 @@ def cached(place: Place) -> Path:
     """The one folder of packages in the cache."""
     (folder,) = (path for path in (place.cache_dir / "packages").iterdir() if path.is_dir())
     return folder
+
+
+@pytest.fixture(scope="module")
+def filled(prepared: Place) -> Path:
+    """A cache that holds what NEEDS asks for."""
+    assert launched(prepared, NEEDS).code == 0
+    return prepared.cache_dir
 
 
 def test_what_is_there_already_needs_no_pip_and_no_network(place: Place) -> None:
@@ -132,8 +143,8 @@ def test_a_requirement_of_other_vllm_releases_is_not_ours(place: Place) -> None:
     assert done.report["requires"] == []
 
 
-def test_leftovers_of_a_killed_install_are_removed(place: Place) -> None:
-    launched(place, NEEDS)
+def test_leftovers_of_a_killed_install_are_removed(place: Place, filled: Path) -> None:
+    shutil.copytree(filled, place.cache_dir)
     folder = cached(place)
     folder.rename(folder.with_name(folder.name + ".tmp"))
     done = launched(place, NEEDS)
@@ -142,8 +153,8 @@ def test_leftovers_of_a_killed_install_are_removed(place: Place) -> None:
     assert {path.name for path in folder.parent.iterdir()} == {folder.name, "lock"}
 
 
-def test_a_cached_folder_that_does_not_hold_it_is_named(place: Place) -> None:
-    launched(place, NEEDS)
+def test_a_cached_folder_that_does_not_hold_it_is_named(place: Place, filled: Path) -> None:
+    shutil.copytree(filled, place.cache_dir)
     folder = cached(place)
     (folder / "tiny_dep-5.14.1.dist-info").rename(folder / "gone")
     done = launched(place, NEEDS)
