@@ -26,8 +26,7 @@ from tests.real import Done
 from tests.warm import harness
 
 PROGRAM = """\
-import json, os, signal, sys, threading, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import json, os, signal, socketserver, sys, threading, time  # no http.server: it takes as long as all the rest
 
 args = sys.argv[1:]
 host, port, model = (args[args.index(flag) + 1] for flag in ("--host", "--port", "--served-model-name"))
@@ -39,13 +38,22 @@ if "FAKE_VLLM_EXIT" in os.environ:
     sys.exit(int(os.environ["FAKE_VLLM_EXIT"]))
 
 
-class Server(ThreadingHTTPServer):
-    allow_reuse_port = True
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = allow_reuse_port = daemon_threads = True
     drafts = running = 0
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        method, self.path, _ = self.rfile.readline().decode().split()
+        lines = iter(lambda: self.rfile.readline().decode().strip(), "")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if method == "POST":
+            self.post(json.loads(self.rfile.read(int(headers["content-length"]))))
+        else:
+            self.get()
+
+    def get(self):
         if self.path in os.environ.get("FAKE_VLLM_SILENT", "").split():
             time.sleep(99)
         rows = (("drafts", 1), ("draft_tokens", 4), ("accepted_tokens", 2))
@@ -53,8 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         lines.append(f'vllm:num_requests_running{{engine="0"}} {self.server.running}.0')
         self.answer(200, "\\n".join(lines).encode() + b"\\n" if self.path == "/metrics" else b"")
 
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    def post(self, asked):
         if os.environ.get("FAKE_VLLM_DIES_OF", "\\0") in json.dumps(asked):
             os._exit(1)
         if asked["model"] != model:
@@ -70,9 +77,7 @@ class Handler(BaseHTTPRequestHandler):
     def stream(self, count):
         self.server.running += 1
         try:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.end_headers()
+            self.wfile.write(b"HTTP/1.0 200 OK\\r\\nContent-Type: text/event-stream\\r\\n\\r\\n")
             for index in range(count):
                 choice = {"index": 0, "delta": {"content": f"{port} "}}
                 self.wfile.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\\n\\n")
@@ -82,17 +87,11 @@ class Handler(BaseHTTPRequestHandler):
             self.server.running -= 1
 
     def answer(self, status, body):
-        self.send_response(status)
-        self.flush_headers()
+        self.wfile.write(f"HTTP/1.0 {status} fake\\r\\n".encode())
         while os.path.exists(os.environ.get("FAKE_VLLM_DRIBBLES", "")):
             self.wfile.write(b"X")
             time.sleep(0.3)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        self.wfile.write(f"Content-Length: {len(body)}\\r\\n\\r\\n".encode() + body)
 
 
 server = Server((host, int(port)), Handler)
@@ -135,7 +134,7 @@ class Fake:
         """Write a profile that runs the fake on a port, and serves it as model-NAME."""
         text = (
             f"extends: tiny-cpu\nname: {name}\nruntime: {{python: {self.python}, vllm: null}}\n"
-            "patches: {required: [], optional: [cpu-expand-sampling, cpu-top-k-no-rows]}\n"
+            "patches: {required: [], optional: []}\n"
             f"serve: {{port: {port}, served_model_name: model-{name}}}\ncontainer: {{stop_grace_seconds: 5}}\n"
         )
         (self.profiles / f"{name}.yaml").write_text(text)

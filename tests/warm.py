@@ -18,9 +18,13 @@ ROOT = Path(__file__).parent.parent
 
 HARNESS = """\
 import contextlib, gc, json, os, re, sys, tempfile
-import huggingface_hub.file_download, huggingface_hub.hf_api, jinja2, pydantic, typer._adapters
-import gemmaspec.cli.up, gemmaspec.serve.up, gemmaspec.serve.down, gemmaspec.look.status, gemmaspec.cli.text.stack
-import gemmaspec.serve.observe, gemmaspec.run.engine.process, gemmaspec.serve.pull, gemmaspec.serve.doctor
+import huggingface_hub.file_download, huggingface_hub.hf_api, jinja2, prometheus_client.parser, pydantic.dataclasses
+import typer._adapters, typer._click.decorators
+import gemmaspec.cli.down, gemmaspec.cli.pull, gemmaspec.cli.status, gemmaspec.cli.up
+import gemmaspec.cli.text.replicas, gemmaspec.cli.text.stack
+import gemmaspec.core.checkpoint.published.shipped, gemmaspec.look.group_status, gemmaspec.run.engine.process
+import gemmaspec.run.models.open, gemmaspec.serve.doctor, gemmaspec.serve.down, gemmaspec.serve.observe
+import gemmaspec.serve.pull, gemmaspec.serve.replicas, gemmaspec.serve.up
 from gemmaspec.cli.app import run
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.core.profile.load import load_profile
