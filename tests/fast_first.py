@@ -13,17 +13,17 @@ import pytest
 
 SLOW = ("network", "real_process", "real_docker")
 LONGEST = (
-    "test_servers",  # four starts of vLLM in a row, on each engine
+    "test_servers",  # two starts of vLLM in a row on each engine, and what its watch does under load
     "test_bench_vllm",
+    "test_tune_real",
+    "test_speed_real",
     "test_bench_dummy",
     "test_pinning_real",
-    "test_tune_real",
     "test_proof_real",  # all patches in one process
+    "test_fuzz_attention",
     "test_fleet_real",
-    "test_heads_real",
-    "test_fit_real",
 )
-"""Files whose servers take minutes, by their longest group. They run before the other slow ones, so that no worker is
+"""Files whose servers or kernels take minutes, by their longest group. They run before the other slow ones, so that no worker is
 alone with one at last."""
 
 

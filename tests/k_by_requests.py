@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
-from gemmaspec.core.live.sample import Counters, read_sample
-from tests.streamed import QUESTIONS, TOKENS, URL, stream
+from tests.heads import counters
+from tests.streamed import QUESTIONS, TOKENS, stream
 
 FLAGS = ("--set", "speculative.k_by_requests={1: 4, 3: 2}")
-
-
-def counters() -> Counters:
-    """What was drafted so far, once vLLM has counted it."""
-    last = None
-    while (
-        now := Counters.of(read_sample(httpx.get(f"{URL}/metrics", timeout=120, trust_env=False).text, at=0.0))
-    ) != last:
-        last = now
-        time.sleep(0.3)
-    return now
 
 
 def follows_the_number_of_requests_and_the_text_does_not() -> None:

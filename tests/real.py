@@ -83,9 +83,9 @@ def make_state() -> None:
     (STATE / "runtimes").symlink_to(SHARED / "runtimes")
 
 
-def write_profile(more: str = "") -> None:
+def write_profile(more: str = "", *, extends: str = "tiny-cpu") -> None:
     """Write the run's profile, with more YAML behind it."""
-    (STATE / "profiles" / f"{PROFILE}.yaml").write_text(f"extends: tiny-cpu\nname: {PROFILE}\n{more}")
+    (STATE / "profiles" / f"{PROFILE}.yaml").write_text(f"extends: {extends}\nname: {PROFILE}\n{more}")
 
 
 def remove_state() -> None:

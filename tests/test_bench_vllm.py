@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.run.runtime.pip_settings import uv_environment
-from tests import k_by_requests, real, test_fit_real
+from tests import heads, k_by_requests, kv_cache, real
 from tests.fake_vllm import fake_vllm
 from tests.recording_proxy import recording_proxy
 
@@ -92,7 +92,7 @@ def by_us(prompts: Path, *, out: Path, server: list[str]) -> dict[str, Any]:
     """What gemmaspec measures: the only cell."""
     more = ["--concurrency", str(CONCURRENCY), "--rounds", "1", "--repeats", "0", "--each", "0", "--ignore-eos"]
     done = real.gemmaspec(
-        *("bench", "tiny-cpu", "--prompts", str(prompts), "--max-tokens", str(TOKENS), "--out", str(out)),
+        *("bench", real.PROFILE, "--prompts", str(prompts), "--max-tokens", str(TOKENS), "--out", str(out)),
         *(*more, *server),
         timeout=900,
     )
@@ -133,29 +133,37 @@ def test_both_clients_see_a_server_as_it_sees_itself(
     assert ours["overhead"] < 0.01
 
 
-FLAGS = [*k_by_requests.FLAGS, *test_fit_real.SMALL]
+FLAGS = [*k_by_requests.FLAGS, *kv_cache.SMALL]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[None]:
-    """The tiny pair, really served: with k=4 for up to two requests at once, and small blocks."""
+def started() -> Iterator[dict[str, Any]]:
+    """The tiny target and its assistant (MTP), really served: with k=4 for up to two requests at once, and small blocks."""
+    real.write_profile(extends="tiny-cpu-mtp")
     done = real.up("process", *FLAGS)
     assert done.code == 0, done.err
-    assert done.json["answer"]["draft_tokens"] > 0
-    yield
+    yield done.json
     real.gemmaspec("down", real.PROFILE)
+    real.write_profile()
 
 
-def test_fit_says_what_the_server_logged_of_its_cache(server: None) -> None:
-    test_fit_real.compare(FLAGS)
+def test_an_assistant_drafts_from_the_targets_cache(started: dict[str, Any]) -> None:
+    heads.drafts_and_the_target_accepts(started["answer"], k=4)
+    heads.some_of_it_is_rejected(started["answer"])
+    heads.needs_only_the_patches_of_a_cpu(started["report"])
+    heads.an_assistant_reads_the_targets_cache(real.PROFILE)
 
 
-def test_k_follows_the_number_of_requests_and_the_text_does_not(server: None) -> None:
+def test_fit_says_what_the_server_logged_of_its_cache(started: dict[str, Any]) -> None:
+    kv_cache.compare(FLAGS)
+
+
+def test_k_follows_the_number_of_requests_and_the_text_does_not(started: dict[str, Any]) -> None:
     k_by_requests.follows_the_number_of_requests_and_the_text_does_not()
 
 
 def test_a_real_server_is_measured_alike(
-    runtime: Path, extras: Path, prompts: Path, tmp_path: Path, server: None
+    runtime: Path, extras: Path, prompts: Path, tmp_path: Path, started: dict[str, Any]
 ) -> None:
     """Each within 5 % of when a proxy passed on the same answers: two runs on one machine are never equally fast."""
     found = {}

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gemmaspec.core.data import MODELS
 from tests.real import PORT, PROFILE, STATE, Done, gemmaspec
-
-pytestmark = pytest.mark.real_process
 
 LOGGED = re.compile(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
 
@@ -40,38 +36,26 @@ Gemma4ForConditionalGeneration(Gemma4Config.from_pretrained(out)).bfloat16().sav
 """
 
 
-@pytest.fixture(scope="module")
-def other_shape(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny target with 13 layers of which every third is full, window 256 and more KV heads; it was taught nothing."""
-    out = tmp_path_factory.mktemp("models") / "other"
+def other_shape(out: Path) -> list[str]:
+    """Make a target with 13 layers of which every third is full, window 256 and more KV heads; it was taught nothing.
+
+    The words with which `up` serves it alone, with the hybrid manager and a small batch.
+    """
     (runtime,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
     script = [str(runtime), "-c", OTHER_SHAPE, str(MODELS / "tiny-target"), str(out)]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return out
+    return [*OTHER, *FP8, "--set", f"target.model={out}"]
 
 
 SMALL = [
     *sets(block_size=32, max_model_len=2048, max_num_seqs=5),
     *("--set", "env.VLLM_CPU_KVCACHE_SPACE=2"),
 ]
-"""The pair with small blocks, longer, five at once and in 2 GiB: the server of test_bench_vllm."""
+"""Small blocks, a longer context, five requests at once and 2 GiB: the server of test_bench_vllm."""
 OTHER = ["--no-spec", *sets(disable_hybrid_kv_cache_manager="null", max_num_batched_tokens=300, max_model_len=3000)]
-"""A target alone, with the hybrid manager and a small batch."""
 FP8 = sets(kv_cache_dtype="fp8") if "avx512f" in Path("/proc/cpuinfo").read_text() else []
 """vLLM keeps an FP8 cache only on a CPU with AVX-512 or AMX (v1/attention/backends/cpu_attn.py of 0.32)."""
-
-
-@pytest.fixture
-def flags(other_shape: Path) -> Iterator[list[str]]:
-    yield [*OTHER, *FP8, "--set", f"target.model={other_shape}"]
-    gemmaspec("down", PROFILE)
-
-
-def test_blocks_and_tokens_of_another_shape_are_those_of_the_server(flags: list[str]) -> None:
-    started = gemmaspec("up", PROFILE, "--engine", "process", "--set", f"serve.port={PORT}", *flags)
-    assert started.code == 0, started.err[-3000:]
-    compare(flags)
 
 
 def compare(flags: list[str]) -> None:
