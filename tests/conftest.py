@@ -40,6 +40,19 @@ settings.load_profile("suite")
 PIP_CONF = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip" / "pip.conf"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what is only of one engine for the other. Parametrized with one engine alone, tests would lose their order."""
+    items[:] = [
+        item for item in items if not (only := item.get_closest_marker("only_engine")) or engine_of(item) in only.args
+    ]
+
+
+def engine_of(item: pytest.Item) -> str:
+    """Return the engine with which a test runs."""
+    assert isinstance(item, pytest.Function)
+    return str(item.callspec.params["engine"])
+
+
 def pytest_collection_finish() -> None:
     """Look for garbage again, but only among what the tests make, and as seldom as a command does (__main__.py)."""
     gc.freeze()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.real import PROFILE, STATE, containers, gemmaspec, up
+from tests.real import PROFILE, STATE, gemmaspec, up
+from tests.watch_beside import container
+from tests.watched import CLIENTS
 
 DEAD = "http://127.0.0.1:9"
 """Where nobody listens: any question over the network fails at once."""
@@ -32,9 +33,9 @@ def goods(name: str = PROFILE) -> list[bool]:
     return [row["current"] for row in gemmaspec("rollback", name, "--list", "--json").json["known_good"]]
 
 
-def running_flag(flag: str, name: str = PROFILE) -> str:
+def running_flag(flag: str) -> str:
     """The value of a flag in the running server's own command, as its launcher reports it."""
-    (stack,) = gemmaspec("status", name, "--json").json["stacks"]
+    (stack,) = gemmaspec("status", PROFILE, "--json").json["stacks"]
     command = stack["report"]["command"]
     return str(command[command.index(flag) + 1])
 
@@ -53,11 +54,11 @@ def is_the_known_good_one_and_locked() -> None:
 
 def fails_locked_with_another_flag(profile: Path) -> None:
     """Flags are the profile's; image, models and plan are the lock's. It has no time to get ready, and `up` goes on."""
-    profile.write_text(profile.read_text() + "serve: {max_num_seqs: 2}\n")
+    profile.write_text(profile.read_text().replace(f"max_num_seqs: {CLIENTS}", "max_num_seqs: 2"))
     drift = gemmaspec("restart", PROFILE, "--dry-run")
     assert drift.code == 3
-    assert '-      - "4"\n+      - "2"' in drift.out
-    assert "-4\n+2" in drift.out
+    assert f'-      - "{CLIENTS}"\n+      - "2"' in drift.out
+    assert f"-{CLIENTS}\n+2" in drift.out
     failed = up("docker", "--locked", "--timeout", "3", "--no-rollback-on-failure")
     assert failed.code == 7, failed.err
     assert not goods()[0]
@@ -67,12 +68,10 @@ def goes_back_without_a_network() -> None:
     gone = {"HF_ENDPOINT": DEAD, "HF_HUB_OFFLINE": "1", "HTTPS_PROXY": DEAD}
     back = gemmaspec("rollback", PROFILE, "--json", env=gone)
     assert back.code == 0, back.err
-    assert back.json["answer"]["draft_tokens"] > 0
+    assert back.json["answer"]["accepted_tokens"] > 0
     assert {patch["state"] for patch in back.json["report"]["patches"]} == {"applies"}
-    assert running_flag("--max-num-seqs") == "4"
-    (container,) = containers()
-    shown = ["docker", "inspect", "--format", "{{.Image}}", container]
-    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout.strip() == locked()["image"]["id"]
+    assert running_flag("--max-num-seqs") == str(CLIENTS)
+    assert container("vllm")["Image"] == locked()["image"]["id"]
     assert goods()[0]
 
 
@@ -82,4 +81,4 @@ def refuses_another_plan_and_runs_on(profile: Path) -> None:
     refused = up("docker", "--locked")
     assert refused.code == 3
     assert f"plan: was {plan}, is sha256:" in refused.err
-    assert running_flag("--max-num-seqs") == "4", "what runs goes on"
+    assert running_flag("--max-num-seqs") == str(CLIENTS), "what runs goes on"

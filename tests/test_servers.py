@@ -39,14 +39,11 @@ from tests.watched import Watching
 OVERLAID = "vllm/v1/worker/utils.py"
 OTHER = f"other-{real.RUN}"
 TAKEN = real.free_port()
-AS_PROCESS = pytest.mark.parametrize("engine", real.ENGINES[:1], indirect=True)
-APART, BESIDE, ALONE, OLDEST = (pytest.mark.xdist_group(name) for name in ("apart", "beside", "alone", "oldest"))
+AS_PROCESS, IN_DOCKER = (pytest.mark.only_engine(name) for name in ("process", "docker"))
+APART, ALONE, OLDEST = (pytest.mark.xdist_group(name) for name in ("apart", "alone", "oldest"))
 """Have servers of their own, and may run on other workers than the tests that share one."""
-DEATHS = {
-    "process": (patches(), "All attention layers in the same KV cache group must have the same window size", H1),
-    "docker": (patches(H1, H2), "first request", H3A),  # healthy until then; Docker would start it again
-}
-"""Without these patches it dies of that, and needs that one: a hole for each engine, as each start costs a minute."""
+SETTINGS = {"process": watch_on_host.settings, "docker": watch_beside.settings}
+"""What the profile of the shared server says besides, on each engine: a draft that can be spoiled, and a quick watch."""
 
 
 def png(width: int, height: int) -> str:
@@ -96,12 +93,13 @@ def up_command(engine: str) -> list[str]:
     return [sys.executable, "-m", "gemmaspec", "up", PROFILE, "--engine", engine, "--set", f"serve.port={PORT}"]
 
 
+@AS_PROCESS
 def test_vllm_dies_of_a_hole_and_up_says_which(engine: str) -> None:
-    some, said, needed = DEATHS[engine]
-    done = up(engine, *some)
+    """Of one that its first request finds: it has loaded its models, and is healthy until then."""
+    done = up(engine, *patches(H1, H2))
     assert done.code == 6, done.err
-    assert said in done.err
-    assert needed in done.err
+    assert "first request" in done.err
+    assert H3A in done.err
     assert gemmaspec("status", PROFILE).code == 1
 
 
@@ -114,6 +112,7 @@ def test_a_killed_launcher_leaves_vllm_untouched(engine: str) -> None:
 
 def test_two_ups_share_one_start_that_patches_serves_drafts_and_answers(engine: str) -> None:
     """The start after the killed one."""
+    real.write_profile(SETTINGS[engine]())
     both = [real.begin([*up_command(engine), "--json"]) for _ in range(2)]
     ended = [Done(process.returncode, *said) for process in both for said in [process.communicate(timeout=1500)]]
     assert [done.code for done in ended] == [0, 0], ended
@@ -126,6 +125,8 @@ def test_two_ups_share_one_start_that_patches_serves_drafts_and_answers(engine: 
         assert states(done.json["report"]) == dict.fromkeys(SHIPPED, "applies")
         assert "warning" not in done.err
         assert "not kept" not in done.err, done.err
+        assert "no download" not in done.err
+        assert "installing" not in done.err
 
 
 def test_fit_says_what_the_running_server_logged_of_its_cache(engine: str) -> None:
@@ -141,6 +142,7 @@ def test_status_shows_what_the_running_server_reports(engine: str) -> None:
     assert all(len(file["sha256_after"]) == 64 for patch in stack["report"]["patches"] for file in patch["files"])
     assert stack["speculation"]["drafted"] > 0
     assert "acceptance length" in gemmaspec("status", PROFILE).out
+    assert "V1 LLM engine (v0.32.0)" in gemmaspec("logs", PROFILE).out, "vLLM's own word"
 
 
 def test_every_process_attests_before_the_server_is_ready(engine: str) -> None:
@@ -178,6 +180,7 @@ def test_text_and_image_requests_are_answered_together(engine: str) -> None:
     assert text_of(chat(picture))
 
 
+@AS_PROCESS
 def test_smoke_asks_the_running_server_what_a_tiny_model_can_show(engine: str) -> None:
     """The prefix cache, an image beside a draft, refused parameters, the model's name, and drafting."""
     checks = [word for id_ in ("S12", "S13", "S14", "S16", "S18", "S20") for word in ("--only", id_)]
@@ -244,29 +247,24 @@ def test_replies_are_whole_however_they_are_sampled(engine: str) -> None:
     sampled.replies_are_whole()
 
 
-def test_it_is_started_again_and_patches_each_time(engine: str) -> None:
-    """As a process by `restart`, which takes the changed profile; in a container by `rollback`, after a start that fails."""
+@IN_DOCKER
+def test_the_watch_in_its_container_names_a_dead_draft_and_says_what_it_cannot_do(engine: str) -> None:
+    assert watch_beside.runs_as("vllm") == {"user": "1234:1234", "read_only": True, "without": None}
+    watch_beside.watches_and_has_nothing_that_it_does_not_need()
+    watch_beside.comes_back_after_it_was_killed()
+    watch_beside.names_a_dead_draft()
+    watch_beside.names_a_hang()
+
+
+@IN_DOCKER
+def test_it_is_gone_back_to_after_a_start_that_fails_and_patches_again(engine: str) -> None:
     before = report()["started"]
-    if engine == "process":
-        restarts()
-    else:
-        with pinned_server.own_profile() as profile:
-            pinned_server.is_the_known_good_one_and_locked()
-            pinned_server.fails_locked_with_another_flag(profile)
-            pinned_server.goes_back_without_a_network()
-            pinned_server.refuses_another_plan_and_runs_on(profile)
+    with pinned_server.own_profile() as profile:
+        pinned_server.is_the_known_good_one_and_locked()
+        pinned_server.fails_locked_with_another_flag(profile)
+        pinned_server.goes_back_without_a_network()
+        pinned_server.refuses_another_plan_and_runs_on(profile)
     assert report()["started"] != before
-
-
-def restarts() -> None:
-    """With what the tests after this one need: a draft that can be spoiled, and a watch that is quick."""
-    real.write_profile(watch_on_host.settings())
-    done = gemmaspec("restart", PROFILE, "--json")
-    assert done.code == 0, done.err
-    assert set(states(done.json["report"]).values()) == {"applies"}
-    assert done.json["answer"]["accepted_tokens"] > 0
-    assert "no download" not in done.err
-    assert "installing" not in done.err
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +281,9 @@ def test_a_draft_that_dies_is_switched_off_and_the_text_is_the_targets_own_befor
 ) -> None:
     prompts = ["Tell me about drafts.", "Count from one to ten.", "Why is the sky blue?"]
     greedy, drafted = [text_of(chat(prompt)) for prompt in prompts], sampled.answers()
+    before = report()["started"]
     watch_on_host.switches_a_dead_draft_off_and_no_request_is_lost(watch)
+    assert report()["started"] != before
     assert set(states(report()).values()) == {"applies"}
     assert [text_of(chat(prompt)) for prompt in prompts] == greedy
     sampled.same_distribution(drafted, sampled.answers())
@@ -303,6 +303,11 @@ def test_logs_are_those_of_the_last_start(engine: str) -> None:
     lines = gemmaspec("logs", PROFILE).out.splitlines()
     assert len([line for line in lines if "patching vllm" in line]) == 1
     assert len(gemmaspec("logs", PROFILE, "--tail", "3").out.splitlines()) == 3
+
+
+@IN_DOCKER
+def test_the_watch_in_its_container_names_a_server_that_is_stopped(engine: str) -> None:
+    watch_beside.names_a_server_that_is_stopped()
 
 
 @AS_PROCESS
@@ -346,25 +351,6 @@ def test_a_conflicting_patch_stops_the_start_before_vllm_is_imported(engine: str
     assert "does-not-fit" in done.err
     assert "expected" in done.err
     assert "importing" not in done.err
-
-
-@BESIDE
-@pytest.mark.real_docker
-@real.NO_DOCKER
-def test_the_watch_in_its_container_names_a_dead_draft_and_says_what_it_cannot_do() -> None:
-    """As somebody who is not root, on a root that cannot be written: patches have nowhere to go but the overlay."""
-    gemmaspec("down", PROFILE)  # the port is the run's
-    done = up("docker", *watch_beside.settings())
-    assert done.code == 0, done.err
-    assert set(states(done.json["report"]).values()) == {"applies"}
-    assert watch_beside.runs_as("vllm") == {"user": "1234:1234", "read_only": True, "without": None}
-    try:
-        watch_beside.watches_and_has_nothing_that_it_does_not_need()
-        watch_beside.comes_back_after_it_was_killed()
-        watch_beside.names_a_dead_draft()
-        watch_beside.names_a_hang_and_a_server_that_is_stopped()
-    finally:
-        assert gemmaspec("down", PROFILE).code == 0
 
 
 @ALONE
@@ -416,9 +402,7 @@ def spoil(engine: str) -> None:
         file = real.STATE / "stacks" / PROFILE / "run/overlay" / OVERLAID
         file.write_text(file.read_text() + "\n# mine\n")
         return
-    (container,) = real.containers()
-    command = f"echo '# mine' >> /run/gemmaspec/overlay/{OVERLAID}"
-    subprocess.run(["docker", "exec", container, "sh", "-c", command], check=True)
+    watch_beside.in_the_server(f"echo '# mine' >> /run/gemmaspec/overlay/{OVERLAID}")
 
 
 def write_conflicting_patch(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""What the watch in a container does under a real daemon: a draft dies, the engine hangs, the server is stopped."""
+"""What the watch in a container does under a real daemon: a draft dies, the engine hangs, the server is stopped.
+
+The server is not root, on a root that cannot be written: patches have nowhere to go but the overlay.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,19 @@ COMPOSE = ("docker", "compose", "-p", PROJECT)
 SIGNAL = 'for one in /proc/[0-9]*; do grep -qs EngineCor $one/comm && kill -{} "${{one#/proc/}}"; done; true'
 
 
-def settings() -> tuple[str, ...]:
-    """The words of `up`: a server that is not root, its watch beside it, and a draft that dies once HOOK/spoil exists."""
+def settings() -> str:
+    """What the run's profile says besides: a user who is not root, the watch, and a draft that dies once HOOK/spoil exists."""
     HOOK.mkdir(exist_ok=True)
     HOOK.chmod(0o777)
     (HOOK / "sitecustomize.py").write_text(SPOILER)
-    wanted = {
-        "container.user": "1234:1234", "caches.compile": HOOK, "env.PYTHONPATH": "/var/tmp",
-        "env.GEMMASPEC_TEST_SPOIL": "/var/tmp/spoil", "serve.max_num_seqs": CLIENTS,
-        "watch.container": "true", "watch.on_dead_draft": "off", "watch.on_hang": "restart",
-        "watch.window_seconds": WINDOW_S, "watch.hang_seconds": HANG_S,
-    }  # fmt: skip
-    return tuple(word for key, value in wanted.items() for word in ("--set", f"{key}={value}"))
+    return (
+        'container: {user: "1234:1234"}\n'
+        f"caches: {{compile: {HOOK}}}\n"
+        f"serve: {{max_num_seqs: {CLIENTS}}}\n"
+        "watch: {container: true, on_dead_draft: off, on_hang: restart, "
+        f"window_seconds: {WINDOW_S}, hang_seconds: {HANG_S}}}\n"
+        "env: {PYTHONPATH: /var/tmp, GEMMASPEC_TEST_SPOIL: /var/tmp/spoil}\n"
+    )
 
 
 def container(service: str) -> dict[str, Any]:
@@ -81,14 +85,14 @@ def watches_and_has_nothing_that_it_does_not_need() -> None:
 def comes_back_after_it_was_killed() -> None:
     """Docker starts it again after kill -9, `up` after `docker kill`; the server notices nothing of either."""
     server = container("vllm")
-    with clients(CLIENTS) as load:
+    with clients(2) as load:
         for killed in range(1, 4):
             os.kill(container("watch")["State"]["Pid"], signal.SIGKILL)
             wait_for(lambda killed=killed: container("watch")["RestartCount"] == killed)  # type: ignore[misc]
             wait_for(lambda: container("watch")["State"]["Running"])
         subprocess.run(["docker", "kill", container("watch")["Id"]], capture_output=True, check=True)
         wait_until_said(f"does not run, or has written nothing; next: gemmaspec up {PROFILE} ")
-        begun = up("docker", *settings())
+        begun = up("docker")
         assert begun.code == 0, begun.err
         assert f"the watch of {PROFILE} had ended; it was started again" in begun.err
         wait_until_said("no fault, looked ")
@@ -117,22 +121,27 @@ def names_a_dead_draft() -> None:
         assert line["reason"].endswith("not restarted: a container cannot restart its server")
     assert {(one.tokens, one.finish) for _, one in load.answers} == {(TOKENS, "length")}
     wait_until_said("dead draft since ")
+    (HOOK / "spoil").unlink()
 
 
-def names_a_hang_and_a_server_that_is_stopped() -> None:
+def names_a_hang() -> None:
     """The profile wants a restart of an engine that hangs; the watch says that it cannot do that."""
+    with followed() as log, clients(CLIENTS) as load:
+        to_the_engine("STOP")
+        began = time.monotonic()
+        try:
+            at, line = log.until("begins", "hangs")
+        finally:
+            to_the_engine("CONT")
+        log.until("ends", "hangs")
+    noticed(hangs=at - began)
+    assert line["reason"].endswith("not restarted: a container cannot restart its server")
+    assert {(one.tokens, one.finish) for _, one in load.answers} == {(TOKENS, "length")}
+
+
+def names_a_server_that_is_stopped() -> None:
     with followed() as log:
-        with clients(CLIENTS) as load:
-            to_the_engine("STOP")
-            began = time.monotonic()
-            try:
-                at, line = log.until("begins", "hangs")
-            finally:
-                to_the_engine("CONT")
-            log.until("ends", "hangs")
-        noticed(hangs=at - began)
-        assert line["reason"].endswith("not restarted: a container cannot restart its server")
-        assert {(one.tokens, one.finish) for _, one in load.answers} == {(TOKENS, "length")}
+        log.until("watches")
         subprocess.run([*COMPOSE, "stop", "--timeout", "1", "vllm"], capture_output=True, check=True)
         began = time.monotonic()
         at, _ = log.until("begins", "unreachable")
@@ -146,5 +155,10 @@ def noticed(**seconds: float) -> None:
 
 
 def to_the_engine(signal: str) -> None:
-    """Send a signal to the engine core, as the server's own user."""
-    subprocess.run([*COMPOSE, "exec", "-T", "vllm", "sh", "-c", SIGNAL.format(signal)], check=True)
+    """Send a signal to the engine core."""
+    in_the_server(SIGNAL.format(signal))
+
+
+def in_the_server(command: str) -> None:
+    """Run a command of a shell in the server's container, as its own user."""
+    subprocess.run([*COMPOSE, "exec", "-T", "vllm", "sh", "-c", command], check=True)

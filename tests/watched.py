@@ -18,7 +18,7 @@ from tests.docker_support import wait_for
 from tests.real import PROFILE, STATE, environment
 from tests.streamed import QUESTIONS, Streamed, stream
 
-CLIENTS = 16
+CLIENTS = 8
 WINDOW_S, HANG_S = 4, 3
 PATIENCE_S = 600
 """For each fault: nothing of this is quick where other tests use the same cores."""
