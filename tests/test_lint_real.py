@@ -1,4 +1,4 @@
-"""Lint against a real vLLM: where it says error, vLLM refuses the configuration, and elsewhere vLLM takes it."""
+"""Lint against a real vLLM: it knows vLLM's flags; where it says error, vLLM refuses the configuration, and elsewhere takes it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from gemmaspec.core import data
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import vllm_of
 from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.releases.facts import facts_for
 from gemmaspec.run.runtime.managed import runtime_dir
 from gemmaspec.run.stack.paths import Paths, host_paths
 from gemmaspec.run.stack.serve import serve_command, speculative_config
@@ -78,8 +80,8 @@ def arguments(loaded: Loaded, paths: Paths) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, str | None]:
-    """What vLLM says of each, all asked in one process."""
+def said() -> dict[str, Any]:
+    """What vLLM says of its flags and of each, all asked in one process."""
     python = runtime_dir(runtime_spec(profile())) / "bin" / "python"
     tiny_pair()
     paths = replace(host_paths(profile().profile, folder=Path(), state=STATE), template=None)
@@ -94,7 +96,32 @@ def answers() -> dict[str, str | None]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(ASKED, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_parser_of_the_real_vllm_has_exactly_these_flags(said: dict[str, Any]) -> None:
+    """What `vllm serve --help=all` prints is this parser; --help itself and what depends on the machine are no facts."""
+    known = facts_for("0.32.0")
+    assert known
+    ours = {
+        name: {
+            "choices": None if flag.choices is None else sorted(flag.choices),
+            "bare": flag.bare,
+            "negatable": flag.negatable,
+            "short": flag.short,
+        }
+        for name, flag in known.flags.items()
+    }
+    long = {name: flag for name, flag in said["flags"].items() if name.startswith("--") and name != "--help"}
+    no = {name for name in long if name.startswith("--no-") and f"--{name[5:]}" in long}
+    assert {name: flag for name, flag in long.items() if name not in no} == ours
+    assert no == {f"--no-{name[2:]}" for name, flag in known.flags.items() if flag.negatable}
+
+
+@pytest.fixture(scope="module")
+def answers(said: dict[str, Any]) -> dict[str, str | None]:
+    return dict(zip(ASKED, said["answers"], strict=True))
 
 
 @pytest.mark.parametrize("name", ASKED)

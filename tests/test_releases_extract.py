@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -20,7 +18,7 @@ from extraction.values import configs_of
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.releases import flags as table
-from gemmaspec.core.releases.facts import facts_for, releases, rows_of
+from gemmaspec.core.releases.facts import releases, rows_of
 from gemmaspec.core.releases.flags import Flag
 from gemmaspec.run.trees import tree as listing_of
 from gemmaspec.run.trees.reader import FolderReader, ReleaseReader
@@ -387,48 +385,6 @@ def test_an_installed_vllm_gives_what_the_table_has(installed: Path) -> None:
     assert {row for row in facts_in(found) if row[0] not in packages} == {
         row for row in rows_of("0.32.0") if row[0] not in packages
     }
-
-
-REAL = """
-import argparse, json
-from vllm.entrypoints.cli.serve import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-found = {}
-for action in make_arg_parser(FlexibleArgumentParser())._actions:
-    short = next((name for name in action.option_strings if not name.startswith("--")), None)
-    for name in action.option_strings:
-        found[name] = {
-            "choices": None if action.choices is None else sorted(str(one) for one in action.choices if one is not None),
-            "bare": action.nargs in (0, "?"),
-            "negatable": isinstance(action, argparse.BooleanOptionalAction),
-            "short": short,
-        }
-print(json.dumps(found))
-"""
-
-
-@pytest.mark.real_process
-def test_the_parser_of_the_real_vllm_has_exactly_these_flags(installed: Path) -> None:
-    """What `vllm serve --help=all` prints is this parser; --help itself and what depends on the machine are no facts."""
-    python = installed.parent.parent.parent / "bin/python"
-    done = subprocess.run([python, "-c", REAL], capture_output=True, text=True, check=True, timeout=300)
-    real = json.loads(done.stdout.splitlines()[-1])
-    known = facts_for("0.32.0")
-    assert known
-    ours = {
-        name: {
-            "choices": None if flag.choices is None else sorted(flag.choices),
-            "bare": flag.bare,
-            "negatable": flag.negatable,
-            "short": flag.short,
-        }
-        for name, flag in known.flags.items()
-    }
-    long = {name: flag for name, flag in real.items() if name.startswith("--") and name != "--help"}
-    no = {name for name in long if name.startswith("--no-") and f"--{name[5:]}" in long}
-    assert {name: flag for name, flag in long.items() if name not in no} == ours
-    assert no == {f"--no-{name[2:]}" for name, flag in known.flags.items() if flag.negatable}
 
 
 def test_the_metadata_gives_the_packages() -> None:

@@ -110,8 +110,3 @@ def test_what_a_stack_needs_is_there_for_any_user_on_a_read_only_root(image: str
         "1777",
         "1777",
     ]
-
-
-@pytest.mark.real_docker
-def test_vllm_answers_in_it(image: str) -> None:
-    assert inside(image, "vllm", "--version").endswith("0.32.0+cpu")

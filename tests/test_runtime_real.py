@@ -46,11 +46,6 @@ def test_finding_it_again_takes_no_time(spec: RuntimeSpec) -> None:
     assert said == []
 
 
-def test_the_command_line_of_vllm_finds_its_own_version(spec: RuntimeSpec) -> None:
-    script = describe(spec).path / "bin" / "vllm"
-    assert run(describe(spec).interpreter, str(script), "--version").strip().endswith(f"{spec.vllm}+cpu")
-
-
 def test_pictures_can_be_prepared_with_the_torchvision_that_is_there(spec: RuntimeSpec) -> None:
     code = (
         "import torch; from torchvision.transforms.v2 import functional as f;"
