@@ -28,6 +28,7 @@ import gemmaspec.serve.pull, gemmaspec.serve.replicas, gemmaspec.serve.up
 from gemmaspec.cli.app import run
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.releases.facts import facts_for
 
 
 def build(model):
@@ -36,10 +37,12 @@ def build(model):
         build(kind)
 
 
-# Builds the checks of a profile and of records, and reads the patches that ship, as each child would do again.
+# Builds the checks of a profile and of records, and reads the patches that ship and a release's facts, as each child
+# would do again.
 load_profile("tiny-cpu")
 build(pydantic.BaseModel)
 load_patches()
+facts_for("0.32.0")
 READ = re.compile("HF_|HUGGING|(HOME|XDG_CACHE_HOME|TRANSFORMERS_OFFLINE|DISABLE_TELEMETRY|DO_NOT_TRACK|NO_COLOR)$")
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -147,7 +148,7 @@ def compose_yaml(
     them, and no folder of the machine is created. What may write to the volume starts nothing but this plan.
     """
     command, listens = (seat.command, seat.listens) if seat else (served.command, LOOPBACK)
-    passed = dict.fromkeys((*profile.pass_env, OFFLINE))
+    passed, seated = dict.fromkeys((*profile.pass_env, OFFLINE)), seat.environment if seat else {}
     inline = [_inline(name, text) for name, text in files.items()] if single_file else []
     mounts = _mounts(profile, single_file=single_file, volume=volume, seat=seat)
     text = _template().render(
@@ -158,12 +159,7 @@ def compose_yaml(
         image=profile.image,
         entrypoint=launcher_command(profile, plan=plan_sha256(files) if volume or seat else None),
         command=command,
-        environment={
-            **CACHE_ENVIRONMENT,
-            **profile.env,
-            **bound_environment(profile),
-            **(seat.environment if seat else {}),
-        },
+        environment={**CACHE_ENVIRONMENT, **profile.env, **bound_environment(profile), **seated},
         pass_env=[name for name in passed if name not in {"VLLM_API_KEY", *profile.env}],
         api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
         seat=seat,
@@ -189,6 +185,7 @@ def compose_yaml(
     return text
 
 
+@cache
 def _template() -> jinja2.Template:
     import jinja2  # slow to import, and most commands write no stack
 
