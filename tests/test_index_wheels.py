@@ -34,6 +34,14 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     forget()
 
 
+@pytest.fixture
+def alone(pip: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets them where there is no pip that would take half a second to name them."""
+    monkeypatch.setattr(wheels.sys, "executable", shutil.which("false"))
+    monkeypatch.setenv("PATH", "")
+    return pip
+
+
 def forget() -> None:
     wheels.pip_settings.cache_clear()
     wheels._project_files.cache_clear()
@@ -102,25 +110,23 @@ def test_pips_configuration_file_counts_and_the_environment_goes_first(
 
 
 def test_the_environment_alone_counts_where_there_is_no_pip(
-    pip: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    alone: Callable[..., None],
 ) -> None:
-    pip(EXTRA_INDEX_URL="https://two.example/a")
-    monkeypatch.setattr(wheels.sys, "executable", shutil.which("false"))
-    monkeypatch.setenv("PATH", "")
+    alone(EXTRA_INDEX_URL="https://two.example/a")
     assert wheels.simple_index_urls() == [wheels.PYPI_SIMPLE_ENDPOINT, "https://two.example/a"]
 
 
-def test_no_index_leaves_only_find_links(pip: Callable[..., None], tmp_path: Path) -> None:
+def test_no_index_leaves_only_find_links(alone: Callable[..., None], tmp_path: Path) -> None:
     make_wheel(tmp_path / "wheels")
-    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
+    alone(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
     assert wheels.simple_index_urls() == []
     assert [file.filename for file in wheels.release_files("Toy", "1.0.0")] == ["toy-1.0-py3-none-any.whl"]
     assert wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
 
 
-def test_an_index_on_disk_is_read_and_its_parts_are_kept(pip: Callable[..., None], tmp_path: Path) -> None:
+def test_an_index_on_disk_is_read_and_its_parts_are_kept(alone: Callable[..., None], tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "files")
-    pip(INDEX_URL=make_index(tmp_path, wheel))
+    alone(INDEX_URL=make_index(tmp_path, wheel))
     wanted = {"toy/__init__.py": b"x = 1\n", "toy/data.bin": b"\x00\xff"}
     assert wheels.read_from_wheel("toy", "1.0", wanted) == wanted
     wheel.unlink()
@@ -128,32 +134,32 @@ def test_an_index_on_disk_is_read_and_its_parts_are_kept(pip: Callable[..., None
     assert not [path for path in tmp_path.rglob("tmp*") if path.is_file()]
 
 
-def test_an_index_on_the_web_is_read(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
+def test_an_index_on_the_web_is_read(alone: Callable[..., None], tmp_path: Path, web: str) -> None:
     make_index(tmp_path, make_wheel(tmp_path / "files"))
-    pip(INDEX_URL=f"{web}/simple")
+    alone(INDEX_URL=f"{web}/simple")
     (file,) = wheels.release_files("toy", "1.0")
     assert file.url == f"{web}/files/toy-1.0-py3-none-any.whl"
 
 
-def test_a_server_without_range_requests_is_named(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
+def test_a_server_without_range_requests_is_named(alone: Callable[..., None], tmp_path: Path, web: str) -> None:
     make_index(tmp_path, make_wheel(tmp_path / "files"))
-    pip(INDEX_URL=f"{web}/simple")
+    alone(INDEX_URL=f"{web}/simple")
     with pytest.raises(EnvironmentMissing, match=r"toy-1\.0-py3-none-any\.whl.*range requests"):
         wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
 
 
-def test_a_page_of_links_on_the_web_counts_as_find_links(pip: Callable[..., None], tmp_path: Path, web: str) -> None:
+def test_a_page_of_links_on_the_web_counts_as_find_links(alone: Callable[..., None], tmp_path: Path, web: str) -> None:
     make_wheel(tmp_path / "files")
     make_wheel(tmp_path / "files", "other-1.0-py3-none-any.whl")
-    pip(NO_INDEX="1", FIND_LINKS=f"{web}/files/")
+    alone(NO_INDEX="1", FIND_LINKS=f"{web}/files/")
     assert [file.filename for file in wheels.release_files("toy", "1.0")] == ["toy-1.0-py3-none-any.whl"]
 
 
 def test_an_index_that_does_not_answer_does_not_hide_another(
-    pip: Callable[..., None], tmp_path: Path, web: str
+    alone: Callable[..., None], tmp_path: Path, web: str
 ) -> None:
     make_wheel(tmp_path / "wheels")
-    pip(
+    alone(
         INDEX_URL="http://127.0.0.1:9/simple",
         EXTRA_INDEX_URL=f"{web}/simple",
         FIND_LINKS=str(tmp_path / "wheels"),
@@ -162,9 +168,9 @@ def test_an_index_that_does_not_answer_does_not_hide_another(
 
 
 def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
-    pip: Callable[..., None],
+    alone: Callable[..., None],
 ) -> None:
-    pip(INDEX_URL="http://user:secret@127.0.0.1:9/simple")
+    alone(INDEX_URL="http://user:secret@127.0.0.1:9/simple")
     with pytest.raises(EnvironmentMissing) as caught:
         wheels.release_files("toy", "2.0")
     assert "cannot find a released file of toy 2.0 (searched: http://127.0.0.1:9/simple)" in caught.value.message
@@ -172,9 +178,9 @@ def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
     assert "secret" not in caught.value.message
 
 
-def test_a_member_that_the_wheel_lacks_is_left_out(pip: Callable[..., None], tmp_path: Path) -> None:
+def test_a_member_that_the_wheel_lacks_is_left_out(alone: Callable[..., None], tmp_path: Path) -> None:
     make_wheel(tmp_path / "wheels")
-    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
+    alone(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
     assert wheels.read_from_wheel("toy", "1.0", ["toy/none.py"]) == {}
 
 
@@ -184,26 +190,26 @@ def test_a_path_that_leaves_the_wheel_is_refused(path: str) -> None:
         wheels.read_from_wheel("toy", "1.0", [path])
 
 
-def test_a_broken_wheel_is_named(pip: Callable[..., None], tmp_path: Path) -> None:
+def test_a_broken_wheel_is_named(alone: Callable[..., None], tmp_path: Path) -> None:
     (tmp_path / "toy-1.0-py3-none-any.whl").write_bytes(b"no zip")
-    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path))
+    alone(NO_INDEX="1", FIND_LINKS=str(tmp_path))
     with pytest.raises(EnvironmentMissing, match="File is not a zip file"):
         wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
 
 
 def test_the_newest_build_for_this_processor_is_read(
-    pip: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("1.0-py3-none-linux_x86_64", "1.0-1-py3-none-linux_x86_64", "1.0-2-py3-none-linux_aarch64"):
         make_wheel(tmp_path / "wheels", f"toy-{name}.whl", text=name)
-    pip(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
+    alone(NO_INDEX="1", FIND_LINKS=str(tmp_path / "wheels"))
     monkeypatch.setattr(wheels.platform, "machine", lambda: "x86_64")
     read = wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"])
     assert read == {"toy/__init__.py": b"1.0-1-py3-none-linux_x86_64"}
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(pip: Callable[..., None], tmp_path: Path) -> None:
-    pip(INDEX_URL=make_index(tmp_path, make_wheel(tmp_path / "files")))
+def test_a_cache_that_cannot_be_written_is_no_error(alone: Callable[..., None], tmp_path: Path) -> None:
+    alone(INDEX_URL=make_index(tmp_path, make_wheel(tmp_path / "files")))
     (tmp_path / "cache").write_text("a file where the folder should be")
     assert wheels.read_from_wheel("toy", "1.0", ["toy/__init__.py"]) == {"toy/__init__.py": b"x = 1\n"}
 

@@ -30,7 +30,7 @@ from tests.fake_runtime import Fake
 from tests.real import free_port
 from tests.test_up_faults import servers
 
-TIMES = int(os.environ.get("GEMMASPEC_TEST_INTERRUPTS", "9"))
+TIMES = int(os.environ.get("GEMMASPEC_TEST_INTERRUPTS", "6"))
 SEED = int(os.environ.get("GEMMASPEC_TEST_SEED", str(random.randrange(10**6))))
 UP = ("up", "pa", "--engine", "process")
 SLOW = {"FAKE_VLLM_SECONDS": "0.7", "FAKE_VLLM_SILENT": "/v1/models"}
