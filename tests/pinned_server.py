@@ -40,16 +40,15 @@ def running_flag(flag: str) -> str:
     return str(command[command.index(flag) + 1])
 
 
-def locked() -> dict[str, Any]:
-    done = gemmaspec("lock", PROFILE, "--engine", "docker", "--json")
-    assert done.code == 0, done.err
-    return dict(done.json["lock"])
-
-
-def is_the_known_good_one_and_locked() -> None:
+def is_the_known_good_one_and_locked() -> dict[str, Any]:
+    """Return its lock."""
     assert goods()[0]
     assert gemmaspec("restart", PROFILE, "--dry-run").code == 0
-    assert locked()["versions"]["vllm"] == "0.32.0"
+    done = gemmaspec("lock", PROFILE, "--engine", "docker", "--json")
+    assert done.code == 0, done.err
+    lock: dict[str, Any] = done.json["lock"]
+    assert lock["versions"]["vllm"] == "0.32.0"
+    return lock
 
 
 def fails_locked_with_another_flag(profile: Path) -> None:
@@ -64,21 +63,20 @@ def fails_locked_with_another_flag(profile: Path) -> None:
     assert not goods()[0]
 
 
-def goes_back_without_a_network() -> None:
+def goes_back_without_a_network(lock: dict[str, Any]) -> None:
     gone = {"HF_ENDPOINT": DEAD, "HF_HUB_OFFLINE": "1", "HTTPS_PROXY": DEAD}
     back = gemmaspec("rollback", PROFILE, "--json", env=gone)
     assert back.code == 0, back.err
     assert back.json["answer"]["accepted_tokens"] > 0
     assert {patch["state"] for patch in back.json["report"]["patches"]} == {"applies"}
     assert running_flag("--max-num-seqs") == str(CLIENTS)
-    assert container("vllm")["Image"] == locked()["image"]["id"]
+    assert container("vllm")["Image"] == lock["image"]["id"]
     assert goods()[0]
 
 
-def refuses_another_plan_and_runs_on(profile: Path) -> None:
-    plan = locked()["plan"]
+def refuses_another_plan_and_runs_on(profile: Path, lock: dict[str, Any]) -> None:
     profile.write_text(profile.read_text() + "patches: {required: [kv-spec-uniform-valueerror]}\n")
     refused = up("docker", "--locked")
     assert refused.code == 3
-    assert f"plan: was {plan}, is sha256:" in refused.err
+    assert f"plan: was {lock['plan']}, is sha256:" in refused.err
     assert running_flag("--max-num-seqs") == str(CLIENTS), "what runs goes on"

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import hashlib
 import re
-import socket
 import struct
 import subprocess
 import sys
@@ -37,8 +36,6 @@ from tests.real import H1, H2, H3A, PORT, PROFILE, SHIPPED, Done, gemmaspec, pat
 from tests.watched import Watching
 
 OVERLAID = "vllm/v1/worker/utils.py"
-OTHER = f"other-{real.RUN}"
-TAKEN = real.free_port()
 AS_PROCESS, IN_DOCKER = (pytest.mark.only_engine(name) for name in ("process", "docker"))
 APART, ALONE, OLDEST = (pytest.mark.xdist_group(name) for name in ("apart", "alone", "oldest"))
 """Have servers of their own, and may run on other workers than the tests that share one."""
@@ -199,22 +196,6 @@ def test_up_twice_is_harmless(engine: str) -> None:
     assert report() == before
 
 
-def test_a_port_in_use_is_told_before_anything_is_started(engine: str, tmp_path: Path) -> None:
-    before = report()
-    profile = tmp_path / f"{OTHER}.yaml"
-    profile.write_text(f"extends: tiny-cpu\nname: {OTHER}\n")
-    done = gemmaspec("up", str(profile), "--engine", engine, "--set", f"serve.port={PORT}")
-    assert done.code == 4, done.err
-    assert f"port {PORT} belongs to the stack {PROFILE}" in done.err
-    assert gemmaspec("status", OTHER).code == 2, "nothing of it was started"
-
-    with socket.create_server(("127.0.0.1", TAKEN)):
-        done = gemmaspec("up", PROFILE, "--engine", engine, "--set", f"serve.port={TAKEN}")
-    assert done.code == 4, done.err
-    assert f"port {TAKEN} on 127.0.0.1 is in use by" in done.err
-    assert report() == before, "the server that ran before runs on"
-
-
 def test_a_real_server_is_compared_with_its_report_and_a_changed_file_is_named(engine: str) -> None:
     whole = gemmaspec("patch", "verify", "--server", PROFILE, "--json")
     assert whole.code == 0, whole.err
@@ -260,10 +241,10 @@ def test_the_watch_in_its_container_names_a_dead_draft_and_says_what_it_cannot_d
 def test_it_is_gone_back_to_after_a_start_that_fails_and_patches_again(engine: str) -> None:
     before = report()["started"]
     with pinned_server.own_profile() as profile:
-        pinned_server.is_the_known_good_one_and_locked()
+        lock = pinned_server.is_the_known_good_one_and_locked()
         pinned_server.fails_locked_with_another_flag(profile)
-        pinned_server.goes_back_without_a_network()
-        pinned_server.refuses_another_plan_and_runs_on(profile)
+        pinned_server.goes_back_without_a_network(lock)
+        pinned_server.refuses_another_plan_and_runs_on(profile, lock)
     assert report()["started"] != before
 
 
