@@ -17,16 +17,13 @@ from gemmaspec.core.patching.patch import Patch
 from gemmaspec.run.trees.tree import package_in
 
 
-class Behaviour:
+class Behaviour(contextlib.AbstractContextManager["Behaviour"]):
     """Answers of probes, each remembered for exactly these files; the process starts with the first question."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
         self._probes: Probes | None = None
         self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Behaviour:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -68,7 +68,7 @@ class Proof:
         return self.outcome in ("proven", "closed")
 
 
-class Probes:
+class Probes(contextlib.AbstractContextManager["Probes"]):
     """The process that runs probes; it starts with the first job and ends with the block."""
 
     def __init__(self, interpreter: Path, triton: Callable[[], Path] | None = None) -> None:
@@ -76,9 +76,6 @@ class Probes:
         self._triton = triton
         self._process: subprocess.Popen[str] | None = None
         self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Probes:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

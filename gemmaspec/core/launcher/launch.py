@@ -394,6 +394,12 @@ def out_of_range(patch: Patch, version: str) -> str:
 # Reading code
 
 
+@lru_cache(maxsize=16)
+def source_of(data: bytes) -> Source:
+    """Return a file to look into, the same for every variant and patch that asks. Raise what Source() raises."""
+    return Source(data)
+
+
 class Source:
     """A Python file as lines of bytes, so that unchanged lines keep every byte, including line endings."""
 
@@ -405,6 +411,7 @@ class Source:
         self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
         self._words: dict[int, tuple[str, ...]] = {}
+        self._marks: dict[tuple[int, int], list[tuple[int, str]]] = {}
 
     @cached_property
     def lines(self) -> list[bytes]:
@@ -436,8 +443,10 @@ class Source:
 
     def marks(self, begin: int, end: int) -> list[tuple[int, str]]:
         """Return the indices and marks of the lines of code in a range."""
-        rows = ((index, line_mark(self.words(index))) for index in range(begin, end))
-        return [(index, mark) for index, mark in rows if mark]
+        if (begin, end) not in self._marks:
+            rows = ((index, line_mark(self.words(index))) for index in range(begin, end))
+            self._marks[begin, end] = [(index, mark) for index, mark in rows if mark]
+        return self._marks[begin, end]
 
     def text(self, begin: int, end: int) -> tuple[str, ...]:
         return tuple(line.decode(self.encoding, "replace") for line in self.lines[begin:end])
@@ -826,13 +835,10 @@ def likeness(
         rows = source.marks(begin, end)
         row = [*(mark for _, mark in (rows[::-1] if step < 0 else rows)), EDGE]
         own = sum(at >= edge if step < 0 else at < edge for at, _ in rows) if begin <= edge <= end else -1
-        for start in range(len(row)):
-            pairs = zip(row[start : start + len(known)], known, strict=False) if row[start] == known[0] else ()
-            alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-            if start == own:
-                here = alike
-            else:
-                elsewhere = max(elsewhere, alike)
+        starts = [start for start, mark in enumerate(row) if mark == known[0]]
+        same = {start: map(operator.eq, row[start : start + len(known)], known) for start in starts}
+        alike = {start: sum(itertools.accumulate(equal, operator.and_)) for start, equal in same.items()}
+        here, elsewhere = here + alike.pop(own, 0), max([elsewhere, *alike.values()])
     return here, elsewhere
 
 
@@ -1085,7 +1091,7 @@ def closed_by(rule: Rule, read: Read) -> FileResult | None:
     if rule.scope.rpartition(".")[2].encode() not in (data or b""):
         return None
     with contextlib.suppress(*UNREADABLE):
-        source = Source(data or b"")
+        source = source_of(data or b"")
         nodes = definitions(source.tree, rule.scope)
         if len(nodes) == 1 and tree_digest(nodes) == rule.tree and not rebound(source, rule.scope):
             return FileResult(rule.path, "superseded", first_line(nodes[0]), f"{rule.scope} is that of {rule.release}")
@@ -1105,7 +1111,7 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
     before = decide_file(edit, stock) if stock is not None and stock != data else None
     told = before is not None and before.state == "applies"
     try:
-        source = Source(data)
+        source = source_of(data)
         known_rows = () if told else edit.known
         places = [find_hunk(hunk, source, known_rows, number) for number, hunk in enumerate(edit.hunks)]
     except UNREADABLE as error:
