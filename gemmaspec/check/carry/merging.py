@@ -82,8 +82,7 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
     alone = {file.path: file for file in verdict.files if verdict.state in ("applies", "drifted")}
     for variant in launcher.candidates(chain[-1], tree.vllm):
         for edit in variant.files:
-            data = tree.read(edit.path)
-            if data is None:
+            if (data := tree.read(edit.path)) is None:
                 continue
             before = launcher.sha256(data)
             seen = FileHash(variant=variant.name, path=edit.path, vllm=tree.vllm, before=before)
@@ -95,14 +94,14 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
 
 def _with_result(seen: FileHash, edit: launcher.FileEdit, data: bytes) -> FileHash:
     """Return the places of the hunks and the result, which every Python that runs the release must compile."""
-    source = launcher.Source(data)
+    source = launcher.source_of(data)
     places = [(launcher.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
     after = source.replaced(places)
-    if _oldest_grammar(after) > _oldest_grammar(data):
+    if (oldest := _oldest_grammar(after)) > _OLDEST and oldest > _oldest_grammar(data):
         raise PatchError(
             f"{seen.path} of vllm {seen.vllm}: the {seen.variant} diff needs a newer Python than the file itself"
         )
-    patched = launcher.Source(after)
+    patched = launcher.source_of(after)
     around = tuple(place_of(hunk, source, index, patched) for index, hunk in places)
     lines = tuple(index + 1 for index, _ in places)
     return dataclasses.replace(seen, lines=lines, after=launcher.sha256(after), places=around)
@@ -110,7 +109,7 @@ def _with_result(seen: FileHash, edit: launcher.FileEdit, data: bytes) -> FileHa
 
 def _oldest_grammar(data: bytes) -> int:
     """Return the oldest Python 3.x, from 3.10 on, whose grammar accepts this code."""
-    for minor in range(10, sys.version_info.minor):
+    for minor in range(_OLDEST, sys.version_info.minor):
         with contextlib.suppress(SyntaxError):
             ast.parse(data, feature_version=(3, minor))
             return minor
@@ -125,6 +124,7 @@ def _without_known(patch: launcher.Patch) -> launcher.Patch:
     return dataclasses.replace(patch, variants=tuple(variants))
 
 
+_OLDEST: Final = 10
 _MOST_CONFLICTS: Final = 127
 """`git merge-file` exits with the number of conflicts up to this limit; a larger code is a failure of git."""
 _ALIKE: Final = 0.5
@@ -303,7 +303,7 @@ def _inside(scope: str, other: str) -> bool:
 def _once(data: bytes, scope: str) -> bool:
     """Return whether a file has the scope and its text exactly once, so that the text can be replaced."""
     try:
-        return len(launcher.Source(data).spans(scope)) == 1 and data.count(_cut(data, scope)) == 1
+        return len(launcher.source_of(data).spans(scope)) == 1 and data.count(_cut(data, scope)) == 1
     except launcher.NOT_PYTHON:
         return False
 
@@ -312,7 +312,7 @@ def _cut(data: bytes, scope: str) -> bytes:
     """Return the text of the first function or class of that name, including decorators; the whole file for ""."""
     if not scope:
         return data
-    source = launcher.Source(data)
+    source = launcher.source_of(data)
     begin, end = source.spans(scope)[0]
     return b"".join(source.raw[begin:end])
 

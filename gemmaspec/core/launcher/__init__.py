@@ -40,6 +40,7 @@ from gemmaspec.core.launcher.launch import (
     parse_plan,
     plan_digest,
     sha256,
+    source_of,
     stated_version,
     tree_digest,
     vllm_version,

@@ -172,7 +172,7 @@ class Successor:
 
 def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Successor]:
     """Return the most similar functions of some files, best first; the name itself does not count."""
-    source = launcher.Source(base)
+    source = launcher.source_of(base)
     node = launcher.definitions(source.tree, scope)[0]
     wanted, tree = _rows(source, node), _body(node)
     names = sorted({word for row in wanted for word in row if word.isidentifier()}, key=lambda name: (-len(name), name))
@@ -181,7 +181,7 @@ def successors(base: bytes, scope: str, files: Mapping[str, bytes]) -> list[Succ
         if not all(name.encode() in data for name in names[:_RARE]):
             continue
         try:
-            there = launcher.Source(data)
+            there = launcher.source_of(data)
             rated += [_compared(there, path, name, defined, wanted, tree) for name, defined in _definitions(there.tree)]
         except launcher.NOT_PYTHON:
             continue
