@@ -176,9 +176,8 @@ def test_the_dry_run_prints_the_command_that_runs(fake: Fake) -> None:
 
 MOMENTS: dict[str, Callable[[], object]] = {
     "held": lambda: owner.holder("pa"),
-    "checking": lambda: (
-        _phase("checking") or MOMENTS["written"]()
-    ),  # a phase this short may be over when it is looked for
+    # A phase this short may be over when it is looked for; what comes after it will do.
+    "checking": lambda: _phase("checking") or MOMENTS["written"](),
     "written": lambda: (stacks.stack_folder("pa") / stacks.RECORD).exists(),
     "started": lambda: (stacks.stack_folder("pa") / "run" / "process.json").exists(),
     "running": lambda: servers("pa"),
