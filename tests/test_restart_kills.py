@@ -28,7 +28,7 @@ from tests.fake_runtime import Fake
 from tests.real import Done, free_port
 from tests.stream_load import load
 
-KILLS = int(os.environ.get("GEMMASPEC_TEST_KILLS", "4"))
+KILLS = int(os.environ.get("GEMMASPEC_TEST_KILLS", "6"))
 REAL_KILLS = int(os.environ.get("GEMMASPEC_TEST_REAL_KILLS", "0"))
 SEED = int(os.environ.get("GEMMASPEC_TEST_SEED", str(random.randrange(10**6))))
 LONGEST_S = 4.0
