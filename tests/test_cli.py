@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FunctionType
 
 import pytest
+from pydantic_core import SchemaSerializer, core_schema
 
 from gemmaspec import __version__
 from gemmaspec.check.carry.verify import VerifyRequest
@@ -285,6 +286,21 @@ def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(cli, "app", broken)
     assert run(["profile", "list"]) == 1
     assert "This is a bug in gemmaspec" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_pydantic_builds_a_model_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Pressed:
+        def __repr__(self) -> str:
+            raise KeyboardInterrupt
+
+    def interrupted(*_: object, **__: object) -> None:
+        SchemaSerializer(core_schema.literal_schema([Pressed()]))
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    assert run(["profile", "list"]) == 130
+    assert "bug" not in capsys.readouterr().err
 
 
 def test_docker_is_imported_without_paramiko_which_stays_usable() -> None:

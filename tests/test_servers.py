@@ -343,6 +343,7 @@ def test_a_single_file_runs_with_docker_compose_alone(tmp_path: Path) -> None:
     Its draft is its own text (ngram), and no second model.
     """
     gemmaspec("down", PROFILE)  # the port is the run's
+    real.tiny_pair()
     real.write_profile(extends="tiny-cpu-ngram")
     rendered = gemmaspec(
         "render", PROFILE, "--single-file", "--out", str(tmp_path / "out"), "--set", f"serve.port={PORT}"
