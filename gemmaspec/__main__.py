@@ -9,10 +9,12 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from types import ModuleType
 from typing import Any, Final
 
 _INTERRUPTED: Final = 130
+_AGAIN_S: Final = 0.05
 
 
 class _Later(ModuleType):
@@ -29,12 +31,26 @@ def on_first_use(name: str) -> None:
     sys.modules.setdefault(name, _Later(name))
 
 
+def raise_again(what: sys.UnraisableHookArgs) -> None:
+    """Raise an interrupt once more a moment after it came where it is dropped, and leave the rest to Python.
+
+    CPython drops what is raised in a callback of a weak reference, as each import has one, and pydantic's Rust drops it
+    in patterns. A subclass is that of SIGTERM (Terminated in run/kept/owner.py).
+    """
+    if not issubclass(what.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
+        return
+    number = signal.SIGINT if what.exc_type is KeyboardInterrupt else signal.SIGTERM
+    threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
+
+
 def main() -> None:
     """Run the command line and exit with its code."""
     # A start allocates much and frees nothing; with the default of 700 the collector takes a tenth of the time.
     gc.set_threshold(200_000)
     # Otherwise pydantic reads the metadata of every installed package at every start to find plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    sys.unraisablehook = raise_again
     try:
         from gemmaspec.cli.app import run
 

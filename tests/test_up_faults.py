@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gemmaspec.__main__ import raise_again
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine.record import MARKER
 from gemmaspec.run.kept import groups, owner, stacks
@@ -216,8 +217,12 @@ def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
     assert groups.claimed_by(port) is None
 
 
-def test_a_signal_that_comes_where_cpython_drops_exceptions_still_ends_a_start() -> None:
-    """In a callback of a weak reference, of which each import has one."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_where_cpython_drops_exceptions_still_ends_a_start(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a callback of a weak reference, of which each import has one. Ctrl-C is told from SIGTERM."""
+    monkeypatch.setattr(sys, "unraisablehook", raise_again)
     terminated: list[int] = []
 
     class Module:
@@ -225,7 +230,7 @@ def test_a_signal_that_comes_where_cpython_drops_exceptions_still_ends_a_start()
 
     def dropped(_: object) -> None:
         terminated.append(1)
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
     def start() -> None:
         module = Module()
@@ -234,8 +239,9 @@ def test_a_signal_that_comes_where_cpython_drops_exceptions_still_ends_a_start()
         assert reference() is None
         time.sleep(60)
 
-    with owner._interrupted_by_sigterm(), pytest.raises(KeyboardInterrupt):
+    with owner._interrupted_by_sigterm(), pytest.raises(KeyboardInterrupt) as ended:
         start()
+    assert ended.type is (KeyboardInterrupt if number == signal.SIGINT else owner.Terminated)
     assert terminated == [1]
 
 

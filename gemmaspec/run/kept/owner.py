@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 STARTS: Final = ("up", "restart", "rollback", "bench", "tune")
 """Commands that lock a stack for as long as a server takes to start; the others end soon by themselves."""
 
-_DROPPED_S: Final = 0.05
 _POLL_S: Final = 0.1
 _SHORT_S: Final = 120.0
 """How long a command waits for another one to end; `down` takes up to a server's grace period."""
@@ -235,11 +233,7 @@ def _meet(other: Holder, command: str, *, wants: str, note: Callable[[str], None
 
 @contextlib.contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Make `kill PID` and service managers end a start as Ctrl-C does, which stops its server.
-
-    CPython drops an exception that is raised in a callback of a weak reference, as after each import. What is dropped
-    is raised again a moment later.
-    """
+    """Make `kill PID` and service managers end a start as Ctrl-C does, which stops its server."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -247,20 +241,10 @@ def _interrupted_by_sigterm() -> Iterator[None]:
     def interrupt(_: int, __: FrameType | None) -> None:
         raise Terminated
 
-    def dropped(what: sys.UnraisableHookArgs) -> None:
-        if not issubclass(what.exc_type, KeyboardInterrupt):
-            hook(what)
-            return
-        again = threading.Timer(_DROPPED_S, os.kill, (os.getpid(), signal.SIGTERM))
-        again.daemon = True
-        again.start()
-
-    before, hook = signal.signal(signal.SIGTERM, interrupt), sys.unraisablehook
-    sys.unraisablehook = dropped
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
 
 
