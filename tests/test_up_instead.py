@@ -10,6 +10,7 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import EnvironmentMissing, StartFailed
 from gemmaspec.run.kept import stacks
+from gemmaspec.serve import up
 from tests.fake_engine import FakeMachine
 
 PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
@@ -56,6 +57,17 @@ def test_ctrl_c_brings_the_first_one_back(machine: FakeMachine) -> None:
     machine.fails["wait"] = KeyboardInterrupt()
     assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 130
     assert list(machine.running) == ["one"]
+
+
+def test_ctrl_c_after_the_answer_leaves_the_second_one_alone(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(up, "_settle", pressed)
+    assert run(["up", "two", "--instead-of", "one", "--set", "serve.port=23602", *PYTHON]) == 130
+    assert list(machine.running) == ["two"]
 
 
 @pytest.mark.parametrize(("words", "said"), [(("one", "one"), "instead of itself"), (("two", "one"), "no stack named")])

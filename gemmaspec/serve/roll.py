@@ -33,8 +33,8 @@ from gemmaspec.serve.starting import Running
 def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Running:
     """Stop the stack `before`, and start the requested one; the first one runs again if the other does not answer.
 
-    What the other one needs (image, runtime, folders, access to models) is in place before anything is stopped. Raises
-    UsageError if `before` does not run, and what `up` raises; then the error says whether `before` runs again.
+    What the other one needs is fetched first. Raises UsageError if `before` does not run, and what `up` raises, which
+    then says whether `before` runs again.
     """
     started = stacks.find(before)
     loaded = load_request(request)
@@ -44,21 +44,24 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
     if stacks.look(started).status not in LIVE:
         raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
     observed, engine = observe(request, loaded, progress.note)
-    _prepare(decide(request, observed), engine, progress)
+    start = decide(request, observed)
+    _prepare(start, engine, progress)
     back = up.again(before, timeout_s=max(request.timeout_s, UpRequest.timeout_s))
     progress.note(f"stopping {before}")
     try:
         down.down(before, progress.note)
         return up.up(request, progress)
     except BaseException as error:
+        live = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).status in LIVE]
+        if name in live and not (start.joins or start.replaces):  # it has answered, and Ctrl-C came after that
+            raise
         progress.note(f"{name} does not run; starting {before} again")
         try:
             down.down(before)  # its end may have begun
             up.up(back, progress)
+            outlook = f"{before} runs again as before."
         except GemmaspecError as again:
             outlook = f"{before} did not start again either: {again.message}"
-        else:
-            outlook = f"{before} runs again as before."
         if isinstance(error, GemmaspecError):
             raise error.amended(f"{error.message}\n{outlook}") from None
         progress.note(outlook)

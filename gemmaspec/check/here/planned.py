@@ -122,23 +122,19 @@ def _models(profile: Profile, *, shapes: bool) -> Models:
 
 
 def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -> Checkpoint:
-    """Open a model: on this machine first, so that no network is needed; then on the Hub, by range requests.
-
-    With `shapes`, the shapes that ship with gemmaspec come before the Hub; else after it.
-    """
+    """Open a model: here, else on the Hub by range requests, which comes after shipped ones with `shapes`."""
     from gemmaspec.run.kept.models import hub_cache
     from gemmaspec.run.models.hub import Unreachable
 
-    cache = hub_cache(profile)
-    fetch = f"gemmaspec pull {profile.name}    # needs a network once; afterwards fit does not"
+    pull = f"gemmaspec pull {profile.name}    # needs a network once; afterwards fit does not"
     try:
-        checkpoint = _nearest(model, cache, shapes=shapes)
+        checkpoint = _nearest(model, hub_cache(profile), shapes=shapes)
         if not checkpoint.tensors:
             raise EnvironmentMissing(f"cannot compute the size of {model.model}: its weight files are missing")
         return checkpoint
     except EnvironmentMissing as error:
-        get = f"ls {model.model}" if is_local(model.model) else fetch  # nothing fetches a folder
-        hint = get if isinstance(error, Unreachable) else error.hint or get
+        known = None if isinstance(error, Unreachable) else error.hint
+        hint = known or (f"ls {model.model}" if is_local(model.model) else pull)
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
 
 
