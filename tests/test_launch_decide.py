@@ -346,3 +346,10 @@ def written(lines: list[str], end: str, *, last: bool) -> bytes:
 
 def copies(lines: list[str], block: tuple[str, ...]) -> int:
     return sum(tuple(lines[index : index + len(block)]) == block for index in range(len(lines)))
+
+
+def test_a_line_where_two_definitions_touch_belongs_to_the_later_one() -> None:
+    source = launch.Source(b"a = 1\nb = 2\n" * 2)
+    known = [mark for _, mark in source.marks(0, 2)]
+    assert launch.likeness(source, [(0, 2), (2, 4)], 2, -1, known[::-1]) == (0, 2)
+    assert launch.likeness(source, [(0, 2), (2, 4)], 2, 1, known) == (2, 2)

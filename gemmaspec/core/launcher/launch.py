@@ -838,7 +838,7 @@ def likeness(
         starts = [start for start, mark in enumerate(row) if mark == known[0]]
         same = {start: map(operator.eq, row[start : start + len(known)], known) for start in starts}
         alike = {start: sum(itertools.accumulate(equal, operator.and_)) for start, equal in same.items()}
-        here, elsewhere = here + alike.pop(own, 0), max([elsewhere, *alike.values()])
+        here, elsewhere = alike.pop(own, here if own < 0 else 0), max([elsewhere, *alike.values()])
     return here, elsewhere
 
 
