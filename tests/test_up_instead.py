@@ -60,7 +60,7 @@ def test_ctrl_c_brings_the_first_one_back(machine: FakeMachine) -> None:
 
 
 def test_ctrl_c_after_the_answer_leaves_the_second_one_alone(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -68,6 +68,7 @@ def test_ctrl_c_after_the_answer_leaves_the_second_one_alone(
     monkeypatch.setattr(up, "_settle", pressed)
     assert run(["up", "two", "--instead-of", "one", "--set", "serve.port=23602", *PYTHON]) == 130
     assert list(machine.running) == ["two"]
+    assert "two runs, and one stays stopped." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "said"), [(("one", "one"), "instead of itself"), (("two", "one"), "no stack named")])

@@ -53,15 +53,16 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
         return up.up(request, progress)
     except BaseException as error:
         live = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).status in LIVE]
-        if name in live and not (start.joins or start.replaces):  # it has answered, and Ctrl-C came after that
-            raise
-        progress.note(f"{name} does not run; starting {before} again")
-        try:
-            down.down(before)  # its end may have begun
-            up.up(back, progress)
-            outlook = f"{before} runs again as before."
-        except GemmaspecError as again:
-            outlook = f"{before} did not start again either: {again.message}"
+        if name in live and not (start.joins or start.replaces):  # it has answered, or cannot be stopped
+            outlook = f"{name} runs, and {before} stays stopped."
+        else:
+            progress.note(f"{name} does not run; starting {before} again")
+            try:
+                down.down(before)  # its end may have begun
+                up.up(back, progress)
+                outlook = f"{before} runs again as before."
+            except GemmaspecError as again:
+                outlook = f"{before} did not start again either: {again.message}"
         if isinstance(error, GemmaspecError):
             raise error.amended(f"{error.message}\n{outlook}") from None
         progress.note(outlook)
