@@ -30,6 +30,7 @@ from gemmaspec.cli.render import render
 from gemmaspec.cli.smoke import smoke
 from gemmaspec.cli.tune import tune
 from gemmaspec.cli.up import up
+from gemmaspec.core.data import ROOT
 from gemmaspec.core.files import state_dir
 from gemmaspec.look.smoke import SmokeRequest
 from gemmaspec.measure.bench.cells import BenchRequest
@@ -130,6 +131,14 @@ def test_a_tiny_model_is_looked_at_before_up_has_copied_it(
 ) -> None:
     assert run([*command, "tiny-cpu"]) == 0, capsys.readouterr().err
     assert not (state_dir() / "tiny").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "tiny"])
+def test_what_is_no_tiny_model_that_ships_is_missing_in_the_state_folder(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", "tiny-cpu", "--set", f"target.model=state:tiny/{name}"]) != 0
+    assert str(ROOT) not in capsys.readouterr().err
 
 
 def test_profile_list_names_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:

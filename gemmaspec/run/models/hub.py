@@ -78,13 +78,11 @@ class Folder:
 
     @classmethod
     def local(cls, ref: str) -> Folder:
-        """Return the folder that a profile names; until `up` copies a tiny model, the one that ships.
-
-        Raises EnvironmentMissing if there is none.
-        """
+        """Return the folder that a profile names; of a tiny model, until `up` copies it, what ships."""
         path = Path(on_host(ref, state=state_dir()))
-        if ref.startswith(TINY) and not path.exists():
-            path = MODELS / path.name
+        ships = MODELS / path.name
+        if ref.startswith(TINY) and not path.exists() and (ships / "config.json").is_file():
+            path = ships
         if not path.is_dir():
             raise EnvironmentMissing(f"the folder {path} does not exist", hint=f"ls {path.parent}")
         return cls(path, revision=None)
