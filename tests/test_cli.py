@@ -36,6 +36,7 @@ from gemmaspec.look.smoke import SmokeRequest
 from gemmaspec.measure.bench.cells import BenchRequest
 from gemmaspec.measure.tune.tried import TuneRequest
 from gemmaspec.run.cluster.server import ClusterSettings
+from gemmaspec.run.kept.owner import Terminated
 from gemmaspec.serve.decide import UpRequest
 from tests.test_fit_cli import TEXT
 
@@ -297,12 +298,13 @@ def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "This is a bug in gemmaspec" in capsys.readouterr().err
 
 
-def test_ctrl_c_while_pydantic_builds_a_model_is_no_bug(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, Terminated])
+def test_an_interrupt_while_pydantic_builds_a_model_is_no_bug(
+    interrupt: type[KeyboardInterrupt], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Pressed:
         def __repr__(self) -> str:
-            raise KeyboardInterrupt
+            raise interrupt
 
     def interrupted(*_: object, **__: object) -> None:
         SchemaSerializer(core_schema.literal_schema([Pressed()]))

@@ -28,6 +28,7 @@ from gemmaspec.run.engine import process as process_module
 from gemmaspec.run.engine.process import ProcessEngine, environment, launch_args
 from gemmaspec.run.engine.record import without_key
 from gemmaspec.run.engine.server import Server
+from gemmaspec.run.engine.tail import signals_wait
 from tests.real import RUN, free_port
 
 FAKE_LAUNCHER = """
@@ -1026,6 +1027,16 @@ def test_a_record_that_cannot_be_written_after_the_start_ends_what_was_started(
     assert written[1].pid
     assert record.members(written[0]) == []
     assert engine.state(server).status == "absent"
+
+
+def test_a_signal_that_waits_is_not_lost_where_what_it_waits_for_fails() -> None:
+    def fails() -> None:
+        with signals_wait():
+            signal.raise_signal(signal.SIGINT)
+            raise StartFailed("it cannot be started")
+
+    with pytest.raises(KeyboardInterrupt):
+        fails()
 
 
 def test_a_signal_between_fork_and_exec_loses_no_process(

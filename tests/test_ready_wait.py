@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +18,7 @@ from gemmaspec.run.engine.http import NoAnswer
 from gemmaspec.run.engine.server import EngineName, Server, State
 from gemmaspec.run.ready.first_request import Answer
 from gemmaspec.run.ready.phases import Phase
-from gemmaspec.run.ready.wait import Checks, Ready, wait_ready
+from gemmaspec.run.ready.wait import Checks, LogFollower, Ready, wait_ready
 from tests.fake_server import fake_server
 
 LOGS = Path(__file__).parent / "logs"
@@ -401,6 +404,35 @@ def test_ctrl_c_goes_straight_to_the_caller(wait: Wait, where: str) -> None:
     wait.answer = raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         wait.run(FakeEngine(forever(LAUNCHER), RUNNING))
+
+
+def test_a_log_is_closed_after_an_interrupt_at_any_call_of_its_reading() -> None:
+    """CPython looks for signals after each call, so also just after one that has taken a lock."""
+    for place in itertools.count(1):
+        engine, left = FakeEngine(["a line", "another"]), [place]
+        log = LogFollower(engine, SERVER)
+        assert engine.told.wait(60)
+
+        def after_call(_: object, event: str, __: object, left: list[int] = left) -> None:
+            left[0] -= event in ("return", "c_return")
+            if not left[0]:
+                raise KeyboardInterrupt
+
+        def read_and_close(log: LogFollower = log, after_call: Any = after_call) -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                try:
+                    sys.setprofile(after_call)
+                    log.read()
+                finally:
+                    sys.setprofile(None)
+                    log.close()
+
+        reader = threading.Thread(target=read_and_close, daemon=True)
+        reader.start()
+        reader.join(60)
+        assert not reader.is_alive(), f"it waits for ever after an interrupt at call {place}"
+        if left[0] > 0:
+            return
 
 
 def test_no_thread_is_left_once_the_log_goes_on(wait: Wait) -> None:

@@ -338,6 +338,34 @@ def test_ctrl_c_goes_back_and_down_does_not(machine: FakeMachine, monkeypatch: p
         assert list(machine.running) == runs
 
 
+def test_an_interrupt_while_a_failed_start_is_stopped_is_not_lost(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop, interrupts = FakeEngine.stop, [Terminated(), KeyboardInterrupt()]
+
+    def stopping(self: FakeEngine, server: Server) -> bool:
+        if "3" in server.command and server.stop_grace_s:
+            raise interrupts.pop()
+        return stop(self, server)
+
+    up()
+    known_good("mine", monkeypatch)
+    monkeypatch.setattr(FakeEngine, "stop", stopping)
+    for runs in (["mine"], []):  # Ctrl-C goes back, and SIGTERM does not
+        machine.fails["wait"] = StartFailed("it exited")
+        assert up(*OTHER) == 130
+        assert list(machine.running) == runs
+        assert "it exited" in capsys.readouterr().err
+
+
+def test_bench_starts_no_further_arm_after_an_interrupt_while_a_failed_one_is_stopped(
+    machine: FakeMachine, tmp_path: Path
+) -> None:
+    machine.fails |= {"wait": StartFailed("it exited"), "stop": Terminated()}
+    assert run(["bench", "mine", "--engine", "process", *PYTHON, "--out", str(tmp_path / "out")]) == 130
+    assert machine.calls.count("process start mine:8601") == 1
+
+
 def test_restart_checks_before_it_stops(machine: FakeMachine) -> None:
     up(*OTHER)
     machine.calls.clear()

@@ -136,7 +136,8 @@ def _unreadable(error: OSError) -> EnvironmentMissing:
 
 def _other(error: Exception, *, as_json: bool) -> int:
     """Print an error of the parser in its own words, and anything else as a bug of gemmaspec."""
-    if isinstance(error, typer.Abort) or str(error).endswith("KeyboardInterrupt: "):  # as pydantic's Rust wraps it
+    # As pydantic's Rust wraps an interrupt, and SIGTERM's (run/kept/owner.py).
+    if isinstance(error, typer.Abort) or str(error).endswith(("KeyboardInterrupt: ", "Terminated: ")):
         return output.failure(Interrupted("interrupted"), as_json=as_json)
     if hasattr(error, "format_message"):  # click's own, under whichever name typer carries it
         return output.usage(error, as_json=as_json)

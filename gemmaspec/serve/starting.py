@@ -273,7 +273,12 @@ def undone_on_failure(
         _record_failure(start)
         raise _with_outlook(start, refused.error, told, go_back=go_back) from None
     except GemmaspecError as error:
-        log, left = _end(start, engine, "failed")
+        try:
+            log, left = _end(start, engine, "failed")
+        except KeyboardInterrupt as interrupt:
+            told.note(error.message)
+            _after_interrupt(start, interrupt, told, go_back=go_back)
+            raise
         error = error.amended(
             f"{error.message}\n{left.message}" if left else error.message,
             hint=(left or error).hint or (f"less {log}    # the whole log" if log else None),
@@ -290,22 +295,28 @@ def undone_on_failure(
 
 
 def _end(start: Start, engine: Engine, outcome: Outcome) -> tuple[Path | None, GemmaspecError | None]:
-    """Stop a start that is undone; return where its log was kept, and why it may run on."""
-    log, grace_s = keep_log(engine, start.server), _grace(start)
+    """Stop a start that is undone; return where its log was kept, and why it may run on.
+
+    An interrupt kills it, and is raised then: a second Ctrl-C has done all that it was pressed for.
+    """
+    log, grace_s, ended = keep_log(engine, start.server), _grace(start), False
     left: GemmaspecError | None = None
+    interrupt: KeyboardInterrupt | None = None
     for _ in range(2):  # Docker may start a container again while it stops it
         try:
             engine.stop(dataclasses.replace(start.server, stop_grace_s=grace_s))
+            ended = True
             break
-        except KeyboardInterrupt:
-            grace_s = 0  # the second Ctrl-C kills it
+        except KeyboardInterrupt as error:
+            grace_s, interrupt = 0, error
         except GemmaspecError as error:
             left = error
-    else:
-        if start.server.nodes or not has_ended(engine, start.server):
-            return log, left
-    _record_failure(start, outcome)
-    return log, None
+    if ended or (not start.server.nodes and has_ended(engine, start.server)):
+        left = None
+        _record_failure(start, outcome)
+    if interrupt and (outcome == "failed" or isinstance(interrupt, Terminated)):
+        raise interrupt
+    return log, left
 
 
 def _after_interrupt(

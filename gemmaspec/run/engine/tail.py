@@ -75,8 +75,8 @@ def signals_wait() -> Iterator[None]:
     finally:
         for held_signal in held:
             signal.signal(held_signal, handlers[held_signal])
-    for number in came:
-        signal.raise_signal(number)
+        for number in came:  # also where the body has failed, and whoever called it may go on
+            signal.raise_signal(number)
 
 
 class Elsewhere(EnvironmentMissing):

@@ -107,10 +107,14 @@ def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
 
 
 class LogFollower:
-    """A server's log, followed in a thread; reading it here never blocks."""
+    """A server's log, followed in a thread; reading it here never blocks.
+
+    Its lines wait in a deque, which has no lock: an interrupt that comes just as this thread takes a queue's leaves it
+    taken, and `close` would wait for it for ever.
+    """
 
     def __init__(self, engine: Engine, server: Server) -> None:
-        self._lines: queue.Queue[str] = queue.Queue(MAX_WAITING)
+        self._lines: deque[str] = deque()
         self._ended = threading.Event()
         self._closed = threading.Event()
         follow = threading.Thread(target=self._follow, args=(engine, server), name="gemmaspec-log", daemon=True)
@@ -118,13 +122,7 @@ class LogFollower:
 
     def read(self) -> list[str]:
         """Return the lines since the last call, at most as many as are buffered."""
-        lines: list[str] = []
-        try:
-            while len(lines) < MAX_WAITING:
-                lines.append(self._lines.get_nowait())
-        except queue.Empty:
-            pass
-        return lines
+        return [self._lines.popleft() for _ in range(len(self._lines))]
 
     def read_rest(self, *, seconds: float) -> list[str]:
         """Return the lines up to the end of the log, or those that arrive within `seconds`."""
@@ -137,19 +135,15 @@ class LogFollower:
     def close(self) -> None:
         """Release the thread, now or with the next line of the log."""
         self._closed.set()
-        self.read()
 
     def _follow(self, engine: Engine, server: Server) -> None:
         try:
             for line in engine.logs(server, follow=True):
-                while not self._closed.is_set():
-                    try:
-                        self._lines.put(line, timeout=0.5)
-                        break
-                    except queue.Full:
-                        continue
+                while len(self._lines) >= MAX_WAITING and not self._closed.wait(0.02):
+                    pass
                 if self._closed.is_set():
                     return
+                self._lines.append(line)
         except Exception:  # noqa: S110 - a lost log ends like a finished one; the engine's state says more
             pass
         finally:
