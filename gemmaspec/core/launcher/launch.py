@@ -204,10 +204,8 @@ class Variant:
 
     def __post_init__(self) -> None:
         check_specifier(self.specifier)
-        check(
-            self.files and len({edit.path for edit in self.files}) == len(self.files),
-            "files is empty or lists a file twice",
-        )
+        paths = {edit.path for edit in self.files}
+        check(paths and len(paths) == len(self.files), "files is empty or lists a file twice")
 
 
 @dataclass(frozen=True)
@@ -341,10 +339,8 @@ def check_path(path: str) -> None:
     """Raise ValueError unless the path is that of a .py file in vllm/ and cannot leave that folder."""
     parts = path.split("/")
     plain = path.isprintable() and "\\" not in path and not {"", ".", ".."} & set(parts)
-    check(
-        plain and parts[0] == "vllm" and parts[1:] and path.endswith(".py"),
-        f"{path!r} is not the path of a .py file in vllm/",
-    )
+    inside = parts[0] == "vllm" and parts[1:] and path.endswith(".py")
+    check(plain and inside, f"{path!r} is not the path of a .py file in vllm/")
 
 
 def check_specifier(text: str) -> None:
@@ -394,12 +390,6 @@ def out_of_range(patch: Patch, version: str) -> str:
 # Reading code
 
 
-@lru_cache(maxsize=16)
-def source_of(data: bytes) -> Source:
-    """Return a file to look into, the same for every variant and patch that asks. Raise what Source() raises."""
-    return Source(data)
-
-
 class Source:
     """A Python file as lines of bytes, so that unchanged lines keep every byte, including line endings."""
 
@@ -444,8 +434,7 @@ class Source:
     def marks(self, begin: int, end: int) -> list[tuple[int, str]]:
         """Return the indices and marks of the lines of code in a range."""
         if (begin, end) not in self._marks:
-            rows = ((index, line_mark(self.words(index))) for index in range(begin, end))
-            self._marks[begin, end] = [(index, mark) for index, mark in rows if mark]
+            self._marks[begin, end] = [(at, mark) for at in range(begin, end) if (mark := line_mark(self.words(at)))]
         return self._marks[begin, end]
 
     def text(self, begin: int, end: int) -> tuple[str, ...]:
@@ -486,6 +475,9 @@ class Source:
         check(len(endings) == 1, "the lines to replace have mixed line endings")
         end = endings.pop()
         return [line + end for line in new[:-1]] + [new[-1] + (end if ending(old[-1]) else b"")]
+
+
+source_of = lru_cache(maxsize=16)(Source)  # a file is read once for every variant and patch that asks
 
 
 def ending(line: bytes) -> bytes:
@@ -787,9 +779,8 @@ class Search:
         index = self.nearest()
         detail = f"the old lines are not in {self.scope}"
         if elsewhere := self.source.places(self.hunk.old, self.spans):
-            detail += (
-                f"; line {elsewhere[0] + 1} has them {'in its code' if self.hunk.in_string else 'inside a string'}"
-            )
+            where = "in its code" if self.hunk.in_string else "inside a string"
+            detail += f"; line {elsewhere[0] + 1} has them {where}"
         return Found("conflict", index, detail, self.hunk.old, self.source.text(index, index + len(self.hunk.old)))
 
     def nearest(self) -> int:
