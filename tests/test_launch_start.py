@@ -194,6 +194,7 @@ WAYS = {
     "a module compiled for another machine beside it": Way(ends="attested", arrange=beside("core.cpython-311-aarch64-linux-gnu.so")),
     "an .abi3.so beside it": Way(ends="refused", says=("core.abi3.so",), arrange=beside("core.abi3.so")),
     "a package beside it": Way(ends="refused", says=("v1/core/__init__.py",), arrange=beside("core/__init__.py")),
+    "a folder without __init__ that it lies in": Way(ends="attested", arrange=lambda place: (place.package / "v1" / "__init__.py").unlink()),
     "a folder without __init__ beside it": Way(ends="attested", arrange=beside("core/notes.txt")),
     "a module of a longer name beside it": Way(ends="attested", arrange=beside("core_more.so")),
     "compiled files that Python does not check": Way(ends="attested", arrange=lambda place: compileall.compile_dir(place.package, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)),

@@ -52,13 +52,12 @@ def origin_of(name: str) -> dict[str, str | None]:
         else:
             return {"origin": None, "finder": None}
         path = spec.submodule_search_locations
+        # A folder without __init__.py looks up in sys.modules where the package is that it lies in.
+        sys.modules.setdefault(full, type(sys)(full)).__path__ = path
         kind = finder if isinstance(finder, type) else type(finder)
-        found = {"origin": spec.origin, "finder": kind.__name__ if kind.__name__ == PATH_FINDER else _titled(kind)}
+        named = PATH_FINDER if kind.__name__ == PATH_FINDER else f"{kind.__module__}.{kind.__qualname__}"
+        found = {"origin": spec.origin, "finder": named}
     return found
-
-
-def _titled(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def plugins_on(path: Sequence[str]) -> Iterator[dict[str, str]]:
