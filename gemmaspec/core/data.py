@@ -41,6 +41,12 @@ SIDECAR: Final = {
 """What the watch in a container runs, by its name in that container."""
 
 
+def shipped(model: str) -> Path | None:
+    """Return the folder in which a tiny model ships that a profile names; None for any other model."""
+    folder = MODELS / Path(model).name
+    return folder if model.startswith(TINY) and (folder / "config.json").is_file() else None
+
+
 def patch_folders() -> tuple[Path, ...]:
     """Return the folders of patches: the shipped one, then those of $GEMMASPEC_PATCHES, which take precedence."""
     named = os.environ.get("GEMMASPEC_PATCHES", "").split(os.pathsep)

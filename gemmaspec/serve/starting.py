@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.core.data import TINY
+from gemmaspec.core.data import shipped
 from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.server import Engine, Server
@@ -51,7 +51,7 @@ class Running:
         """Whether it serves a tiny model that ships with gemmaspec."""
         with contextlib.suppress(GemmaspecError):  # the profile may have changed since
             loaded = load_profile(self.started.profile, overrides=self.started.overrides)
-            return loaded.profile.target.model.startswith(TINY)
+            return shipped(loaded.profile.target.model) is not None
         return False
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.core import data
-from gemmaspec.core.data import MODELS, TINY
 from gemmaspec.core.errors import EnvironmentMissing, ProfileError
 from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir
 from gemmaspec.core.profile.command import vllm_of
@@ -109,14 +108,13 @@ class ModelRef:
     @property
     def is_tiny(self) -> bool:
         """Whether it is one of the tiny models that ship with gemmaspec."""
-        return self.model.startswith(TINY) and (MODELS / self.folder.name / "config.json").is_file()
+        return data.shipped(self.model) is not None
 
     @property
     def is_here(self) -> bool:
         """Whether its folder has a config and, for a tiny model, just the files that ship."""
-        if not self.is_tiny:
+        if not (shipped := data.shipped(self.model)):
             return (self.folder / "config.json").is_file()
-        shipped = MODELS / self.folder.name
         names = [file.name for file in shipped.iterdir()]
         return filecmp.cmpfiles(shipped, self.folder, names, shallow=False)[0] == names
 
@@ -196,7 +194,7 @@ def _copy(tiny: ModelRef) -> None:
     make_folder(tiny.folder.parent)
     with tempfile.TemporaryDirectory(dir=tiny.folder.parent, prefix=".") as temporary:
         copy = Path(temporary) / "copy"
-        shutil.copytree(MODELS / tiny.folder.name, copy)
+        shutil.copytree(data.MODELS / tiny.folder.name, copy)
         for path in (copy, *copy.iterdir()):  # a server in a container may run as another user
             path.chmod(0o755 if path == copy else 0o644)
         if tiny.folder.exists():

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, Protocol
 
 from gemmaspec.core.checkpoint.config import hub_ids, words
 from gemmaspec.core.checkpoint.parts import Checkpoint
-from gemmaspec.core.data import MODELS, TINY
+from gemmaspec.core.data import shipped
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing, GemmaspecError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.reasons import reason
@@ -80,9 +80,7 @@ class Folder:
     def local(cls, ref: str) -> Folder:
         """Return the folder that a profile names; of a tiny model, until `up` copies it, what ships."""
         path = Path(on_host(ref, state=state_dir()))
-        ships = MODELS / path.name
-        if ref.startswith(TINY) and not path.exists() and (ships / "config.json").is_file():
-            path = ships
+        path = path if path.exists() else shipped(ref) or path
         if not path.is_dir():
             raise EnvironmentMissing(f"the folder {path} does not exist", hint=f"ls {path.parent}")
         return cls(path, revision=None)
@@ -154,7 +152,6 @@ ATTEMPTS: Final = 3
 """Number of attempts per piece if the connection breaks off."""
 SECONDS: Final = 10.0
 """Timeout for the Hub in seconds."""
-
 
 Kind = Literal["model", "data set"]
 
