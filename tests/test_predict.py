@@ -756,6 +756,26 @@ def test_a_cell_that_was_not_seen_is_within_a_tenth_or_has_no_figure(images: boo
     assert worst > 0.15  # so that leaving figures out is what keeps the others within it
 
 
+def test_the_patches_are_named_by_which_the_nearest_cells_differ() -> None:
+    taken = frozenset({"here", "there", "everywhere"})
+    kind = Kind(
+        vllm="0.32.0", backend="TRITON_ATTN", images=False, kv_cache="fp8", linear_kernel=None, compiled="compiled",
+        alone="full", drafting=("full", "full"), patches=taken, idle=frozenset(),
+    )  # fmt: skip
+    row = next(row for run in store() for row in run.rows if row.vllm == kind.vllm and row.k == 4 and not row.images)
+    row = row.model_copy(update={"graphs": "full", "head_graphs": "full", "attention_backend": "TRITON_ATTN"})
+
+    def said(*sets: set[str] | None) -> str:
+        of_rows = [None if patches is None else tuple(patches) for patches in sets]
+        return speaking([row.model_copy(update={"patches": patches}) for patches in of_rows], kind).missing[True]
+
+    assert said(set(), {"here", "there"}, {"here"}) == "the nearest cells were measured without everywhere"
+    assert said({*taken, "more"}, {"here"}) == "the nearest cells were measured with more"
+    both = "the nearest cells were measured with more and without everywhere, there"
+    assert said({"here", "more"}, {"more", "most"}) == both
+    assert said(None) == "its patches for speed are known, and the cells are of unknown ones"
+
+
 def test_rows_that_were_sampled_do_not_speak_for_greedy_answers() -> None:
     rows = (row for run in store() for row in run.rows if row.vllm == "0.32.0" and row.images)
     row = next(row for row in rows if row.k == 0 and not row.patches)

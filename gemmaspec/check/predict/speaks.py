@@ -96,7 +96,9 @@ def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
             others = sorted({str(worded(row)) for row in alike})
             return [], f"{what}, and the cells are of {' or '.join(others)}"
         alike = kept
-    return alike, ""
+    apart = [_apart(row, kind) for row in alike]
+    kept = [row for row, (more, less) in zip(alike, apart, strict=True) if not more | less]
+    return kept, "" if kept else f"the nearest cells were measured {_nearest(apart)}"
 
 
 def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
@@ -114,15 +116,11 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
         lambda row: row.graphs is not None and (row.graphs, row.head_graphs) == kind.graphs(row),
     )
     yield (
-        f"it takes {_named(kind.patches) or 'no patches for speed'}",
-        lambda row: _named(row.patches or ()) or "none",
-        lambda row: row.patches is not None and _acting(row, kind) == _wanted(row, kind),
-    )
-    yield (
         f"its matrices run in {kind.linear_kernel or 'what vLLM chooses'}",
         lambda row: row.linear_kernel or "a kernel that nobody wrote down",
         lambda row: row.linear_kernel in ((kind.linear_kernel,) if kind.linear_kernel else _OWN_KERNELS),
     )
+    yield "its patches for speed are known", lambda _: "unknown ones", lambda row: row.patches is not None
     yield "its answers are greedy", lambda row: row.sampling, lambda row: row.sampling in (None, GREEDY)
     yield (
         f"it is {kind.compiled}",
@@ -131,12 +129,17 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     )
 
 
-def _acting(row: Row, kind: Kind) -> frozenset[str]:
-    return frozenset(row.patches or ()) - _resting(row, kind)
+def _apart(row: Row, kind: Kind) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the patches that act in a row's cell and are not the server's, and the server's that the row lacks."""
+    taken, resting = frozenset(row.patches or ()), _resting(row, kind)
+    return taken - kind.patches - resting, kind.patches - taken - resting
 
 
-def _wanted(row: Row, kind: Kind) -> frozenset[str]:
-    return kind.patches - _resting(row, kind)
+def _nearest(apart: Sequence[tuple[frozenset[str], frozenset[str]]]) -> str:
+    """Return in words the smallest of these differences from the server's patches."""
+    more, less = min(apart, key=lambda sets: (len(sets[0] | sets[1]), *map(sorted, sets)))
+    both = (("with", more), ("without", less))
+    return " and ".join(f"{word} {', '.join(sorted(names))}" for word, names in both if names)
 
 
 def _resting(row: Row, kind: Kind) -> frozenset[str]:
@@ -148,10 +151,6 @@ def _resting(row: Row, kind: Kind) -> frozenset[str]:
 
 def _modes(modes: tuple[GraphMode | None, GraphMode | None]) -> str:
     return f"{modes[0]} (draft: {modes[1]})"
-
-
-def _named(patches: Sequence[str] | frozenset[str]) -> str:
-    return " + ".join(sorted(patches))
 
 
 def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, None]) -> Row | None:
