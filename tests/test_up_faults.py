@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import shlex
@@ -16,7 +17,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import filelock
 import psutil
 import pytest
 
@@ -215,6 +218,27 @@ def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
     assert fake.run("down", "pa").code == 0
     assert servers() == []
     assert groups.claimed_by(port) is None
+
+
+def test_down_terminates_a_start_whose_command_first_stopped_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As bench does with one that was left behind: `down` has met the process, but not yet as a start."""
+    commands, killed, notes = ["down", "bench"], [], []
+
+    class Held:
+        def acquire(self, timeout: float) -> None:
+            if commands:
+                raise filelock.Timeout("pa.lock")
+
+    def holder(name: str) -> owner.Holder:
+        caller = dataclasses.asdict(owner.this_command(commands.pop(0)))
+        return owner.Holder(stack=name, since=time.time(), **caller)
+
+    monkeypatch.setattr(owner, "holder", holder)
+    monkeypatch.setattr(os, "kill", lambda *signal_: killed.append(signal_))
+    held: Any = Held()
+    owner._acquire(held, "pa", "down", wants="", note=notes.append, timeout_s=60)
+    assert [note.split()[0] for note in notes] == ["waiting", "stopping"]
+    assert killed == [(os.getpid(), signal.SIGTERM)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -479,7 +503,7 @@ def test_a_server_that_bench_has_left_behind_is_known_and_stopped(fake: Fake, tm
     (server,) = servers("pa")
     assert "left behind by gemmaspec bench" in fake.run("status", "pa").out
     with fake.start(*bench, env={"FAKE_VLLM_SECONDS": "60"}) as again:  # goes on, without --replace
-        wait_for(lambda: servers("pa") and server not in servers("pa"))
+        wait_for(lambda: (found := servers("pa")) and server not in found)
         assert fake.run("down", "pa").code == 0
         again.communicate(timeout=60)
     assert "--max-num-seqs 3" in " ".join(_words_after_restart(fake))

@@ -195,15 +195,15 @@ def _acquire(
     """Take the lock, waiting for it if allowed."""
     import filelock
 
-    began, told = time.monotonic(), 0
+    began, told = time.monotonic(), 0.0
     while True:
         with contextlib.suppress(filelock.Timeout):
             lock.acquire(timeout=0)
             return
         other = holder(name)
-        if other and other.pid != told:
+        if other and other.since != told:  # not the pid: bench stops a server, and then starts one
             _meet(other, command, wants=wants, note=note)
-            told = other.pid
+            told = other.since
         joins = bool(other and wants and other.wants == wants)
         waited = time.monotonic() - began
         if waited >= (timeout_s if joins else _SHORT_S):
