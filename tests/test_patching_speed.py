@@ -37,6 +37,14 @@ def test_without_a_claim_it_may_wait_unreviewed(tmp_path: Path) -> None:
     assert not patch.text.reviewed
 
 
+def test_first_tokens_that_come_at_once_are_not_compared(tmp_path: Path) -> None:
+    cells = evidence(row(ttft_ms=55), row(["faster"], step_ms=17.3, ttft_ms=114))
+    patch = load_patch(write_speed_patch(tmp_path, cells=cells))
+    (pair,) = pairs_of(patch.id, patch.evidence)
+    assert pair.first_token_gain is None
+    assert pair.gain == pair.step_gain
+
+
 def test_a_pair_differs_in_this_patch_only(tmp_path: Path) -> None:
     cells = evidence(
         row(),
@@ -60,7 +68,7 @@ def test_a_patch_for_prompts_pays_by_the_first_token(tmp_path: Path) -> None:
 
 MEASURED = (row(), row(["faster"], step_ms=17.3))
 SLOW = (row(concurrency=8, context=256, step_ms=20), row(["faster"], concurrency=8, context=256, step_ms=40))
-LATE = (row(context=32768, ttft_ms=100), row(["faster"], context=32768, step_ms=10, ttft_ms=200))
+LATE = (row(context=32768, ttft_ms=1000), row(["faster"], context=32768, step_ms=10, ttft_ms=2000))
 REFUSED = [
     ({"cells": "{"}, "evidence.json: not JSON"),
     ({"cells": evidence()}, "runs.0.rows: is empty"),

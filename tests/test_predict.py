@@ -788,3 +788,32 @@ def test_rows_that_were_sampled_do_not_speak_for_greedy_answers() -> None:
     found = speaking([sampled], kind)
     assert not found.rows
     assert found.missing[False] == "its answers are greedy, and the cells are of temperature 1.0, top_k 64, top_p 0.95"
+
+
+def test_a_patch_of_every_step_is_converted_by_pairs_of_the_nearest_load_and_of_such_gpus() -> None:
+    taken = frozenset({"humming-launch-params", "triton-verify-split-kv"})
+    kind = Kind(
+        vllm="0.32.0", backend="TRITON_ATTN", images=True, kv_cache="bf16", linear_kernel=None, compiled="compiled",
+        alone="full", drafting=("full", "full"), patches=taken, idle=frozenset(),
+    )  # fmt: skip
+    shipped = (row for run in store() for row in run.rows if row.machine == "h200" and row.images and row.k == 4)
+    row = next(row for row in shipped if row.graphs == "full" and row.compile == "default" and row.context == 8192)
+
+    def like(requests: int, step: float, *patches: str, machine: str = "h100") -> Row:
+        changed = {"concurrency": requests, "step_ms": step, "patches": patches, "machine": machine}
+        return row.model_copy(update={**changed, "attention_backend": "TRITON_ATTN", "kv_cache_dtype": "bf16"})
+
+    without = like(4, 20.0, "triton-verify-split-kv", machine="h200")
+    pairs = [like(1, 10.0, "triton-verify-split-kv"), like(1, 9.0, *taken)]
+    pairs += [like(4, 10.0, "triton-verify-split-kv"), like(4, 9.5, *taken)]
+    assert not speaking([without], kind).rows
+    found = speaking([without], kind, pairs)
+    assert found.rows[0].step_ms == pytest.approx(19.0)
+    assert found.measured == (without,)
+    assert found.own == {(4, 4, 8192)}
+    said = "without humming-launch-params to with humming-launch-params: a step times 0.950 with a draft at 4"
+    assert found.factors == (f"{said}, by 1 measured pairs",)
+    own = like(4, 30.0, *taken, machine="h200")
+    assert speaking([without, own], kind, pairs).rows[0].step_ms == 30.0  # a cell of its own comes first
+    split = [like(4, 20.0, machine="h200"), *(like(4, step, *patches) for step, patches in ((9, taken), (18, ())))]
+    assert not speaking(split[:1], kind, split).rows  # of the other patches a length of prompt tells nothing of another

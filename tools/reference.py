@@ -485,11 +485,15 @@ def measured_machines() -> str:
         for row in ({**whole.get("same", {}), **row} for row in whole["rows"]):
             if "tokens_per_second" not in row or row.get("linear_kernel") == "marlin":
                 continue  # a pair for a factor, not a server's speed
-            if row["concurrency"] == 1 and row["context"] == _SHORT:
-                key = (whole["machine"], _release(row), _compiled(row), _patches_of(row), whole["date"])
+            fresh = row.get("vllm") in releases()[-_FRESH - 1 :]
+            as_shipped = row.get("compile", "default") == "default"
+            if fresh and as_shipped and row["concurrency"] == 1 and row["context"] == _SHORT:
+                model = re.findall(r"[ae]?\d+b", whole["targets"][0])
+                where = f"{whole['machine']}, {'-'.join(model).upper()}"
+                key = (where, row["vllm"], _patches_of(row), whole["date"])
                 name = f"{row['method']} k={row['k']}{'' if _drawn(row) else ' (measured)'}" if row["k"] else "none"
                 found.setdefault(key, {}).setdefault(name, []).append(row["tokens_per_second"])
-    head = ("machine", "vLLM", "tokens/s, the mean where it was measured twice", "compiled", "patches", "date")
+    head = ("machine, target", "vLLM", "tokens/s, the mean where it was measured twice", "patches", "date")
     rows = [
         (
             machine,
@@ -510,17 +514,8 @@ _SHORT: Final = 256
 """Tokens of prompt of the rows that are shown."""
 
 
-def _release(row: Mapping[str, Any]) -> str:
-    known, vllm = releases(), row.get("vllm", "")
-    return vllm if vllm in known[-_FRESH - 1 :] else f"{vllm}, stale"
-
-
-def _compiled(row: Mapping[str, Any]) -> str:
-    return "yes" if row.get("compile", "default") == "default" else "no"
-
-
 def _patches_of(row: Mapping[str, Any]) -> str:
-    return ", ".join(row.get("patches") or ()) or "none"
+    return str(len(row.get("patches") or ()) or "none")
 
 
 def _drawn(row: Mapping[str, Any]) -> bool:

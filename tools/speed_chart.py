@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tools.headline import MACHINE, RELEASE, alone, cell, released, shipped
 
 TARGET: Final = Path(__file__).parent.parent / "docs" / "assets" / "patches-for-speed.svg"
-CELLS: Final = ((256, 1), (256, 4), (1024, 1), (1024, 4), (8192, 1), (8192, 4))
+CELLS: Final = ((256, 1), (256, 4), (256, 8), (8192, 1), (8192, 4), (8192, 8))
 """Prompt tokens and requests at once."""
 ARMS: Final = (
     ("without its draft", alone, "#9aa5b1"),

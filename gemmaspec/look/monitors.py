@@ -21,7 +21,6 @@ from gemmaspec.core.errors import EnvironmentMissing, UsageError
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.groups import each_of
-from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 
 LONGEST_S: Final = 60.0
@@ -90,7 +89,9 @@ def prometheus(names: Sequence[str]) -> str:
     The name of a profile with replicas means all of them. It contains no key: for a server with one, add
     `authorization: {credentials_file: …}` to its job. Raises UsageError if a name was not started on this machine.
     """
-    started = [stacks.find(name) for name in each_of(names)] if names else _not_stopped()
+    started = [stacks.find(name) for name in each_of(names)]
+    if not names:  # all but those that gemmaspec itself stopped: an alert for one of them would tell nothing
+        started = [run for run in stacks.started_stacks() if not run.was_undone and run.outcome != "stopped"]
     targets = [
         {"targets": [urlsplit(run.server.base_url).netloc], "labels": {"stack": run.server.name}} for run in started
     ]
@@ -112,11 +113,6 @@ def prometheus_rules(names: Sequence[str]) -> str:
 
 def _template(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8").rstrip()
-
-
-def _not_stopped() -> list[Started]:
-    """Return all stacks but those that gemmaspec itself stopped: an alert for one of them would tell nothing."""
-    return [stack for stack in stacks.started_stacks() if not stack.was_undone and stack.outcome != "stopped"]
 
 
 def _yaml(value: Mapping[str, object]) -> str:

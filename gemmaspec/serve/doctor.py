@@ -9,6 +9,7 @@ from gemmaspec.check.doctor.result import CheckResult, failed
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.choose import choose_engine
+from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.server import EngineName
 from gemmaspec.serve import doctor_machine, doctor_subject
 from gemmaspec.serve.doctor_subject import DoctorSubject
@@ -58,7 +59,7 @@ def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequenc
             if engine
             else "docker: the profile has no vLLM release for the process engine (runtime.vllm)"
         )
-        chosen = doctor_subject.silent_docker()
+        chosen = DockerEngine()
     subject = DoctorSubject(loaded=loaded, engine=chosen, forced=engine, overrides=overrides)
     rows = tuple(row for name, check in CHECKS for row in _rows(name, check, subject))
     return Examined(profile=loaded.profile.name if loaded else None, engine=chosen.name, why=why, rows=rows)

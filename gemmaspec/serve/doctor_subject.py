@@ -144,11 +144,6 @@ class DoctorSubject:
 _SILENT: Final = "the docker daemon does not answer"
 
 
-def silent_docker() -> DockerEngine:
-    """Return the docker engine even if its daemon does not answer."""
-    return DockerEngine()
-
-
 def docker(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Check the command, the daemon and Compose; they are optional if the process engine can run the profile."""
     if subject.forced and not uses_image(subject.forced):

@@ -198,13 +198,9 @@ def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
     )
     if not rows:
         return None
-    spoken = speaking(rows, kind)
-    cells = {(row.method, row.k, row.concurrency, row.context) for row in spoken.rows}
-    named = [
-        run.source
-        for run in runs
-        if any((row.method, row.k, row.concurrency, row.context) in cells for row in speaking(run.rows, kind).rows)
-    ]
+    more = (*rows, *(row for run in measurements.like(profile, elsewhere=True) for row in run.rows))
+    spoken = speaking(rows, kind, more)
+    named = [run.source for run in runs if any(row in spoken.measured for row in run.rows)]
     return Shipped(spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
 
 

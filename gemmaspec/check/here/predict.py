@@ -204,16 +204,11 @@ def on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
     return load_profile(request.profile, overrides=overrides, no_spec=request.no_spec)
 
 
-def read_rows(path: Path) -> tuple[Row, ...]:
-    """Return the rows of a measured file, or of a folder that bench wrote. Raises UsageError for anything else."""
-    return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
-
-
 def _source(loaded: Loaded, request: PredictRequest) -> Source | None:
-    """Return the best available rows; None if only shipped cells are left."""
+    """Return the best available rows; None if only shipped cells are left. Raises UsageError for other files."""
     profile, named = loaded.profile, request.measured
     if named is not None:
-        rows = read_rows(named)
+        rows = parse_rows(read_text(named, limit=MAX_BYTES), file=str(named))
         strange = measurements.foreign(rows, profile)
         if strange and not request.other_machine:
             raise UsageError(

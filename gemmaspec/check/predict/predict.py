@@ -181,7 +181,9 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Cells) -> Iterator
         drafting = {method: fit for method, fit in fits.items() if method not in (NONE, "")}
         for cell in (StepAt(k, b, context) for b in asked.concurrencies for k in asked.ks):
             if cell.k == 0:
-                yield row_of(NONE, cell, timed.step(_surest(fits.values(), cell)))
+                # the most certain fit: rows with a draft also show how a step grows with its tokens
+                surest = min((fit.at(cell) for fit in fits.values()), key=lambda estimate: estimate.deviation)
+                yield row_of(NONE, cell, timed.step(surest))
             else:
                 yield from (row_of(method, cell, timed.step(fit.at(cell))) for method, fit in drafting.items())
 
@@ -228,11 +230,6 @@ def _lent(rows: Sequence[Row], setting: Setting, asked: Cells) -> list[Row]:
     if base == apart or any(row.k == 0 and row.setting.apart == apart for row in rows):
         return []
     return [row for row in rows if row.k == 0 and row.setting.apart == base]
-
-
-def _surest(fits: Iterable[Steps], cell: StepAt) -> StepTime:
-    """Return the step of the most certain fit; rows with a draft also show how a step grows with its tokens."""
-    return min((fit.at(cell) for fit in fits), key=lambda estimate: estimate.deviation)
 
 
 def _of(rows: Iterable[Row], method: str) -> list[Row]:

@@ -1,6 +1,6 @@
 """Which measured rows speak for a server: those of its own kind, and those that a measured factor turns into it.
 
-A row of another graph mode, backend, release or set of patches never does. One of another image setting or KV format
+A row of another graph mode, backend or release never does. One of another image setting, KV format or set of patches
 does where the store has cells that differ in nothing else: their mean is the factor, and a note names it.
 """
 
@@ -26,6 +26,8 @@ _DRAFTS_MORE: Final = {"triton-3d-longer-block": 8}
 """Patches that act from a k on: that one changes verification of more than 8 tokens of a request, and nothing else."""
 _CROWDS: Final = {"triton-group-geometry": 8}
 """Patches that act without a draft above so many requests: with 16 KV heads vLLM splits the cache of 8 (128 // 16)."""
+_EACH_STEP: Final = frozenset({"gemma4-fused-norms", "humming-launch-params"})
+"""Patches that make a step shorter whatever the length of the prompt: a factor of one length serves another."""
 _DECODING: Final = ("step_ms", "tokens_per_second")
 
 
@@ -60,29 +62,38 @@ class Spoken:
 
     rows: tuple[Row, ...]
     own: frozenset[tuple[int, int, int]] = frozenset()
-    """k, requests and context of those that were measured on such a server, without a factor."""
+    """k, requests and context of those that were measured on such a server, without a factor but those of patches."""
     factors: tuple[str, ...] = ()
     """The measured factors that made some of them, each in words."""
+    measured: tuple[Row, ...] = ()
+    """The rows as they were measured."""
     missing: Mapping[bool, str] = field(default_factory=dict)
     """With a draft (True) and without: what keeps every row from speaking, where none does."""
 
 
-def speaking(rows: Sequence[Row], kind: Kind) -> Spoken:
-    """Return the rows that speak for a server, of all that were measured on its machine with its target."""
-    rows_of_both: list[Row] = []
+def speaking(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Spoken:
+    """Return the rows that speak for a server, of all that were measured on its machine with its target.
+
+    `like`: rows of other machines with such GPUs, which give factors of patches alone.
+    """
+    both: list[tuple[Row, Row]] = []
     factors: dict[str, None] = {}
     missing: dict[bool, str] = {}
     measured: set[tuple[int, int, int]] = set()
     for drafts in (False, True):
-        alike = [row for row in rows if bool(row.k) is drafts]
-        alike, why = _alike(alike, kind)
-        pairs = [(row, converted) for row in alike if (converted := _converted(row, kind, rows, factors))]
-        made = [converted for _, converted in pairs]
-        measured |= {(row.k, row.concurrency, row.context) for row, converted in pairs if converted.step == row.step}
-        if not made:
-            missing[drafts] = why or _unconverted(alike, kind)
-        rows_of_both += made
-    return Spoken(rows=tuple(rows_of_both), own=frozenset(measured), factors=tuple(factors), missing=missing)
+        alike, why = _alike([row for row in rows if bool(row.k) is drafts], kind)
+        apart = [row for row in alike if any(_apart(row, kind))]
+        own = [row for row in alike if row not in apart]
+        pairs = [(row, converted) for row in own if (converted := _converted(row, kind, rows, factors))]
+        others = [row for row in apart if _load(row) not in {_load(row) for row, _ in pairs}]
+        more = {_load(row): (row, made) for row in others if (made := _converted(row, kind, (*rows, *like), factors))}
+        pairs += more.values()
+        measured |= {_load(row) for row, converted in pairs if converted.step == row.step or row in apart}
+        both += pairs
+        if not pairs:
+            missing[drafts] = why or _unconverted(own, kind)
+    were, are = zip(*both, strict=True) if both else ((), ())
+    return Spoken(rows=are, own=frozenset(measured), factors=tuple(factors), measured=were, missing=missing)
 
 
 def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
@@ -97,8 +108,7 @@ def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
             return [], f"{what}, and the cells are of {' or '.join(others)}"
         alike = kept
     apart = [_apart(row, kind) for row in alike]
-    kept = [row for row, (more, less) in zip(alike, apart, strict=True) if not more | less]
-    return kept, "" if kept else f"the nearest cells were measured {_nearest(apart)}"
+    return alike, "" if any(not more | less for more, less in apart) else _nearest(apart)
 
 
 def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
@@ -139,7 +149,12 @@ def _nearest(apart: Sequence[tuple[frozenset[str], frozenset[str]]]) -> str:
     """Return in words the smallest of these differences from the server's patches."""
     more, less = min(apart, key=lambda sets: (len(sets[0] | sets[1]), *map(sorted, sets)))
     both = (("with", more), ("without", less))
-    return " and ".join(f"{word} {', '.join(sorted(names))}" for word, names in both if names)
+    said = " and ".join(f"{word} {', '.join(sorted(names))}" for word, names in both if names)
+    return f"the nearest cells were measured {said}"
+
+
+def _load(row: Row) -> tuple[int, int, int]:
+    return row.k, row.concurrency, row.context
 
 
 def _resting(row: Row, kind: Kind) -> frozenset[str]:
@@ -155,13 +170,13 @@ def _modes(modes: tuple[GraphMode | None, GraphMode | None]) -> str:
 
 def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, None]) -> Row | None:
     """Return a row as if measured on the server; None where no measured factor makes it one."""
-    value, compiled = 1.0, row.compile
-    for key, wanted in _convertible(kind):
-        has = _of(row, key)
+    value, compiled, said = 1.0, row.compile, []
+    for key, wanted in (*_convertible(kind), *_patches(row, kind)):
+        has = _of(row, key, kind)
         if has == wanted:
             continue
-        ratios = _ratios(rows, key, has, wanted, drafts=bool(row.k)) if has is not None else []
-        if len(ratios) < _LEAST:
+        requests, ratios = _ratios(rows, key, has, wanted, row, kind) if has is not None else (0, [])
+        if len(ratios) < (1 if key in _EACH_STEP else _LEAST):
             if key == _COMPILE:  # predict has a factor of its own for that, from measurements of several servers
                 continue
             return None
@@ -169,28 +184,34 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         value *= factor
         if key == _COMPILE:
             compiled = "default" if wanted == "compiled" else "none"
-        drafted = "with a draft" if row.k else "without one"
+        drafted = f"{'with a draft' if row.k else 'without one'}{f' at {requests}' if key in _EACH_STEP else ''}"
         change = f"{_words(key, has)} to {_words(key, wanted)}: a step times {factor:.3f} {drafted}"
-        factors[f"{change}, by {len(ratios)} measured pairs"] = None
+        said.append(f"{change}, by {len(ratios)} measured pairs")
+    factors |= dict.fromkeys(said)
     timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
-    changed = {
-        "compile": compiled,
-        "images": kind.images,
-        "kv_cache_dtype": kind.kv_cache,
-        "linear_kernel": kind.linear_kernel,
-    }
-    return Row.model_construct(**{**dict(row), **changed, **timed, "patches": tuple(sorted(kind.patches))})
+    own = {"images": kind.images, "kv_cache_dtype": kind.kv_cache, "linear_kernel": kind.linear_kernel}
+    patches = tuple(sorted(kind.patches))
+    return Row.model_construct(**{**dict(row), **own, **timed, "compile": compiled, "patches": patches})
 
 
 def _convertible(kind: Kind) -> tuple[tuple[str, Any], ...]:
     return ("images", kind.images), ("kv_cache_dtype", kind.kv_cache), (_COMPILE, kind.compiled)
 
 
-def _of(row: Row, key: str) -> object:
-    return row.setting.graphs if key == _COMPILE else getattr(row, key)
+def _patches(row: Row, kind: Kind) -> Iterator[tuple[str, bool]]:
+    """Yield the patches that a row and the server do not share, and whether the server has each."""
+    return ((patch, patch in kind.patches) for patch in sorted(frozenset().union(*_apart(row, kind))))
+
+
+def _of(row: Row, key: str, kind: Kind) -> object:
+    if key in _EACH_STEP:
+        return key in frozenset(row.patches or ()) - _resting(row, kind)
+    return row.setting.graphs if key == _COMPILE else getattr(row, key, None)
 
 
 def _words(key: str, value: object) -> str:
+    if key in _EACH_STEP:
+        return f"{'with' if value else 'without'} {key}"
     if key == _COMPILE:
         return f"a server that is {value}"
     if key == "images":
@@ -201,28 +222,40 @@ def _words(key: str, value: object) -> str:
 def _unconverted(rows: Sequence[Row], kind: Kind) -> str:
     """Return what the rows differ in, where no pairs of cells give a factor."""
     keys = [(key, wanted) for key, wanted in _convertible(kind) if key != _COMPILE]
-    apart = [(key, wanted) for key, wanted in keys if all(_of(row, key) != wanted for row in rows)] or keys
+    apart = [(key, wanted) for key, wanted in keys if all(_of(row, key, kind) != wanted for row in rows)] or keys
     has = " and ".join(_words(key, wanted) for key, wanted in apart)
-    others = {" and ".join(_words(key, _of(row, key)) for key, at in apart if _of(row, key) != at) for row in rows}
+    others = {
+        " and ".join(_words(key, _of(row, key, kind)) for key, at in apart if _of(row, key, kind) != at) for row in rows
+    }
     said = f"it has {has}, and the cells have {' or '.join(sorted(others))}"
     return f"{said}; no cells that differ in that alone give a factor"
 
 
-def _ratios(rows: Sequence[Row], key: str, has: object, wanted: object, *, drafts: bool) -> list[float]:
-    """Return logarithms of a step with the wanted value over one with the other, of cells that differ in it alone."""
+def _ratios(
+    rows: Sequence[Row], key: str, has: object, wanted: object, like: Row, kind: Kind
+) -> tuple[int, list[float]]:
+    """Return logarithms of a step with the wanted value over one with the other, of cells that differ in it alone.
+
+    Of a patch those of the number of requests that is nearest to the row's, which comes first.
+    """
     sides: dict[tuple[Any, ...], dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        value = _of(row, key)
-        if bool(row.k) is drafts and value in (has, wanted) and row.answer_tokens is None:
-            sides[_but(row, key)][value].append(math.log(row.step))
-    return [
-        statistics.mean(side[wanted]) - statistics.mean(side[has])
-        for side in sides.values()
+        value, patches = _of(row, key, kind), row.patches
+        same = bool(row.k) is bool(like.k) and value in (has, wanted) and row.answer_tokens is None
+        if same and patches is not None:
+            group = row.concurrency if key in _EACH_STEP else 0
+            acting = frozenset(patches) - _resting(row, kind) - {key}
+            sides[group, acting, *_but(row, key)][value].append(math.log(row.step))
+    pairs = {
+        at: statistics.mean(side[wanted]) - statistics.mean(side[has])
+        for at, side in sides.items()
         if {has, wanted} <= side.keys()
-    ]
+    }
+    nearest = min((at[0] for at in pairs), key=lambda group: abs(group - like.concurrency), default=0)
+    return nearest, [ratio for at, ratio in pairs.items() if at[0] == nearest]
 
 
 def _but(row: Row, key: str) -> tuple[Any, ...]:
-    """Return all that makes a row's cell but for one property."""
-    left_out = {*_DECODING, "ttft_ms", "acceptance", "acceptance_by", "answer_tokens", key}
+    """Return all that makes a row's cell but for one property, and patches."""
+    left_out = {*_DECODING, "ttft_ms", "acceptance", "acceptance_by", "answer_tokens", "patches", key}
     return tuple(value for name, value in row if name not in left_out)

@@ -49,6 +49,8 @@ LEAST_GAIN: Final = 1.03
 Words = Annotated[str, Field(min_length=1, max_length=2000)]
 MOST_LOSS: Final = 0.97
 """What a pair may lose where a patch is claimed to pay."""
+LEAST_WAIT_MS: Final = 250.0
+"""Milliseconds to a first token that are compared: after 256 tokens one server's moved from 55 to 114 (an H100)."""
 _NUMBERS: Final = frozenset(
     ("k", "concurrency", "context", "step_ms", "ttft_ms", "tokens_per_second", "answer_tokens", "acceptance")
 )
@@ -148,10 +150,9 @@ class Pair:
 
     @property
     def first_token_gain(self) -> float | None:
-        """How many times earlier the first token comes; None if it was not measured."""
-        if self.without.ttft_ms is None or self.having.ttft_ms is None:
-            return None
-        return self.without.ttft_ms / self.having.ttft_ms
+        """How many times earlier the first token comes; None if that was not measured, or is too short to compare."""
+        before, after = self.without.ttft_ms, self.having.ttft_ms
+        return before / after if before and after and max(before, after) >= LEAST_WAIT_MS else None
 
     @property
     def gain(self) -> float:

@@ -275,14 +275,9 @@ def _range_findings(text: PatchText) -> Iterator[str]:
 def _rule_findings(text: PatchText) -> Iterator[str]:
     for index, rule in enumerate(text.superseded):
         try:
-            compile_rule(rule)
+            launcher.Rule(**rule.model_dump())
         except ValueError as error:
             yield f"superseded.{index}{'.path' if rule.path in str(error) else ''}: {error}"
-
-
-def compile_rule(rule: SupersededRule) -> launcher.Rule:
-    """Return a rule as the launcher has it. Raise ValueError for a path outside vllm/."""
-    return launcher.Rule(**rule.model_dump())
 
 
 def _speed_findings(text: PatchText, measured: tuple[evidence.EvidenceRun, ...]) -> Iterator[str]:

@@ -115,7 +115,8 @@ def graph_modes(
     ]
     if taken := _taken(profile, command, modes.get("ALWAYS"), eager, transfer):
         return _modes(taken[0], method, runner, vllm, why=taken[1], fix=taken[2], path=taken[3])
-    weakest = _weakest(supports, with_head=bool(head), keeps=keeps_graphs(profile))
+    keeps = PATCH in (*profile.patches.required, *profile.patches.optional)
+    weakest = _weakest(supports, with_head=bool(head), keeps=keeps)
     if weakest is None or where is None:
         return None
     support, backend = weakest
@@ -302,11 +303,6 @@ def _weakest(supports: Iterable[Supports], *, with_head: bool, keeps: bool) -> t
     ordered = sorted(weakest, key=lambda row: LEVELS.index(row[0]))
     whole = ordered and ordered[0][0] in LEVELS[2:]  # from UNIFORM_BATCH on vLLM resolves the same for every batch
     return ordered[0] if whole or len({level for level, _ in weakest}) == 1 else None
-
-
-def keeps_graphs(profile: Profile) -> bool:
-    """Return whether a profile lists the patch with which a composite backend keeps full graphs with a draft."""
-    return PATCH in (*profile.patches.required, *profile.patches.optional)
 
 
 def _mends(vllm: str, where: str, backend: str) -> str:

@@ -66,11 +66,6 @@ def since(method: str) -> str | None:
     return next(firsts, None)
 
 
-def methods_for(vllm: str) -> tuple[Method, ...]:
-    """Return what works under one vLLM."""
-    return tuple(row for row in METHODS if within(vllm, row.versions))
-
-
 def within(vllm: str, versions: str) -> bool:
     """Return whether a version is in a range, by its release number; one without a number counts as very new."""
     return launcher.range_contains(versions, vllm if vllm[:1].isdigit() else "999")

@@ -152,7 +152,7 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
         transformers_declared=words["transformers"],
         transformers_working=transformers_for(vllm) or words["transformers"],
         cuda=words["cuda"],
-        methods=drafting.methods_for(vllm),
+        methods=tuple(row for row in drafting.METHODS if drafting.within(vllm, row.versions)),
         runner=runner_for(vllm),
         runner_unsupported=frozenset(text for (text,) in below["runner"].get("unsupported", ())),
     )

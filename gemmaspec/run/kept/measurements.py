@@ -24,7 +24,7 @@ from gemmaspec.core.patching import evidence
 from gemmaspec.core.patching.bugs import speed_patches
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import Loaded
-from gemmaspec.core.profile.machines import ANY_GPU, machine_of
+from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_of
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.rows import MAX_BYTES, Row, Run, parse_rows, read_text
 from gemmaspec.run.stack.speed import speed_choice
@@ -50,9 +50,9 @@ def store() -> tuple[Run, ...]:
     return (*files, *(run for folder in data.patch_folders() for run in _evidence(folder)))
 
 
-def like(profile: Profile) -> tuple[Run, ...]:
-    """Return the runs of a profile's machine and target."""
-    return tuple(run for run in store() if _fits(run, profile))
+def like(profile: Profile, *, elsewhere: bool = False) -> tuple[Run, ...]:
+    """Return the runs of a profile's machine and target; `elsewhere`: of other machines with such GPUs."""
+    return tuple(run for run in store() if _fits(run, profile, elsewhere=elsewhere))
 
 
 def _evidence(folder: Path) -> Iterator[Run]:
@@ -138,9 +138,11 @@ def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*(str(row.get(key)) for key in keys), str(row.get("patches", [])))
 
 
-def _fits(run: Run, profile: Profile) -> bool:
-    target = profile.target.model.lower()
-    return run.machine == profile.machine and any(fnmatch.fnmatch(target, pattern) for pattern in run.targets)
+def _fits(run: Run, profile: Profile, *, elsewhere: bool) -> bool:
+    target, own = profile.target.model.lower(), run.machine == profile.machine
+    there, here = MACHINES.get(run.machine), MACHINES[profile.machine]
+    such = bool(there and here.compute_capability and there.compute_capability == here.compute_capability)
+    return (such and not own if elsewhere else own) and any(fnmatch.fnmatch(target, name) for name in run.targets)
 
 
 def _read(file: Path) -> Run:

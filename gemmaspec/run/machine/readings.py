@@ -124,11 +124,6 @@ def free_bytes(folder: Path | None) -> int | None:
         return None
 
 
-def shm_free() -> int | None:
-    """Return the free shared memory; None without /dev/shm."""
-    return free_bytes(Path("/dev/shm")) if Path("/dev/shm").is_dir() else None  # noqa: S108 - only inspected
-
-
 def _skew() -> tuple[float | None, str]:
     """Return how far this machine is ahead of the Hub and the source, or None and the reason."""
     import requests
