@@ -34,9 +34,10 @@ from tests.test_bench_compare import row as measured
 from tests.test_predict import drafted, row
 
 SHIPPED = (
-    "humming-launch-params, triton-group-geometry, triton-launch-params, triton-verify-split-kv, triton-3d-longer-block"
+    "gemma4-fused-norms, humming-launch-params, triton-group-geometry, triton-launch-params, triton-verify-split-kv, "
+    "triton-3d-longer-block"
 )
-"""The shipped patches for speed that this profile takes by itself; the first two also without a draft."""
+"""The shipped patches for speed that this profile takes by itself; the first four also without a draft."""
 SETS = ("image=vllm/vllm-openai:v0.32.0", *MTP, TRITON)
 
 
@@ -212,7 +213,7 @@ def test_of_own_measurements_those_with_the_profiles_patches_count(patched: Path
     taken = ["always", "faster", "second", *SHIPPED.split(", ")]
     given = [
         row(),
-        row(patches=["always", *SHIPPED.split(", ")[:3]]),
+        row(patches=["always", *SHIPPED.split(", ")[:4]]),
         drafted(),
         drafted(patches=taken),
         drafted(patches=None),
@@ -237,7 +238,7 @@ def test_predict_says_that_the_profiles_patches_were_not_measured(
     sets = (*SETS, "target.model=LilaRest/gemma-4-31B-it-NVFP4-turbo")
     assert run(["predict", str(patched), *(word for one in sets for word in ("--set", one))]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    lacks = "always, faster, humming-launch-params, second"
+    lacks = "always, faster, gemma4-fused-norms, humming-launch-params, second"
     assert f"no figure with a draft: the nearest cells were measured without {lacks} note" in said
 
 

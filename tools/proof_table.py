@@ -30,11 +30,8 @@ def table(results: Sequence[Mapping[str, Any]], *, day: str, packages: str) -> s
     lines = [
         "# Proof",
         "",
-        f"Written by `tools/proof_table.py` on {day}. Each patch has a probe,",
-        "a small program in its folder. It runs on a CPU against the released Python modules of vLLM, first as they",
-        f"are and then with the patches of this table applied, in {packages}. Where a probe puts",
-        "something in place of a GPU kernel, it says so. A patch is proven if the probe finds the bug in the release,",
-        "but not in the patched release.",
+        f"Written by `tools/proof_table.py` on {day}, in {packages}: what [each patch's probe](patching.md#proof)",
+        "finds in vLLM's modules as released, and with all of these patches. It says what stands for a GPU kernel.",
         "",
     ]
     for patch in dict.fromkeys(row["patch"] for row in results):

@@ -1,0 +1,51 @@
+"""norm + add (+ scale) + norm as vLLM's layers compute it, and by the patch's kernel in Triton's interpreter.
+
+Both round to the same type at the same places, but add the squares in another order. A mean of N squares in float32 is
+then off by at most N * 2**-24 of itself, and a value by half of that: below half a unit of float16, which stands for
+bfloat16. A value near the middle between two may therefore round to the other, at three places one after the other:
+each moves it by 2**-11 of itself, and what the sum moves is in the second norm too.
+"""
+
+import interpreted
+import torch
+
+EPS = 1e-6
+SIZES = (64, 1024, 3840, 5376)
+BOUND = {torch.float32: 5376 * 2**-24, torch.float16: 4 * 2**-11}
+
+
+def numbers():
+    interpreted.attention()
+    from vllm.model_executor.models import gemma4
+
+    fused = getattr(gemma4, "_norm_add_norm_launch", released)
+    for dtype, bound in BOUND.items():
+        for size in SIZES:
+            for name, scale in (("", None), (", scaled", torch.tensor([0.37], dtype=dtype))):
+                normed, total = fused(*rows(size, dtype), scale, EPS)
+                kind = f"{size} columns, {str(dtype).removeprefix('torch.')}{name}"
+                yield f"{kind}, sum", total.float(), bound
+                yield f"{kind}, norm", normed.float(), bound
+
+
+def rows(size, dtype):
+    """Return rows, which lie apart, the sum so far and the weights of two norms; with outliers and zeros."""
+    torch.manual_seed(size)
+    x = torch.randn(7, size + 32)[:, :size] * torch.tensor([1, 1, 30, 0.001, 0, 5, 1])[:, None]
+    residual = torch.randn(7, size) * torch.tensor([1, 20, 1, 1, 0, 0, 100])[:, None]
+    residual[6, 3] = 900.0
+    first, second = torch.randn(size), 1 + 3 * torch.rand(size)
+    apart = torch.zeros(7, size + 32, dtype=dtype)
+    apart[:, :size] = x
+    return apart[:, :size], residual.to(dtype), first.to(dtype), second.to(dtype)
+
+
+def released(x, residual, first, second, scale, eps):
+    """Return what a layer as released computes, by vLLM's own definition of a norm."""
+    from vllm import ir
+
+    norm = ir.ops.rms_norm.impls["native"].impl_fn
+    total = norm(x, first, eps) + residual
+    if scale is not None:
+        total = total * scale
+    return norm(total, second, eps), total
