@@ -277,6 +277,7 @@ def shipped_profiles() -> str:
 _TINY: Final = "real, on a CPU"
 _DUMMY: Final = "dummy weights, on an H200"
 RUN_HERE: Final[Mapping[str, str]] = {
+    "nvidia-26b-a4b-mtp": "dummy weights, on an H100",
     "nvidia-31b-mtp": "dummy weights, on an H100",
     "spark-31b": _DUMMY,
     "spark-31b-dspark": _DUMMY,
@@ -486,7 +487,8 @@ def measured_machines() -> str:
             if "tokens_per_second" not in row or row.get("linear_kernel") == "marlin":
                 continue  # a pair for a factor, not a server's speed
             fresh = row.get("vllm") in releases()[-_FRESH - 1 :]
-            as_shipped = row.get("compile", "default") == "default"
+            served = row.get("images") and row.get("kv_cache_dtype") == "bf16"  # what the profiles start
+            as_shipped = served and row.get("compile", "default") == "default"
             if fresh and as_shipped and row["concurrency"] == 1 and row["context"] == _SHORT:
                 model = re.findall(r"[ae]?\d+b", whole["targets"][0])
                 where = f"{whole['machine']}, {'-'.join(model).upper()}"
