@@ -74,8 +74,7 @@ class Spoken:
 def speaking(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Spoken:
     """Return the rows that speak for a server, of all that were measured on its machine with its target.
 
-    `like`: rows of other machines with such GPUs, which give factors of patches alone.
-    """
+    `like`: rows of other machines with such GPUs, which give factors of patches alone."""
     both: list[tuple[Row, Row]] = []
     factors: dict[str, None] = {}
     missing: dict[bool, str] = {}
@@ -86,8 +85,10 @@ def speaking(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Spoke
         own = [row for row in alike if row not in apart]
         pairs = [(row, converted) for row in own if (converted := _converted(row, kind, rows, factors))]
         others = [row for row in apart if _load(row) not in {_load(row) for row, _ in pairs}]
-        more = {_load(row): (row, made) for row in others if (made := _converted(row, kind, (*rows, *like), factors))}
-        pairs += more.values()
+        others.sort(key=lambda row: -len(_patches(row, kind)))
+        near = {_load(row): _patches(row, kind) for row in others}
+        others = [row for row in others if len(_patches(row, kind)) == len(near[_load(row)])]
+        pairs += [(row, made) for row in others if (made := _converted(row, kind, (*rows, *like), factors))]
         measured |= {_load(row) for row, converted in pairs if converted.step == row.step or row in apart}
         both += pairs
         if not pairs:
@@ -184,9 +185,9 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         value *= factor
         if key == _COMPILE:
             compiled = "default" if wanted == "compiled" else "none"
-        drafted = f"{'with a draft' if row.k else 'without one'}{f' at {requests}' if key in _EACH_STEP else ''}"
-        change = f"{_words(key, has)} to {_words(key, wanted)}: a step times {factor:.3f} {drafted}"
-        said.append(f"{change}, by {len(ratios)} measured pairs")
+        drafted = f"{'with' if row.k else 'without'} a draft{f' at {requests}' if key in _EACH_STEP else ''}"
+        change = f"{_words(key, has)} to {_words(key, wanted)}"
+        said.append(f"{change}: a step times {factor:.3f} {drafted}, by {len(ratios)} measured pairs")
     factors |= dict.fromkeys(said)
     timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
     own = {"images": kind.images, "kv_cache_dtype": kind.kv_cache, "linear_kernel": kind.linear_kernel}
@@ -198,9 +199,9 @@ def _convertible(kind: Kind) -> tuple[tuple[str, Any], ...]:
     return ("images", kind.images), ("kv_cache_dtype", kind.kv_cache), (_COMPILE, kind.compiled)
 
 
-def _patches(row: Row, kind: Kind) -> Iterator[tuple[str, bool]]:
-    """Yield the patches that a row and the server do not share, and whether the server has each."""
-    return ((patch, patch in kind.patches) for patch in sorted(frozenset().union(*_apart(row, kind))))
+def _patches(row: Row, kind: Kind) -> list[tuple[str, bool]]:
+    """Return the patches that a row and the server do not share, and whether the server has each."""
+    return [(patch, patch in kind.patches) for patch in sorted(frozenset().union(*_apart(row, kind)))]
 
 
 def _of(row: Row, key: str, kind: Kind) -> object:
@@ -211,7 +212,7 @@ def _of(row: Row, key: str, kind: Kind) -> object:
 
 def _words(key: str, value: object) -> str:
     if key in _EACH_STEP:
-        return f"{'with' if value else 'without'} {key}"
+        return f"{key} {'on' if value else 'off'}"
     if key == _COMPILE:
         return f"a server that is {value}"
     if key == "images":
@@ -236,15 +237,14 @@ def _ratios(
 ) -> tuple[int, list[float]]:
     """Return logarithms of a step with the wanted value over one with the other, of cells that differ in it alone.
 
-    Of a patch those of the number of requests that is nearest to the row's, which comes first.
-    """
+    First comes their number of requests: of a patch the one nearest to the row's, otherwise 0 for all of them."""
     sides: dict[tuple[Any, ...], dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        value, patches = _of(row, key, kind), row.patches
+        value = _of(row, key, kind)
         same = bool(row.k) is bool(like.k) and value in (has, wanted) and row.answer_tokens is None
-        if same and patches is not None:
+        if same and row.patches is not None:
+            acting = frozenset(row.patches) - _resting(row, kind) - {key}
             group = row.concurrency if key in _EACH_STEP else 0
-            acting = frozenset(patches) - _resting(row, kind) - {key}
             sides[group, acting, *_but(row, key)][value].append(math.log(row.step))
     pairs = {
         at: statistics.mean(side[wanted]) - statistics.mean(side[has])
