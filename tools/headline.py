@@ -29,7 +29,8 @@ def headline() -> str:
         "and Triton's attention,",
         f"{short[1]} without its draft, {short[2]} with the same draft on vLLM {RELEASE} as released, whose own choice "
         "of attention gives up graphs for it.",
-        f"After {CONTEXTS[1]:,}, without the patch {NORMS}: {long[0]}, {long[1]} and {long[2]}.",
+        f"The patch {NORMS} was laid over by hand; after {CONTEXTS[1]:,}, without it: "
+        f"{long[0]}, {long[1]} and {long[2]}.",
         "A small draft model proposes tokens, and the large target verifies them.",
     )
     return "\n".join(lines)
