@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec.core import data
 from gemmaspec.core.errors import PatchError, ProfileError
 from gemmaspec.core.patching.bugs import RunsOn, is_shown, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
-from gemmaspec.core.patching.patch import Patch, load_patches
+from gemmaspec.core.patching.patch import Patch, Shelf, load_patches
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.stack.build import profile_plan
@@ -172,3 +173,12 @@ def test_a_broken_patch_that_another_needs_leaves_both_out(tmp_path: Path) -> No
 )
 def test_launch_parameters_of_ones_own_have_a_form(value: str, fits: bool) -> None:
     assert (OWN_LAUNCHES.fullmatch(value) is not None and not is_twice(value)) is fits
+
+
+def test_a_patch_of_other_targets_is_left_out_with_a_reason() -> None:
+    shelf = Shelf(data.patch_folders())
+    for name, takes in (("nvidia-31b-mtp", True), ("nvidia-26b-a4b-mtp", False)):
+        chosen = speed_choice(load_profile(name, overrides=("machine=h100",)).profile, shelf)
+        assert ("gemma4-fused-norms" in chosen.taken) is takes
+        assert "humming-launch-params" in chosen.taken
+        assert takes or chosen.left_out["gemma4-fused-norms"] == "for other targets (*31b*, *12b*)"

@@ -93,6 +93,8 @@ class PatchText(evidence.Written):
     required_by: RequiredBy
     runner: Literal["any", "v1", "v2"]
     speculation_only: bool
+    targets: tuple[str, ...] = ()
+    """Patterns of the targets that a speed patch changes; empty for all."""
     variants: tuple[VariantText, ...] = Field(min_length=1)
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()

@@ -114,14 +114,6 @@ def file_of(server: Server) -> Path:
     return server.folder.absolute() / server.compose_file
 
 
-def down_args(server: Server) -> tuple[str, ...]:
-    """Return the command that stops and removes everything with the project's label except volumes.
-
-    It does not read compose.yaml, so that a broken or deleted file or an unset variable cannot keep a server running.
-    """
-    return (*_compose(server), "down", "--remove-orphans", "--timeout", str(round(server.stop_grace_s)))
-
-
 def _compose(server: Server) -> tuple[str, ...]:
     return ("docker", "compose", "--ansi", "never", "-p", server.project)
 
@@ -152,7 +144,10 @@ def stop(server: Server, where: Mapping[str, str] = NOWHERE) -> None:
     Raise EnvironmentMissing if the daemon has not stopped it within its grace period and a minute.
     """
     ensure_docker_cli()
-    done = _run(down_args(server), where, timeout_s=server.stop_grace_s + SLACK_S)
+    # everything with the project's label except volumes; compose.yaml is not read, so that a broken or deleted file or
+    # an unset variable cannot keep a server running
+    arguments = (*_compose(server), "down", "--remove-orphans", "--timeout", str(round(server.stop_grace_s)))
+    done = _run(arguments, where, timeout_s=server.stop_grace_s + SLACK_S)
     if done.returncode:
         raise GemmaspecError(
             f"docker compose could not stop {server.project}: {_last_lines(done.stderr)}",

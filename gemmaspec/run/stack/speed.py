@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -25,13 +26,14 @@ def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
     """
     settings, why_none = _settings_of(profile)
     chosen = choose(profile.patches.speed, settings, patches, why_none=why_none)
-    if profile.speculative:
-        return chosen
-    idle = [name for name in chosen.taken if patches[name].text.speculation_only]
-    return Choices(
-        taken={name: rows for name, rows in chosen.taken.items() if name not in idle},
-        left_out={**chosen.left_out, **dict.fromkeys(idle, "for speculation alone")},
-    )
+    target, left_out = profile.target.model.lower(), dict(chosen.left_out)
+    for text in (patches[name].text for name in chosen.taken):
+        if text.targets and not any(fnmatch.fnmatch(target, pattern) for pattern in text.targets):
+            left_out[text.id] = f"for other targets ({', '.join(text.targets)})"
+        elif text.speculation_only and not profile.speculative:
+            left_out[text.id] = "for speculation alone"
+    taken = {name: rows for name, rows in chosen.taken.items() if name not in left_out}
+    return Choices(taken=taken, left_out=left_out)
 
 
 def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:
