@@ -812,7 +812,7 @@ def test_a_patch_of_every_step_is_converted_by_pairs_of_the_nearest_load_and_of_
     assert found.measured == (without,)
     assert found.own == {(4, 4, 8192)}
     said = "humming-launch-params off to humming-launch-params on: a step times 0.950 with a draft at 4"
-    assert found.factors == (f"{said}, by 1 measured pairs",)
+    assert found.factors == (f"{said}, by 1 measured pair",)
     own = like(4, 30.0, *taken, machine="h200")
     assert speaking([without, own], kind, pairs).rows[0].step_ms == 30.0  # a cell of its own comes first
     split = [like(4, 20.0, machine="h200"), *(like(4, step, *patches) for step, patches in ((9, taken), (18, ())))]

@@ -198,8 +198,8 @@ def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
     )
     if not rows:
         return None
-    more = (*rows, *(row for run in measurements.like(profile, elsewhere=True) for row in run.rows))
-    spoken = speaking(rows, kind, more)
+    elsewhere = [row for run in measurements.like(profile, elsewhere=True) for row in run.rows]
+    spoken = speaking(rows, kind, elsewhere)
     named = [run.source for run in runs if any(row in spoken.measured for row in run.rows)]
     return Shipped(spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
 

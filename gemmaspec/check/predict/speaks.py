@@ -74,7 +74,8 @@ class Spoken:
 def speaking(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Spoken:
     """Return the rows that speak for a server, of all that were measured on its machine with its target.
 
-    `like`: rows of other machines with such GPUs, which give factors of patches alone."""
+    `like`: rows of other machines with such GPUs, which give factors of patches alone.
+    """
     both: list[tuple[Row, Row]] = []
     factors: dict[str, None] = {}
     missing: dict[bool, str] = {}
@@ -85,9 +86,8 @@ def speaking(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Spoke
         own = [row for row in alike if row not in apart]
         pairs = [(row, converted) for row in own if (converted := _converted(row, kind, rows, factors))]
         others = [row for row in apart if _load(row) not in {_load(row) for row, _ in pairs}]
-        others.sort(key=lambda row: -len(_patches(row, kind)))
-        near = {_load(row): _patches(row, kind) for row in others}
-        others = [row for row in others if len(_patches(row, kind)) == len(near[_load(row)])]
+        far = {row: len(_patches(row, kind)) for row in others}
+        others = [row for row in others if far[row] == min(far[one] for one in far if _load(one) == _load(row))]
         pairs += [(row, made) for row in others if (made := _converted(row, kind, (*rows, *like), factors))]
         measured |= {_load(row) for row, converted in pairs if converted.step == row.step or row in apart}
         both += pairs
@@ -186,8 +186,8 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         if key == _COMPILE:
             compiled = "default" if wanted == "compiled" else "none"
         drafted = f"{'with' if row.k else 'without'} a draft{f' at {requests}' if key in _EACH_STEP else ''}"
-        change = f"{_words(key, has)} to {_words(key, wanted)}"
-        said.append(f"{change}: a step times {factor:.3f} {drafted}, by {len(ratios)} measured pairs")
+        pairs = f"{len(ratios)} measured pair{'s'[: len(ratios) > 1]}"
+        said.append(f"{_words(key, has)} to {_words(key, wanted)}: a step times {factor:.3f} {drafted}, by {pairs}")
     factors |= dict.fromkeys(said)
     timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
     own = {"images": kind.images, "kv_cache_dtype": kind.kv_cache, "linear_kernel": kind.linear_kernel}

@@ -78,7 +78,7 @@ class Folder:
 
     @classmethod
     def local(cls, ref: str) -> Folder:
-        """Return the folder that a profile names; of a tiny model, until `up` copies it, what ships."""
+        """Return the folder of a profile's model, or in which a tiny one ships. Raises EnvironmentMissing without."""
         path = Path(on_host(ref, state=state_dir()))
         path = path if path.exists() else shipped(ref) or path
         if not path.is_dir():
