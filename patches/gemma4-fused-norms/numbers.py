@@ -6,11 +6,35 @@ bfloat16. A value near the middle between two may therefore round to the other, 
 each moves it by 2**-11 of itself, and what the sum moves is in the second norm too.
 """
 
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import interpreted
 import torch
 
 EPS = 1e-6
 SIZES = (64, 1024, 3840, 5376)
+BUILD = (
+    "import triton, triton.language as tl",
+    """
+import json, sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+options = json.loads(sys.argv[1])
+fixed = {name: options.pop(name) for name in ("N", "BLOCK", "SCALED")}
+kernel = _norm_add_norm_kernel
+kinds = {name: "*bf16" for name in kernel.arg_names if name.endswith("_ptr")}
+kinds |= {"x_stride": "i32", "residual_stride": "i32", "eps": "fp32"} | dict.fromkeys(fixed, "constexpr")
+source = ASTSource(fn=kernel, signature={name: kinds[name] for name in kernel.arg_names}, constexprs=fixed)
+print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
+""",
+)
+"""What prints the kernel as it is built for a Hopper; its source goes between both."""
 BOUND = {torch.float32: 5376 * 2**-24, torch.float16: 4 * 2**-11}
 
 
@@ -19,6 +43,8 @@ def numbers():
     from vllm.model_executor.models import gemma4
 
     fused = getattr(gemma4, "_norm_add_norm_launch", released)
+    if fused is not released:
+        check_rounded(gemma4)
     for dtype, bound in BOUND.items():
         for size in SIZES:
             for name, scale in (("", None), (", scaled", torch.tensor([0.37], dtype=dtype))):
@@ -35,6 +61,29 @@ def check_same(dtype, found, right):
     for one, other in zip(found, right, strict=True):
         same = (one == other).float().mean().item()
         assert dtype == torch.float32 or same > 0.99, f"{same:.4f} of the values are the same bits"
+
+
+def check_rounded(gemma4):
+    """What is built for a Hopper has no product and sum that are rounded once, which the interpreter cannot show."""
+    kernel, given = gemma4._norm_add_norm_kernel, {}
+
+    class Launched:
+        def __getitem__(self, grid):
+            return lambda *args, **options: given.update(options)
+
+    gemma4._norm_add_norm_kernel = Launched()
+    try:
+        gemma4._norm_add_norm_launch(*rows(1024, torch.bfloat16), None, EPS)
+    finally:
+        gemma4._norm_add_norm_kernel = kernel
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "build.py")
+        script.write_text(f"{BUILD[0]}\n{inspect.getsource(kernel.fn)}\n{BUILD[1]}")
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TRITON_CACHE_DIR": folder}
+        env.pop("TRITON_INTERPRET", None)
+        asked = [sys.executable, str(script), json.dumps(given)]
+        ptx = subprocess.run(asked, env=env, check=True, capture_output=True, text=True).stdout
+    assert "mul.rn.bf16" in ptx and "fma.rn.bf16" not in ptx, "a product and a sum are rounded once"
 
 
 def rows(size, dtype):
