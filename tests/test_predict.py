@@ -626,9 +626,11 @@ def test_longer_answers_make_less_of_the_prompt(capsys: pytest.CaptureFixture[st
         return dict(json.loads(capsys.readouterr().out)["rows"][0])
 
     short, long = asked("256"), asked("2000")
-    assert short["tokens_per_second"] == pytest.approx(95.62, rel=0.15)  # as measured
+    # as measured, where eight prompts together took 1.6 times as long as eight one after the other
+    assert short["tokens_per_second"] == pytest.approx(95.62, rel=0.2)
     assert short["step_ms"] == long["step_ms"] < 18  # without others' prompts; bench's step there was 36.4
-    whole = long["ttft_ms"] + 1999 * long["step_ms"]
+    prompts = long["ttft_ms"] * 2 / (1 + 1 / 8)  # of all eight, of whom half wait as long as ttft_ms at most
+    whole = prompts + 1999 * long["step_ms"]
     assert long["tokens_per_second"] == pytest.approx(8 * 2000 / whole * 1000)
 
 
@@ -811,7 +813,7 @@ def test_a_patch_of_every_step_is_converted_by_pairs_of_the_nearest_load_and_of_
     assert found.rows[0].step_ms == pytest.approx(19.0)
     assert found.measured == (without,)
     assert found.own == {(4, 4, 8192)}
-    said = "humming-launch-params off to humming-launch-params on: a step times 0.950 with a draft at 4"
+    said = "with humming-launch-params: a step times 0.950 with a draft, 4 at once"
     assert found.factors == (f"{said}, by 1 measured pair",)
     own = like(4, 30.0, *taken, machine="h200")
     assert speaking([without, own], kind, pairs).rows[0].step_ms == 30.0  # a cell of its own comes first

@@ -287,7 +287,7 @@ def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]
     measured = {row.context for row in rows}
     if beyond := [context for context in asked.contexts if context > 2 * max(measured)]:
         yield f"nothing longer than {max(measured):,} tokens was measured, so what {beyond[-1]:,} cost is extrapolated"
-    if not any(row.ttft_ms and row.answer_tokens for row in rows):
+    if not any(row.ttft_ms for row in rows):
         yield "these cells do not say how long prompts took, so other lengths of answers cannot be told apart"
     spec = profile.speculative
     methods = {row.method for row in rows if row.k}

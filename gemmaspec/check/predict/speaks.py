@@ -185,9 +185,11 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         value *= factor
         if key == _COMPILE:
             compiled = "default" if wanted == "compiled" else "none"
-        drafted = f"{'with' if row.k else 'without'} a draft{f' at {requests}' if key in _EACH_STEP else ''}"
+        drafted = f"{'with' if row.k else 'without'} a draft{f', {requests} at once' if key in _EACH_STEP else ''}"
         pairs = f"{len(ratios)} measured pair{'s'[: len(ratios) > 1]}"
-        said.append(f"{_words(key, has)} to {_words(key, wanted)}: a step times {factor:.3f} {drafted}, by {pairs}")
+        turned = f"{'with' if wanted else 'without'} {key}"
+        change = turned if key in _EACH_STEP else f"{_words(key, has)} to {_words(key, wanted)}"
+        said.append(f"{change}: a step times {factor:.3f} {drafted}, by {pairs}")
     factors |= dict.fromkeys(said)
     timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
     own = {"images": kind.images, "kv_cache_dtype": kind.kv_cache, "linear_kernel": kind.linear_kernel}
@@ -211,8 +213,6 @@ def _of(row: Row, key: str, kind: Kind) -> object:
 
 
 def _words(key: str, value: object) -> str:
-    if key in _EACH_STEP:
-        return f"{key} {'on' if value else 'off'}"
     if key == _COMPILE:
         return f"a server that is {value}"
     if key == "images":
