@@ -12,11 +12,9 @@ MACHINE: Final = "h100"
 RELEASE: Final = "0.32.0"
 CONTEXTS: Final = (256, 8192)
 K: Final = 4
-NORMS: Final = "gemma4-fused-norms"
-"""A patch that the profile takes, and that no cell with its draft after 8,192 tokens has yet."""
-ALONE: Final = {"humming-launch-params", "triton-launch-params"}
+ALONE: Final = {"gemma4-fused-norms", "humming-launch-params", "triton-launch-params"}
 PATCHES: Final = ALONE | {"triton-3d-longer-block", "triton-group-geometry", "triton-verify-split-kv"}
-"""Those others that the profile takes without its draft, and with it."""
+"""Those that the profile takes without its draft, and with it."""
 
 
 def headline() -> str:
@@ -29,8 +27,7 @@ def headline() -> str:
         "and Triton's attention,",
         f"{short[1]} without its draft, {short[2]} with the same draft on vLLM {RELEASE} as released, whose own choice "
         "of attention gives up graphs for it.",
-        f"The patch {NORMS} was laid over by hand; after {CONTEXTS[1]:,}, without it: "
-        f"{long[0]}, {long[1]} and {long[2]}.",
+        f"After {CONTEXTS[1]:,} tokens: {long[0]}, {long[1]} and {long[2]}.",
         "A small draft model proposes tokens, and the large target verifies them.",
     )
     return "\n".join(lines)
@@ -38,16 +35,12 @@ def headline() -> str:
 
 def shipped(row: Row) -> bool:
     """Return whether it is of the profile as it ships."""
-    return row.k == K and row.attention_backend == "TRITON_ATTN" and set(row.patches or ()) == _taken(row, PATCHES)
+    return row.k == K and row.attention_backend == "TRITON_ATTN" and set(row.patches or ()) == PATCHES
 
 
 def alone(row: Row) -> bool:
     """Return whether it is of the same without its draft."""
-    return row.k == 0 and row.attention_backend == "TRITON_ATTN" and set(row.patches or ()) == _taken(row, ALONE)
-
-
-def _taken(row: Row, patches: set[str]) -> set[str]:
-    return patches | {NORMS} if row.context == CONTEXTS[0] else patches
+    return row.k == 0 and row.attention_backend == "TRITON_ATTN" and set(row.patches or ()) == ALONE
 
 
 def released(row: Row) -> bool:
@@ -64,7 +57,7 @@ def cell(which: Callable[[Row], bool], context: int, requests: int = 1) -> float
 
 
 def _served(row: Row, context: int, requests: int) -> bool:
-    """Return whether a cell is of what the profile starts: images, a BF16 cache, compiled; decoding."""
+    """Return whether a cell is of what the profile starts: images, a BF16 cache, compiled; greedy, decoding."""
     same = (row.machine, row.vllm, row.concurrency, row.context) == (MACHINE, RELEASE, requests, context)
-    served = row.images and row.kv_cache_dtype == "bf16" and row.linear_kernel == "humming"
+    served = row.images and row.kv_cache_dtype == "bf16" and row.linear_kernel == "humming" and row.sampling == "greedy"
     return bool(same and served and row.compile == "default" and row.answer_tokens is None)

@@ -481,11 +481,12 @@ _FRESH: Final = 2
 def measured_machines() -> str:
     """Return what was measured, a row for each machine, vLLM and way to run it, for one request at once."""
     found: dict[tuple[str, ...], dict[str, list[float]]] = {}
-    for file in sorted(data.MEASUREMENTS.glob("*.json"), reverse=True):
-        whole = json.loads(file.read_text())
+    for whole in (*_measurements(), *_evidence()):
         for row in ({**whole.get("same", {}), **row} for row in whole["rows"]):
             if "tokens_per_second" not in row or row.get("linear_kernel") == "marlin":
                 continue  # a pair for a factor, not a server's speed
+            if row.get("sampling", "greedy") != "greedy":
+                continue
             fresh = row.get("vllm") in releases()[-_FRESH - 1 :]
             served = row.get("images") and row.get("kv_cache_dtype") == "bf16"  # what the profiles start
             as_shipped = served and row.get("compile", "default") == "default"
@@ -506,6 +507,21 @@ def measured_machines() -> str:
         for (machine, vllm, *facts), cells in found.items()
     ]
     return table(head, rows)
+
+
+def _measurements() -> Iterator[dict[str, Any]]:
+    for file in sorted(data.MEASUREMENTS.glob("*.json"), reverse=True):
+        yield json.loads(file.read_text())
+
+
+def _evidence() -> Iterator[dict[str, Any]]:
+    """Yield the runs of evidence with the rows alone that have every patch of their method."""
+    for file in sorted(data.PATCHES.glob("*/evidence.json")):
+        for run in json.loads(file.read_text())["runs"]:
+            most: dict[str, int] = {}
+            for row in run["rows"]:
+                most[row["method"]] = max(most.get(row["method"], 0), len(row["patches"]))
+            yield {**run, "rows": [row for row in run["rows"] if len(row["patches"]) == most[row["method"]]]}
 
 
 def _none_first(cell: tuple[str, object]) -> tuple[bool, str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tools.headline import CONTEXTS, MACHINE, NORMS, RELEASE, alone, cell, released, shipped
+from tools.headline import MACHINE, RELEASE, alone, cell, released, shipped
 
 TARGET: Final = Path(__file__).parent.parent / "docs" / "assets" / "patches-for-speed.svg"
 CELLS: Final = ((256, 1), (256, 4), (8192, 1), (8192, 4), (8192, 8))
@@ -56,16 +56,13 @@ def draw() -> str:
     most = max(value / bars[0][0] for bars in groups.values() for value, _ in bars)
     for (context, requests), bars in groups.items():
         base, many = bars[0][0], "request" if requests == 1 else "requests"
-        mark = " *" if context == CONTEXTS[1] else ""
-        parts.append(_text(10, y + len(bars) * BAR / 2 + 4, f"{context:,} tokens, {requests} {many}{mark}"))
+        parts.append(_text(10, y + len(bars) * BAR / 2 + 4, f"{context:,} tokens, {requests} {many}"))
         for value, colour in bars:
             width = SPAN * value / base / most
             parts.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR - 3}" fill="{colour}"/>')
             parts.append(_text(LEFT + width + 6, y + BAR - 6, f"{value:.0f} tok/s, {value / base:.2f} times"))
             y += BAR
         y += GAP
-    parts.append(_text(10, y + 4, f"* without the patch {NORMS}, which was laid over by hand for the other cells"))
-    y += 18
     title = f"nvidia-31b-mtp (Gemma 4 31B, NVFP4) on an {MACHINE.upper()}, vLLM {RELEASE}: decoding, random acceptance"
     head = _text(10, 20, title, 'font-weight="bold"')
     style = 'font-family="sans-serif" font-size="12.5" fill="#333"'
