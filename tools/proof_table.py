@@ -31,10 +31,10 @@ def table(results: Sequence[Mapping[str, Any]], *, day: str, packages: str) -> s
         "# Proof",
         "",
         f"Written by `tools/proof_table.py` on {day}, in {packages}: what [each patch's probe](patching.md#proof)",
-        "finds in vLLM's modules as released, and with all of these patches. It says what stands for a GPU kernel.",
+        "finds in vLLM's modules as released, and with these patches. It says what stands for a GPU kernel.",
         "",
     ]
-    for patch in dict.fromkeys(row["patch"] for row in results):
+    for patch in sorted({row["patch"] for row in results}):
         lines += [f"## {patch}", "", *_seen([row for row in results if row["patch"] == patch]), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -61,7 +61,8 @@ def _span(releases: Sequence[str]) -> str:
 def _code(text: str) -> str:
     """Return any text as one line of code in Markdown."""
     line = " ".join(text.split()).replace("`", "'")
-    return f"`{line[:300]}`" if line else "nothing"
+    shown = line if len(line) <= 100 else f"{line[:99]}…"
+    return f"`{shown}`" if line else "nothing"
 
 
 def main() -> None:
