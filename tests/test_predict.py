@@ -634,6 +634,15 @@ def test_longer_answers_make_less_of_the_prompt(capsys: pytest.CaptureFixture[st
     assert long["tokens_per_second"] == pytest.approx(8 * 2000 / whole * 1000)
 
 
+def test_the_first_tokens_of_bursts_are_those_that_bench_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of nvidia-31b-mtp without its draft, which are medians; only one of these cells alone makes the fit."""
+    measured = {1: 851.9, 4: 2091.7, 8: 3730.0}  # patches/gemma4-fused-norms/evidence.json
+    asked = ["--machine", "h100", "--k", "0", "--concurrency", "1,4,8", "--context", "8192", "--json"]
+    assert run(["predict", "nvidia-31b-mtp", *asked]) == 0
+    found = {row["concurrency"]: row["ttft_ms"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert found == {requests: pytest.approx(wait, rel=0.1) for requests, wait in measured.items()}
+
+
 def test_fit_says_what_predict_says(capsys: pytest.CaptureFixture[str]) -> None:
     for profile, more in (("nvidia-31b-mtp", ["--machine", "h200", *FP8]), ("spark-31b-mtp", [])):
         assert run(["fit", profile, *more, "--cached", "256", "--json"]) in (0, 1)

@@ -486,7 +486,7 @@ def measured_machines() -> str:
             if "tokens_per_second" not in row or row.get("linear_kernel") == "marlin":
                 continue  # a pair for a factor, not a server's speed
             if row.get("sampling", "greedy") != "greedy":
-                continue
+                continue  # it would be a mean of two ways to sample
             fresh = row.get("vllm") in releases()[-_FRESH - 1 :]
             served = row.get("images") and row.get("kv_cache_dtype") == "bf16"  # what the profiles start
             as_shipped = served and row.get("compile", "default") == "default"

@@ -2,7 +2,7 @@
 
 The time that prompts take: what a request waits for its first token, and what the others wait meanwhile.
 
-    P(b, c) = p_0 ⌈b c / 2,048⌉ + p_1 b c + p_2 b c² + p_3 b        b prompts of c tokens that arrive together
+    P(b, c) = p_0 ⌈b c / 2,048⌉ + p_1 b c + p_2 b c² + p_3 (b - 1)        b prompts of c tokens that arrive together
 
 A draft speeds up nothing of it, so that decoding and prompts are modelled apart. In a closed loop each of b requests
 waits for the prompts of all of them once for each answer: its time is P(b, c) and the steps of its answer. Measured on
@@ -133,7 +133,7 @@ _NOISE: Final = 0.08
 _BATCH: Final = 2.4
 """Error of the step of a batch that drafts, over that of one request: requests have unequal luck and end together. The
 same cell of an H200 took 20.5 and 22.5 ms on two days (8 requests, 256 tokens, mtp k=4; measurements/, patches/)."""
-_PRIORS: Final = ((2.0, 2.0), (12.0, 10.0), (0.8, 0.8), (0.0, 0.5))
+_PRIORS: Final = ((2.0, 2.0), (12.0, 10.0), (0.8, 0.8), (0.0, 1.0))
 """p_0, p_1 for 1,000 tokens, p_2 for 1,000² and p_3 in shortest steps: mean and deviation."""
 
 
@@ -192,7 +192,7 @@ def _together(row: Row) -> bool:
 
 def _features(batch: int, context: int) -> list[float]:
     tokens = batch * context / 1000
-    return [math.ceil(batch * context / CHUNK), tokens, tokens * context / 1000, batch]
+    return [math.ceil(batch * context / CHUNK), tokens, tokens * context / 1000, batch - 1]
 
 
 def _weighed(batch: int, context: int) -> list[float]:
