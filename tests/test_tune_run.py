@@ -42,8 +42,8 @@ class Fakes:
         self.server = server
         self.started: list[str] = []
         self.closed = 0
-        self.speeds: Callable[[Arm], float] | None = lambda arm: {0: 50.0, 2: 90.0, 4: 60.0}.get(arm.k, 70.0)
-        """Tokens per second of an arm; None: as the fake server's clock has it."""
+        self.speeds: Callable[[Arm], float | None] = lambda arm: {0: 50.0, 2: 90.0, 4: 60.0}.get(arm.k, 70.0)
+        """Tokens per second of an arm; None: the fake server is really measured, so that it can fail."""
         self.load = 1
         """Requests at once of the cell that is measured."""
         self.behave: Callable[[Arm], None] = lambda arm: None
@@ -64,11 +64,12 @@ class Fakes:
 
     def cell(self, measuring: Measuring, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Take the place of a measurement, where the speeds are given."""
-        if self.speeds is None:
-            return _measured(measuring, asking, task, limit=limit)
         self.load = task.cell.concurrency
+        speed = self.speeds(task.arm)
+        if speed is None:
+            return _measured(measuring, asking, task, limit=limit)
         return {
-            "tokens_per_second": self.speeds(task.arm) * task.cell.concurrency,
+            "tokens_per_second": speed * task.cell.concurrency,
             "acceptance": [0.7**i for i in range(1, task.arm.k + 1)],
             "prompt_tokens": 20,
             "step_ms": 10.0,
@@ -170,7 +171,8 @@ def test_an_arm_that_does_not_start_and_one_that_dies_are_results(
             raise StartFailed("the server died while loading")
         fakes.server.dies_at = len(fakes.server.bodies) + 4 if arm.k == 4 else None
 
-    fakes.behave, fakes.speeds = behave, None
+    fakes.behave = behave
+    fakes.speeds = lambda arm: None if arm.k == 4 else {0: 50.0, 3: 70.0}[arm.k]
     assert tune("--k", "2,4,3") == 0
     printed = capsys.readouterr()
     assert "tiny-cpu: draft_model k=2 is left out: the server died while loading" in printed.err
@@ -315,7 +317,7 @@ def test_a_tuning_that_was_cut_short_replaces_no_whole_one(
 def test_a_budget_that_is_too_small_for_one_arm_is_told_and_loses_nothing(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fakes.speeds = None
+    fakes.speeds = lambda _: None
     assert tune("--budget", "0.3s") == 2
     said = capsys.readouterr().err
     assert "--budget is too small for one start: the budget" in said
@@ -353,7 +355,7 @@ def test_a_run_is_not_resumed_as_another_one(
 def test_prompts_longer_than_the_context_are_told(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fakes.server.max_model_len, fakes.speeds = 12, None
+    fakes.server.max_model_len, fakes.speeds = 12, lambda _: None
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(Servers, "limit", 12)
