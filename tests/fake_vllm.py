@@ -136,10 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
         kept, self._kept = self._kept, None
         for content in kept or ():
             self._chunk(content)
+        last = time.perf_counter()
         with fake.lock:
             if fake.decode_seconds is not None:
-                fake.decode_seconds += time.perf_counter() - first
-            fake.spans.append((str(body["messages"][-1]["content"]), asked, first, time.perf_counter(), sent))
+                fake.decode_seconds += last - first
+            fake.spans.append((str(body["messages"][-1]["content"]), asked, first, last, sent))
             fake.generated += sent + fake.foreign
             fake.drafts += steps if fake.k else 0
         self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})

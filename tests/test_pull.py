@@ -9,15 +9,19 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from gemmaspec.core.errors import Interrupted
 from gemmaspec.run.engine.image import layer_bytes
 from gemmaspec.run.models.download import is_needed
+from gemmaspec.serve.pull import Job, PullPart, _run, _teller
 from tests import hub as hub_of
 from tests.docker_support import wait_for
 from tests.hub import PAIR, Fault, Hub
@@ -300,6 +304,31 @@ def test_ctrl_c_ends_it_soon_and_what_came_is_kept(hub: Hub, call: Caller) -> No
     assert time.monotonic() - began < 50
     assert [file.stat().st_size > 0 for file in blobs.glob("*.incomplete")] == [True]
     call.said += err
+
+
+def test_ctrl_c_while_downloads_are_begun_ends_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), []
+
+    def run(tell: Callable[[int], None]) -> None:
+        begun.set()
+        try:
+            for _ in range(1000):
+                tell(1)
+                time.sleep(0.01)
+        except Interrupted:
+            ended.append("early")
+
+    def second(role: str, *rest: Any) -> Callable[[int], None]:
+        if role == "draft":
+            begun.wait()
+            raise KeyboardInterrupt
+        return _teller(role, *rest)
+
+    monkeypatch.setattr("gemmaspec.serve.pull._teller", second)
+    jobs = [Job(part=PullPart(role=role, name="some/model"), run=run) for role in ("target", "draft")]
+    with pytest.raises(KeyboardInterrupt):
+        _run(jobs, Mock())
+    assert ended == ["early"]
 
 
 def test_on_a_terminal_there_are_bars_and_no_token(call: Caller) -> None:

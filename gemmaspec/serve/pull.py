@@ -197,8 +197,8 @@ def _run(jobs: Sequence[Job], progress: PullProgress) -> None:
         progress.begin(part.role, part.name, part.to_fetch)
     stopped = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="gemmaspec-pull") as pool:
-        futures = {pool.submit(job.run, _teller(job.part.role, progress, stopped)): job.part for job in jobs}
         try:
+            futures = {pool.submit(job.run, _teller(job.part.role, progress, stopped)): job.part for job in jobs}
             for future in concurrent.futures.as_completed(futures):
                 future.result()
                 left[futures[future]] -= 1
