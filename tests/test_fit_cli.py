@@ -294,6 +294,9 @@ def test_on_the_machine_itself_its_own_numbers_count(
     assert (machine["name"], machine["free"], machine["bandwidth"]) == ("dgx-spark", 120 * GB, 273 * GB)
     monkeypatch.setattr(planned, "this_gpu", lambda: dataclasses.replace(spark, capability="9.0"))
     assert asked(capsys, write(profiles, model))[1]["machine"]["free"] is None
+    pro = dataclasses.replace(spark, name="a PRO 6000", memory=96 * GB, capability="12.0")
+    monkeypatch.setattr(planned, "this_gpu", lambda: pro)
+    assert asked(capsys, write(profiles, model), "--machine", "rtx-5090")[1]["machine"]["memory"] < 40 * GB
 
 
 def test_this_machine_without_its_accelerator() -> None:

@@ -654,6 +654,37 @@ def test_fit_says_what_predict_says(capsys: pytest.CaptureFixture[str]) -> None:
         assert fit == {key: said[key] for key in ("basis", "why", "notes", "rows")}
 
 
+def test_fit_says_no_speed_of_another_release_than_it_was_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    def speed(release: str) -> dict[str, Any] | None:
+        assert run(["fit", "nvidia-31b-mtp", "--machine", "h100", "--release", release, "--json"]) in (0, 1)
+        found: dict[str, Any] | None = json.loads(capsys.readouterr().out)["speed"]
+        return found
+
+    assert (speed("0.32.0") or {})["basis"] == "shipped"
+    old = speed("0.31.0") or {}
+    assert old["basis"] == "bound"
+    assert any("its vLLM is 0.31.0, and the cells are of 0.32.0" in note for note in old["notes"])
+    assert speed("0.32.1.dev3") is None
+
+
+@pytest.mark.parametrize("more", [(), ("--machine", "here")])
+def test_fit_says_the_speed_of_the_gpu_at_hand(
+    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu("NVIDIA H100 80GB HBM3"),))
+    assert run(["fit", "nvidia-31b-mtp", *more, "--json"]) in (0, 1)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["speed"]["basis"], document["machine"]["bandwidth"]) == ("shipped", 3350 * 10**9)
+
+
+def test_cells_of_one_gpu_say_nothing_of_two(capsys: pytest.CaptureFixture[str]) -> None:
+    two = ["--machine", "h100", "--set", "serve.tensor_parallel_size=2"]
+    assert run(["predict", "nvidia-31b-mtp", *two, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["basis"], said["rows"]) == ("bound", [])
+    assert any("it runs on 2 GPUs, and the cells are of one" in note for note in said["notes"])
+
+
 def test_a_share_of_another_family_of_gpus_says_so() -> None:
     hopper, spark, other = (share_of(family, "4-bit", 20e9) for family in ("hopper", "gb10", "ampere"))
     assert hopper.value < 0.45 < 0.6 < spark.value

@@ -19,14 +19,13 @@ from gemmaspec.check.inspect.examine import examine
 from gemmaspec.check.inspect.pair import KnownPair, Pairing, pair
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.parts import Checkpoint
-from gemmaspec.core.errors import UsageError
+from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.finding import Finding, impossible
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import command_of
 from gemmaspec.core.profile.fields import hub_id
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.kept.attention import Backends, expected, graphs_expected
 from gemmaspec.run.kept.measurements import of_plan, own_rows, taken_by
@@ -94,9 +93,9 @@ def _speed(
     spec = loaded.profile.speculative
     asked = PredictRequest(
         profile=request.profile,
-        overrides=request.overrides,
+        overrides=(*request.overrides, *([f"runtime.vllm={plan.flags.vllm}"] if request.release else [])),
         no_spec=request.no_spec,
-        machine=request.machine if request.machine in MACHINES else None,
+        machine=request.machine,
         ks=tuple(dict.fromkeys((0, spec.k_at(1)))) if spec else (0,),
         concurrencies=(1,),
         contexts=(request.context,),
@@ -104,8 +103,8 @@ def _speed(
     if plan.device.bandwidth is None or loaded.profile.nodes > 1:
         return None, ()
     try:
-        return predicted(facts_of(on_its_machine(loaded, asked), plan=plan, shelf=shelf), asked).as_json(), ()
-    except UsageError as error:
+        return predicted(facts_of(on_its_machine(asked), plan=plan, shelf=shelf), asked).as_json(), ()
+    except (UsageError, ProfileError) as error:
         return None, (f"no speed: {error.message}",)
 
 
@@ -129,14 +128,7 @@ def _refused(loaded: Loaded, vllm: str, models: Models, shelf: Shelf) -> Iterato
     """Yield what prevents the start, however much memory there is."""
     from gemmaspec.check.lint.check import check
 
-    findings = check(
-        loaded,
-        patches=shelf,
-        asked=vllm,
-        target=models.target,
-        draft=models.draft,
-        notes=False,
-    )
+    findings = check(loaded, patches=shelf, asked=vllm, target=models.target, draft=models.draft, notes=False)
     for finding in findings:
         if finding.severity == "error":
             yield f"{finding.code}: {f'{finding.key} ' if finding.key else ''}{finding.message}; {finding.fix}"

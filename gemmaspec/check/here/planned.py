@@ -166,7 +166,7 @@ def _device(machine: str, memory_gb: float | None) -> Device:
 
 
 def _found(name: str) -> Device:
-    """Return a machine by name, with measured values if it is this machine."""
+    """Return a machine by name, with measured values if it is this one: a 5090 is no PRO 6000, nor an H100 an H200."""
     if name == HERE:
         return this_gpu() or this_cpu()
     if name not in MACHINES:
@@ -176,7 +176,7 @@ def _found(name: str) -> Device:
     known, here = named(MACHINES[name]), this_gpu()
     if known is None:
         return here or Device(name=name, memory=0)
-    if here and here.capability == known.capability:
+    if here and here.capability == known.capability and 0.9 < here.memory / known.memory < 1.1:
         return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth)
     return known
 
@@ -220,6 +220,7 @@ def kind_of(facts: Facts) -> Kind:
         drafting=_graphs(profile, facts.modes, compiled),
         patches=frozenset(facts.taken.patches),
         idle=facts.taken.idle,
+        gpus=profile.serve.tensor_parallel_size or 1,
     )
 
 

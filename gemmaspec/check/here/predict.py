@@ -77,9 +77,9 @@ def predict_profile(request: PredictRequest) -> Prediction:
     Raises UsageError for invalid rows, rows of another machine, loads that the profile does not take and for several
     machines, EnvironmentMissing if only the roofline is left and the models cannot be read.
     """
-    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    loaded = on_its_machine(request)
     need_one_machine(loaded.profile, "predict")
-    return predicted(facts_of(on_its_machine(loaded, request)), request)
+    return predicted(facts_of(loaded), request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,12 +187,12 @@ def _need_limits(profile: Profile, request: PredictRequest) -> None:
     limits.need_room(profile, request.contexts, request.answer_tokens or 1)
 
 
-def on_its_machine(loaded: Loaded, request: PredictRequest) -> Loaded:
+def on_its_machine(request: PredictRequest) -> Loaded:
     """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
-    asked = request.machine
+    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    machine = asked = request.machine
     if asked is not None and asked not in (*MACHINES, HERE):
         raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}")
-    machine = asked
     if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
         gpus = nvidia.gpus()
         machine = machine_of(gpus[0].name) if gpus else "cpu" if asked == HERE else None

@@ -50,6 +50,8 @@ class Kind:
     """The patches for speed that it takes."""
     idle: frozenset[str]
     """Of all patches those that do nothing without speculation."""
+    gpus: int = 1
+    """Those that share the matrices."""
 
     def graphs(self, row: Row) -> tuple[GraphMode | None, GraphMode | None]:
         """Return the graph modes that a row of this server has."""
@@ -114,7 +116,8 @@ def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
 
 def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     """Yield each property that has to be the same: the server's in words, a row's, and whether they agree."""
-    yield f"its vLLM is {kind.vllm}", lambda row: row.vllm, lambda row: row.vllm == kind.vllm
+    yield f"it runs on {kind.gpus} GPUs", lambda _: "one", lambda _: kind.gpus == 1
+    yield f"its vLLM is {kind.vllm or 'not known'}", lambda row: row.vllm, lambda row: row.vllm == kind.vllm
     backend = kind.backend or "not known"
     yield (
         f"its attention backend is {backend}",

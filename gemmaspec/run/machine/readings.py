@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.profile.device import Device
+from gemmaspec.core.profile.device import GB, Device
+from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.machine.nvidia import Gpu
 from gemmaspec.run.models.access import is_offline
@@ -42,11 +43,12 @@ def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
     """
     import psutil
 
-    memory = psutil.virtual_memory()
+    memory, known = psutil.virtual_memory(), MACHINES.get(machine_of(gpu.name) or "")
     return Device(
         name=gpu.name,
         memory=memory.total if gpu.memory is None else gpu.memory,
         free=memory.available if gpu.free is None else gpu.free,
+        bandwidth=known.bandwidth_gb_s * GB if known and known.bandwidth_gb_s else None,
         capability=gpu.capability,
         here=True,
         gpus=gpus,
