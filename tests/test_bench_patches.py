@@ -224,12 +224,18 @@ def test_of_own_measurements_those_with_the_profiles_patches_count(patched: Path
     assert measurements.of_plan(rows, measurements.taken_by(off)) == (rows[0], rows[2])
 
 
+OTHERS = ({"images": False}, {"kv_cache_dtype": "fp8"}, {"linear_kernel": "marlin"}, {"acceptance_by": "synthetic"})
+
+
 def test_saved_cells_of_another_set_are_kept(patched: Path) -> None:
     loaded = load_profile(str(patched), overrides=SETS)
     measurements.save(loaded, [drafted(), drafted(patches=["faster"])])
     measurements.save(loaded, [drafted(tokens_per_second=80.0, patches=["faster"])])
     found = {one.setting.patches: one.tokens_per_second for one in measurements.own_rows(loaded)}
     assert found == {(): 90.0, ("faster",): 80.0}
+    measurements.save(loaded, [drafted(tokens_per_second=70.0, **own) for own in OTHERS])
+    kept = [one.tokens_per_second for one in measurements.own_rows(loaded)]
+    assert sorted(kept) == [70.0] * len(OTHERS) + [80.0, 90.0]
 
 
 def test_predict_says_that_the_profiles_patches_were_not_measured(

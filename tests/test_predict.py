@@ -369,6 +369,11 @@ def test_a_curve_goes_on_with_its_conditional_probabilities() -> None:
     assert curve(measured, k=2, context=256).deviation == 0
 
 
+def test_acceptance_by_lot_says_nothing_beside_the_pairs_own() -> None:
+    given = rows(drafted(2, acceptance=[0.5, 0.2]), drafted(2, acceptance_by="synthetic"))
+    assert curve(given, k=2, context=256).rates == pytest.approx([0.5, 0.2])
+
+
 @pytest.mark.parametrize("rates", [[1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
 def test_curves_at_the_edge_stay_shares(rates: list[float]) -> None:
     found = curve(rows(drafted(2, acceptance=rates)), k=6, context=256)
@@ -463,6 +468,26 @@ def test_rows_of_bench_without_a_draft_are_the_base_of_those_with_one(
     assert [one["k"] for one in document["rows"]] == [0, 4]
     assert document["rows"][1]["speedup"] == pytest.approx(2.3, rel=0.1)
     assert not any("is a guess" in note for note in document["notes"])
+
+
+def test_of_cells_that_were_given_all_is_said_in_which_the_server_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = {"machine": "h100", "images": True, "kv_cache_dtype": "bf16", "linear_kernel": "humming"}
+    (tmp_path / "result.json").write_text(json.dumps({"rows": [row(**served), drafted(4, **served)]}))
+
+    def notes(*more: str) -> str:
+        asked = ["--machine", "h100", "--measured", str(tmp_path), "--json", *more]
+        assert run(["predict", "nvidia-31b-mtp", *asked]) == 0
+        return "\n".join(json.loads(capsys.readouterr().out)["notes"])
+
+    assert "these cells have" not in notes()
+    for override, said in (
+        ("serve.language_model_only=true", "these cells have images: on, and the profile's server off"),
+        ("serve.kv_cache_dtype=fp8", "these cells have kv_cache_dtype: bf16, and the profile's server fp8"),
+        ("serve.linear_backend=marlin", "these cells have linear_kernel: humming, and the profile's server marlin"),
+    ):
+        assert said in notes("--set", override)
 
 
 def test_without_a_backend_named_the_draft_loses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def _device(machine: str, memory_gb: float | None) -> Device:
 
 
 def _found(name: str) -> Device:
-    """Return a machine by name, with measured values if it is this one: a 5090 is no PRO 6000, nor an H100 an H200."""
+    """Return a machine by name, with measured values if its GPU and memory are those of this one."""
     if name == HERE:
         return this_gpu() or this_cpu()
     if name not in MACHINES:

@@ -117,17 +117,12 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     sure = _sure(cells, spoken) if spoken else cells
     if not sure:
         return _bound(facts, request, unsaid or ["no cell near enough was measured"])
+    apart = () if spoken else _otherwise(rows, facts)
     return Prediction(
         profile=profile.name,
         basis=source.basis,
         why=source.why,
-        notes=(
-            *_attention(facts),
-            *unsaid,
-            *(spoken.factors if spoken else ()),
-            *_notes(rows, asked, profile),
-            *(() if spoken else _otherwise(rows, facts)),
-        ),
+        notes=(*_attention(facts), *unsaid, *(spoken.factors if spoken else ()), *_notes(rows, asked, profile), *apart),
         rows=tuple(sure),
     )
 
@@ -314,10 +309,13 @@ def _otherwise(rows: Sequence[Row], facts: Facts) -> Iterator[str]:
         yield f"the profile's server compiles as {compiles}; no server that does was measured"
     elif mine not in graphs:
         yield f"the cells are of {', '.join(sorted(graphs))} servers, and this one is {mine}: steps times a factor"
-    formats = {row.kv_cache_dtype for row in rows} - {None}
-    cache = facts.command.value("--kv-cache-dtype") or "auto"
-    if formats and cache not in formats:
-        yield f"the cells have a KV cache in {', '.join(map(str, formats))}, and the profile's is {cache}"
+    kind = kind_of(facts)
+    served = {"kv_cache_dtype": kind.kv_cache, "images": kind.images, "linear_kernel": kind.linear_kernel}
+    for key, wanted in served.items():
+        others = {getattr(row, key) for row in rows} - {None}
+        if wanted is not None and others and wanted not in others:
+            said = f"these cells have {key}: {', '.join(map(str, others))}, and the profile's server {wanted}"
+            yield said.replace("True", "on").replace("False", "off")
     releases = {row.vllm for row in rows} - {None}
     if releases and facts.vllm and facts.vllm not in releases:
         yield f"the cells are of vLLM {', '.join(sorted(map(str, releases)))}, and the profile's is {facts.vllm}"

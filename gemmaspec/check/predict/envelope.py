@@ -235,7 +235,7 @@ def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = No
     """
     if k == 0:
         return Curve(rates=(), measured=0, deviation=0)
-    drafted = [row for row in rows if row.k > 0]
+    drafted = [row for row in rows if row.k and not row.by_lot] or [row for row in rows if row.k]
     drafted = [row for row in drafted if row.context == context] or drafted
     same = [row for row in drafted if row.k == k]
     rates = _mean(same or drafted, k)

@@ -134,8 +134,9 @@ def _kept(file: Path) -> list[Mapping[str, Any]]:
 
 
 def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    keys = ("method", "k", "concurrency", "context", "compile", "vllm", "attention_backend")
-    return (*(str(row.get(key)) for key in keys), str(row.get("patches", [])))
+    keys = ("method", "k", "concurrency", "context", "compile", "vllm", "attention_backend", "acceptance_by")
+    kept_apart = (*keys, "images", "kv_cache_dtype", "linear_kernel")
+    return (*(str(row.get(key)) for key in kept_apart), str(row.get("patches", [])))
 
 
 def _fits(run: Run, profile: Profile, *, elsewhere: bool) -> bool:
