@@ -257,6 +257,20 @@ def test_the_wait_for_the_first_token_is_what_tells_its_step_from_that_of_bench(
     assert (min(longer[8]), max(longer[8])) == pytest.approx((0.12, 0.18), abs=0.005)
 
 
+def test_no_shipped_step_that_drafts_is_shorter_than_one_that_does_not() -> None:
+    """Verification reads at least what a step without a draft reads."""
+    alone: dict[object, float] = {}
+    steps = [(run.source, row) for run in store() for row in run.rows]
+    for drafts in (False, True):
+        for source, one in steps:
+            server = one.machine, one.vllm, one.attention_backend, one.linear_kernel, one.setting.graphs
+            cell = source, *server, one.concurrency, one.context
+            if not one.k:
+                alone[cell] = min(one.step, alone.get(cell, one.step))
+            elif drafts:
+                assert one.step > 0.97 * alone.get(cell, 0), (source, one)
+
+
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_shipped_files_say_what_their_rows_are(file: Path) -> None:
     head = json.loads(file.read_text())
