@@ -704,6 +704,8 @@ def test_fit_says_no_speed_of_another_release_than_it_was_asked_about(capsys: py
     assert old["basis"] == "bound"
     assert any("its vLLM is 0.31.0, and the cells are of 0.32.0" in note for note in old["notes"])
     assert speed("0.32.1.dev3") is None
+    run(["fit", "nvidia-31b-mtp", "--machine", "h100", "--cached", "20000"])
+    assert "no speed: --cached 20000: with an answer of 1 tokens" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("more", [(), ("--machine", "here")])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.load import load_profile
@@ -546,3 +547,21 @@ def test_what_was_tried_is_read_again() -> None:
 def test_a_damaged_file_is_told(text: str) -> None:
     with pytest.raises(UsageError, match="x is damaged"):
         stored.parse(text, file="x")
+
+
+def test_a_dry_run_says_which_graphs_its_profile_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["tune", "nvidia-31b-mtp", "--dry-run", "--set", "machine=h100"]
+    assert run([*asked, "--set", "serve.attention_backend="]) == 0
+    assert "CUDA graphs: target PIECEWISE, draft NONE: TRITON_FLASH_ATTN" in " ".join(capsys.readouterr().out.split())
+    assert run(asked) == 0
+    assert "CUDA graphs" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("serve.foo=1", "serve.foo: unknown key"), ("serve.port", "must be KEY=VALUE")]
+)
+def test_a_mistake_in_what_is_to_be_tried_is_told_before_anything_starts(
+    text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tune", "nvidia-31b-mtp", "--dry-run", "--try", text]) == 2
+    assert said in capsys.readouterr().err

@@ -105,7 +105,7 @@ def _speed(
     try:
         return predicted(facts_of(on_its_machine(asked), plan=plan, shelf=shelf), asked).as_json(), ()
     except (UsageError, ProfileError) as error:
-        return None, (f"no speed: {error.message}",)
+        return None, (f"no speed: {error.message.replace('--context', '--cached')}",)
 
 
 def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:

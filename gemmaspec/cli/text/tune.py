@@ -11,6 +11,7 @@ from gemmaspec.measure.servers.tune import TuneOutcome
 from gemmaspec.measure.servers.tune_field import Compared
 from gemmaspec.measure.tune.next_arm import all_arms, minutes
 from gemmaspec.measure.tune.tried import Tried, TuneRequest, worth
+from gemmaspec.run.kept.attention import graphs_ahead
 
 
 def dry_run(compared: Compared, decided: TuneRequest, *, as_json: bool) -> None:
@@ -33,6 +34,8 @@ def dry_run(compared: Compared, decided: TuneRequest, *, as_json: bool) -> None:
         output.told(f"on the fastest  {knob}")
     for name, why in field.left_out.items():
         output.told(f"left out        {name}: {why}")
+    for lost in graphs_ahead(compared.base.profile, elsewhere=False):
+        output.told(f"note            {lost}")
 
 
 def outcome(outcome: TuneOutcome, *, as_json: bool) -> None:

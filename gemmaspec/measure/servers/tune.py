@@ -75,13 +75,8 @@ def state_file(name: str) -> Path:
 
 
 def _decided(request: TuneRequest, compared: Compared, prompts: PromptSet) -> TuneRequest:
-    return replace(
-        request,
-        profile=compared.base.profile.name,
-        loads=compared.loads,
-        prompts=prompts.name,
-        prompts_sha256=prompts.sha256,
-    )
+    name, loads = compared.base.profile.name, compared.loads
+    return replace(request, profile=name, loads=loads, prompts=prompts.name, prompts_sha256=prompts.sha256)
 
 
 class _TuneRun:
