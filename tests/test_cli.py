@@ -363,3 +363,11 @@ def test_no_option_of_a_request_is_lost(command: FunctionType) -> None:
 def test_every_request_of_a_command_is_looked_at() -> None:
     texts = [file.read_text() for file in Path(cli.__file__).parent.glob("*.py")]
     assert sum(text.count("options.request(") for text in texts) == len(REQUESTS)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("fit", "x" * 300), ("compare", "x" * 300, "y"), ("bench", "tiny-cpu", "--out", "x" * 300)]
+)
+def test_a_name_that_no_file_can_have_is_no_bug(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert "no file can have so long a name" in capsys.readouterr().err

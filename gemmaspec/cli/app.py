@@ -18,7 +18,7 @@ import typer.main
 from gemmaspec import __version__
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, Interrupted
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, Interrupted, UsageError
 
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "restart": "up",
@@ -111,6 +111,8 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         if isinstance(error, PermissionError) or (error.errno in _AWAY and error.filename):
             return output.failure(_unreadable(error), as_json=wants_json)
+        if error.errno == errno.ENAMETOOLONG:
+            return output.failure(UsageError(f"no file can have so long a name: {error.filename}"), as_json=wants_json)
         if error.filename or error.errno not in (errno.ENOSPC, errno.EIO):
             return _other(error, as_json=wants_json)
         return output.failure(output.unwritten(error), as_json=wants_json)  # the help's own print

@@ -216,12 +216,7 @@ class _BenchRun:
     """One run, with what it has measured so far."""
 
     def __init__(
-        self,
-        request: BenchRequest,
-        settings: BenchRequest,
-        loaded: Loaded,
-        prompts: PromptSet,
-        progress: StartProgress,
+        self, request: BenchRequest, settings: BenchRequest, loaded: Loaded, prompts: PromptSet, progress: StartProgress
     ) -> None:
         self._request, self._settings, self._loaded, self._progress = request, settings, loaded, progress
         self._servers = Servers(
