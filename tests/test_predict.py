@@ -757,6 +757,31 @@ def test_without_measurements_the_roofline_answers(
     assert found[0, 1]["interval"][0] < 9.02 < found[0, 1]["interval"][1]  # published for this target on a Spark
 
 
+@pytest.mark.parametrize(
+    ("profile", "override", "said"),
+    [
+        ("spark-31b", "serve.enforce_eager=true", "CUDA graphs: target NONE: enforce_eager turns them off"),
+        ("spark-31b-mtp", "speculative.enforce_eager=true", "draft NONE: speculative.enforce_eager; remove it"),
+        ("spark-31b-e2b", "serve.port=8001", "draft NONE: vLLM 0.33.0 captures none for draft_model"),
+        ("spark-31b-mtp", "serve.port=8001", ""),
+    ],
+)
+def test_the_roofline_says_which_graphs_are_lost(
+    profile: str, override: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["predict", profile, "--set", override, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    lost = [note for note in document["notes"] if "CUDA graphs" in note]
+    assert document["basis"] == "roofline"
+    assert len(lost) == bool(said)
+    assert said in "".join(lost)
+
+
+def test_without_a_gpu_no_graphs_are_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", "tiny-cpu"]) == 2
+    assert "the memory bandwidth of this machine is unknown" in capsys.readouterr().err
+
+
 def test_the_roofline_names_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", "spark-31b-mtp", "--set", "machine=cpu", "--json"]) == 2
     assert "gemmaspec bench spark-31b-mtp --save-measured" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
 from gemmaspec.core.rows import MAX_BYTES, NONE, Row, Setting, parse_rows, read_text
 from gemmaspec.run.kept import measurements
-from gemmaspec.run.kept.attention import lacking, words
+from gemmaspec.run.kept.attention import graphs_expected, lacking, words
 from gemmaspec.run.machine import nvidia
 
 Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
@@ -101,7 +101,8 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     if source is None:
         kind = kind_of(facts)
         shipped = shipped_for(profile, kind)
-        if shipped is None and profile.speculative and "full" not in kind.drafting:
+        drafts = profile.speculative and MACHINES[profile.machine].gpus
+        if shipped is None and drafts and "full" not in kind.drafting:
             return _bound(facts, request, ["it drafts without full CUDA graphs, and no server that does was measured"])
         if shipped is None:
             return _by_roofline(facts, request)
@@ -353,6 +354,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
     )
     asked = _asked(request, facts)
     assumed = (_assumed(asked.conditional),) if any(asked.ks) else ()
+    lost = graphs_expected(profile, plan.flags.vllm, capability=None)
     share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
     rows = speed.predict(asked)
     return Prediction(
@@ -360,6 +362,6 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         basis="roofline",
         why=f"the roofline, because there are no measurements: bytes over {share.value:.2f} of the "
         f"{device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {share.said} reached",
-        notes=("decoding alone: the roofline says nothing of the time that prompts take", *assumed),
+        notes=("decoding alone: the roofline says nothing of the time that prompts take", *lost, *assumed),
         rows=rows,
     )
