@@ -777,6 +777,13 @@ def test_the_roofline_says_which_graphs_are_lost(
     assert said in "".join(lost)
 
 
+def test_of_a_mixture_the_roofline_says_how_it_counts_experts(capsys: pytest.CaptureFixture[str]) -> None:
+    for profile, said in (("spark-26b-a4b-mtp", True), ("spark-31b-mtp", False)):
+        assert run(["predict", profile, "--json"]) == 0
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert any("each drafted token is counted with experts of its own" in note for note in notes) is said
+
+
 def test_without_a_gpu_no_graphs_are_missed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", "tiny-cpu"]) == 2
     assert "the memory bandwidth of this machine is unknown" in capsys.readouterr().err

@@ -353,8 +353,10 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
     )
     asked = _asked(request, facts)
-    assumed = (_assumed(asked.conditional),) if any(asked.ks) else ()
+    assumed = [_assumed(asked.conditional)] if any(asked.ks) else []
     lost = graphs_expected(profile, plan.flags.vllm, capability=None)
+    most = "each drafted token is counted with experts of its own, the most that a step reads; a draft may gain more"
+    assumed += [most] if assumed and models.target.text.experts else []
     share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
     rows = speed.predict(asked)
     return Prediction(
