@@ -281,7 +281,7 @@ def test_published_servers_without_a_draft_are_within_the_prediction(one: Publis
     )
     share = efficiency.share_of(family, weights_format(found.models.target, fp8=False), nbytes)
     assert abs(math.log(reached / share.value)) < QUANTILE * math.hypot(share.deviation, NOISE)
-    assert share.deviation < 0.2  # 1.4 times from end to end, at most
+    assert share.deviation <= 0.2
     assert found.device.bandwidth / nbytes * share.value < roofline_of(found).alone  # type: ignore[operator]
 
 

@@ -355,15 +355,14 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
     asked = _asked(request, facts)
     assumed = [_assumed(asked.conditional)] if any(asked.ks) else []
     lost = graphs_expected(profile, plan.flags.vllm, capability=None)
-    most = "each drafted token is counted with experts of its own, the most that a step reads; a draft may gain more"
-    assumed += [most] if assumed and models.target.text.experts else []
+    experts = "drafted tokens share experts: between all of a request's alike and each with its own, both in the range"
+    assumed += [experts] if assumed and models.target.text.experts else []
     share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
-    rows = speed.predict(asked)
     return Prediction(
         profile=profile.name,
         basis="roofline",
         why=f"the roofline, because there are no measurements: bytes over {share.value:.2f} of the "
         f"{device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {share.said} reached",
         notes=("decoding alone: the roofline says nothing of the time that prompts take", *lost, *assumed),
-        rows=rows,
+        rows=speed.predict(asked),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gemmaspec.check.predict.envelope import curve
-from gemmaspec.check.predict.predict import ANSWER, Cells, Predicted
+from gemmaspec.check.predict.predict import ANSWER, QUANTILE, Cells, Predicted
 from gemmaspec.check.predict.steps import StepTime
 from gemmaspec.core import data
 from gemmaspec.core.releases.drafting import BLOCKS
@@ -24,7 +24,7 @@ _OTHER_WEIGHTS: Final = 0.15
 _LEAST: Final = 0.08
 """Smallest relative standard deviation of a share."""
 _STRANGE: Final = {"weights": 0.2, "family": 0.35}
-"""The same where no server has those weights, or none is of that family."""
+"""The same where at most one server has those weights, or none is of that family."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,9 @@ def share_of(family: str | None, weights: Weights, nbytes: float) -> Share:
     total = sum(weight for _, weight in counted)
     mean = sum(math.log(machine.share) * weight for machine, weight in counted) / total
     variance = sum((math.log(machine.share) - mean) ** 2 * weight for machine, weight in counted) / total
-    least = _LEAST if same else _STRANGE["weights" if of_family else "family"]
-    return Share(
-        value=math.exp(mean), deviation=max(math.sqrt(variance), least), said=_said(family, weights, of_family, same)
-    )
+    least = _LEAST if len(same) > 1 else _STRANGE["weights" if of_family else "family"]
+    said = _said(family, weights, of_family, same)
+    return Share(value=math.exp(mean), deviation=max(math.sqrt(variance), least), said=said)
 
 
 def _alike(machine: Served, weights: Weights, nbytes: float) -> float:
@@ -84,9 +83,7 @@ def _alike(machine: Served, weights: Weights, nbytes: float) -> float:
 
 def _said(family: str | None, weights: Weights, of_family: list[Served], same: list[Served]) -> str:
     if same:
-        return (
-            f"{len(same)} server{'s' if len(same) > 1 else ''} of this family of GPUs ({family}) with {weights} weights"
-        )
+        return f"{len(same)} server{'s'[: len(same) > 1]} of this family of GPUs ({family}) with {weights} weights"
     if of_family:
         return f"{len(of_family)} servers of this family of GPUs ({family}) with other weights: none has {weights} ones"
     others = " and ".join(dict.fromkeys(machine.family for machine in served()))
@@ -119,15 +116,17 @@ class Roofline:
         )
 
     def _cell(self, k: int, batch: int, context: int, asked: Cells) -> Predicted:
-        target, draft = self.read(context, batch, k + 1)
+        most, draft = self.read(context, batch, k + 1)
+        least = self.read(context, batch, 1)[0]  # where drafted tokens need the experts of the verified one
         passes = min(k, 1) if self.method in BLOCKS else k
+        step = self._step([(round(math.sqrt(least * most)), self.weights[0]), *[(draft, self.weights[1])] * passes])
         return Predicted(
             method=self.method if k else NONE,
             k=k,
             concurrency=batch,
             context=context,
             curve=curve((), k=k, context=context, known=asked.conditional),
-            step=self._step([(target, self.weights[0]), *[(draft, self.weights[1])] * passes]),
+            step=StepTime(step.seconds, math.hypot(step.deviation, math.log(most / least) / 2 / QUANTILE)),
             setting=self.setting,
             measured=False,
             answer_tokens=asked.answer_tokens or ANSWER,

@@ -40,9 +40,11 @@ _BY_GPU: Final = {
     "NVIDIA H100 80GB HBM3": "h100",
     "NVIDIA H200": "h200",
     "NVIDIA B200": "b200",
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtx-pro-6000",
     "NVIDIA GeForce RTX 5090": "rtx-5090",
 }
-"""GPUs as nvidia-smi names them. Variants with another memory or bandwidth (H100 PCIe, H200 NVL) are other machines."""
+"""GPUs as nvidia-smi names them. Variants with another memory or bandwidth (H200 NVL, a PRO 6000 Server) are others."""
 
 
 def machine_of(gpu: str) -> str | None:
