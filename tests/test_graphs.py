@@ -183,6 +183,43 @@ def test_lint_says_it_with_the_line_that_mends_it(capsys: pytest.CaptureFixture[
     assert run([*asked, "--set", "serve.attention_backend=FLASH_ATTN"]) == 0
 
 
+FP8, TEXT = "serve.kv_cache_dtype=fp8", "serve.language_model_only=true"
+
+
+@pytest.mark.parametrize(
+    ("vllm", "backend", "sets", "said"),
+    [
+        ("0.32.0", "FLASHINFER", (), "has no masks for images"),
+        ("0.26.0", "FLASHINFER", (TEXT,), "has no masks for images"),
+        ("0.32.0", "FLASHINFER", (TEXT,), ""),
+        ("0.22.0", "FLASH_ATTN", (), "has no masks for images"),
+        ("0.24.0", "FLASH_ATTN", (), ""),
+        ("0.33.0", "FLASH_ATTN", (FP8,), "reads no FP8 KV cache with masks for images"),
+        ("0.33.0", "FLASH_ATTN", (FP8, TEXT), ""),
+        ("0.30.0", "FLASH_ATTN", (FP8, TEXT), "reads no FP8 KV cache"),
+    ],
+)
+def test_a_backend_that_a_released_vllm_refused_is_an_error(
+    vllm: str, backend: str, sets: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each pair is an answer of that release's selector for the layers of a 31B on an H200."""
+    keys = ("machine=h200", f"serve.attention_backend={backend}", "speculative=", "draft=", *sets)
+    asked = [word for key in keys for word in ("--set", key)]
+    run(["profile", "lint", "nvidia-31b-mtp", *asked, "--release", vllm, "--json"])
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    found = [one["message"] for one in profile["findings"] if one["code"] == "GS307"]
+    assert len(found) == bool(said)
+    assert said in "".join(found)
+
+
+def test_graphs_of_an_fp8_cache_are_not_mended_by_a_backend_that_refuses_it(capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [word for key in ("machine=h200", OWN, FP8) for word in ("--set", key)]
+    assert run(["profile", "lint", "nvidia-31b-mtp", *sets, "--release", "0.32.0", "--json"]) == 2
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    (found,) = (one for one in profile["findings"] if one["code"] == "GS501")
+    assert "serve.attention_backend: TRITON_ATTN" in found["fix"]
+
+
 def test_tune_runs_no_arm_whose_server_would_have_no_graphs() -> None:
     knobs = {}
     for sets in (H200, (*H200, "serve.attention_backend=FLASH_ATTN")):

@@ -90,13 +90,7 @@ class Owned:
 
 
 def layer_caches(
-    model: TextModel,
-    *,
-    role: str,
-    rules: KvRules,
-    block_size: int,
-    dtype: str,
-    tensor_parallel: int = 1,
+    model: TextModel, *, role: str, rules: KvRules, block_size: int, dtype: str, tensor_parallel: int = 1
 ) -> Iterator[Owned]:
     """Return the caches of one model's layers, in order; a layer that reads another's has none.
 

@@ -239,12 +239,7 @@ def inspect(request: InspectRequest) -> Inspection:
     differ = target.tokenizer_digest != draft.tokenizer_digest
     words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
     pairing = pair(target, draft, method=wanted.method, words=words, known=known_pairs())
-    return Inspection(
-        target=seen,
-        draft=_look(draft, drafts=True),
-        pairing=pairing,
-        **_served(wanted, target),
-    )
+    return Inspection(target=seen, draft=_look(draft, drafts=True), pairing=pairing, **_served(wanted, target))
 
 
 def _served(wanted: _Wanted, target: Checkpoint) -> dict[str, Any]:

@@ -105,13 +105,7 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
     profile, vllm = loaded.profile, vllm_for(asked)
     target, draft = _models(profile) if request.models else (None, None)
     findings = check(
-        loaded,
-        patches=shelf,
-        asked=asked,
-        target=target,
-        draft=draft,
-        here=_here(loaded),
-        longest=_longest(profile),
+        loaded, patches=shelf, asked=asked, target=target, draft=draft, here=_here(loaded), longest=_longest(profile)
     )
     kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
     return Linted(

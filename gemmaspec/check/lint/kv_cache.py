@@ -129,9 +129,12 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
         return
     for role in _attending(subject):
         asked = _asked(subject, role)
-        message = asked and _cannot(subject, asked.upper())
-        if asked and message and not (role == "draft" and subject.method != "draft_model"):
-            message = f"{asked} does not support Gemma 4's head size of {_WIDE} {message}"
+        if not asked or (role == "draft" and subject.method != "draft_model"):
+            continue
+        where = _cannot(subject, asked.upper())
+        refused = None if where or role == "draft" else _refused(subject, asked.upper())
+        if where or refused:
+            message = refused or f"{asked} does not support Gemma 4's head size of {_WIDE} {where}"
             fix = "use TRITON_ATTN" + ("" if _capability(subject) in (10, 11) else ", or let vLLM choose")
             yield Issue(path=_backend_path(subject, role), message=message, fix=fix)
 
@@ -264,6 +267,17 @@ def _cannot(subject: Subject, backend: str) -> str | None:
     known = [support_of(subject.facts.vllm, capability or "", backend, fp8=fp8, head=None) for fp8 in (False, True)]
     if backend.startswith("TRITON_FLASH") and capability and not any(known):
         return f"on compute capability {capability}: it is for {'9.x' if backend.endswith('ATTN') else '10.x'} alone"
+    return None
+
+
+def _refused(subject: Subject, backend: str) -> str | None:
+    """Return why vLLM refuses a backend whose heads are wide enough, as released selectors answered."""
+    hopper = backend == "FLASH_ATTN" and _capability(subject) == _WIDE_ON
+    if subject.masks and (backend == "FLASHINFER" or (hopper and subject.runs("<0.24"))):
+        return f"{backend} of vLLM {subject.vllm} has no masks for images"
+    masked = " with masks for images" if subject.runs(">=0.31") else ""
+    if hopper and subject.caches_fp8 and subject.runs(">=0.24") and (subject.masks or not masked):
+        return f"{backend} of vLLM {subject.vllm} reads no FP8 KV cache{masked}"
     return None
 
 

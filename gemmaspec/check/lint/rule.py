@@ -207,7 +207,10 @@ class Subject:
         """Whether the target serves images that see later tokens; None if unknown."""
         if images_off(self.profile, self.command) and not self.runs("<0.27"):
             return False
-        return self.target.masks_images if self.target else None
+        if self.target:
+            return self.target.masks_images
+        size = size_called(self.called("target"))
+        return size.masks if size else None
 
     @property
     def batch(self) -> int | None:

@@ -90,11 +90,7 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     yield _row("target", plan.target.total // gpus, plan.models.target.ref + share)
     if plan.draft and plan.models.draft:
         yield _row("draft", plan.draft.total // gpus, plan.models.draft.ref + share)
-    yield _row(
-        "loading peak",
-        plan.loading,
-        "the embeddings are briefly held twice" if plan.draft else "the weights",
-    )
+    yield _row("loading peak", plan.loading, "the embeddings are briefly held twice" if plan.draft else "the weights")
     if plan.held is not None:
         yield _row("while loading", plan.held, f"estimate: the weights + up to {size(HELD)}, which torch releases")
     for overhead in plan.overheads:

@@ -125,7 +125,7 @@ def graph_modes(
         return None
     if mode in LOST or mode == "REFUSED":
         why = f"{backend} supports {support} with {method or 'no draft'}, so vLLM takes {mode}"
-        fix = _mends(vllm, where, backend)
+        fix = _mends(vllm, where, backend, fp8=all(each.fp8 for each in layers))
         return _modes(mode, method, runner, vllm, why=why, fix=fix, path=("serve", "attention_backend"))
     if spec and spec.enforce_eager:
         path: Path = ("speculative", "enforce_eager")
@@ -305,9 +305,9 @@ def _weakest(supports: Iterable[Supports], *, with_head: bool, keeps: bool) -> t
     return ordered[0] if whole or len({level for level, _ in weakest}) == 1 else None
 
 
-def _mends(vllm: str, where: str, backend: str) -> str:
-    """Return what keeps full graphs with a draft on a GPU."""
-    line = "serve.attention_backend: " + ("FLASH_ATTN" if where.startswith("9.") else "TRITON_ATTN")
+def _mends(vllm: str, where: str, backend: str, *, fp8: bool) -> str:
+    """Return what keeps full graphs with a draft on a GPU. FlashAttention has no masks over an FP8 cache."""
+    line = "serve.attention_backend: " + ("FLASH_ATTN" if where.startswith("9.") and not fp8 else "TRITON_ATTN")
     text = " or serve.language_model_only: true if you serve only text"
     composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
     patched = f"list {PATCH} under patches.optional, or " if composite else ""
