@@ -777,6 +777,17 @@ def test_the_roofline_says_which_graphs_are_lost(
     assert said in "".join(lost)
 
 
+def test_of_many_runs_people_read_the_first_and_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["nvidia-31b-mtp", "--machine", "h100"]
+    assert run(["predict", *asked, "--k", "0", "--concurrency", "1", "--json"]) == 0
+    first, *more = json.loads(capsys.readouterr().out)["why"].split("; ")
+    for command in ("predict", "fit"):
+        run([command, *asked])
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"{first}; and {len(more)} more runs, which --json names" in said
+        assert more[-1] not in said
+
+
 def test_of_a_mixture_the_roofline_says_how_it_counts_experts(capsys: pytest.CaptureFixture[str]) -> None:
     for profile, said in (("spark-26b-a4b-mtp", True), ("spark-31b-mtp", False)):
         assert run(["predict", profile, "--json"]) == 0

@@ -83,10 +83,7 @@ def new(
 
 
 def show(
-    profile: options.Profile,
-    set_: options.Set = None,
-    no_spec: options.NoSpec = False,
-    json: options.Json = False,
+    profile: options.Profile, set_: options.Set = None, no_spec: options.NoSpec = False, json: options.Json = False
 ) -> None:
     """Print a profile as it will be used, with everything it extends and every override merged in."""
     from gemmaspec.core.profile.load import load_profile

@@ -29,11 +29,7 @@ def told_on_interrupt(name: str) -> Iterator[None]:
 
 
 def carry_out(
-    name: str,
-    verb: Callable[[StartProgress], Running | Rolled],
-    *,
-    as_json: bool,
-    verdicts: bool = False,
+    name: str, verb: Callable[[StartProgress], Running | Rolled], *, as_json: bool, verdicts: bool = False
 ) -> None:
     """Do what a command does, with progress, and print what runs then; with `verdicts`, its last verdicts too.
 

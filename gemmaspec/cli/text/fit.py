@@ -10,6 +10,7 @@ from gemmaspec.check.fit.flags import Flags
 from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
 from gemmaspec.check.fit.roofline import Link, ServingRoofline
+from gemmaspec.cli.text.predict import told
 from gemmaspec.core.profile.model import Measured
 from gemmaspec.run.kept.attention import words
 
@@ -169,7 +170,7 @@ def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | Non
         draft = size(step.draft + step.draft_cache)
         yield f"  draft     {draft} per pass, {roofline.passes} passes per step, cost ratio c = {step.cost:.3f}"
     if speed:
-        yield f"  predicted from {speed['why']}"
+        yield f"  predicted from {told(speed['why'])}"
         yield from (f"  {'':<9} {note}" for note in speed["notes"])
         yield from (f"  {'':<9} {_predicted(row)}" for row in speed["rows"])
 

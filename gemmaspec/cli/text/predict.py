@@ -32,7 +32,7 @@ def document(prediction: Prediction) -> dict[str, Any]:
 
 def lines(prediction: Prediction, *, width: int | None) -> Iterator[str]:
     """Yield the prediction for people, for `width` characters; None for no limit."""
-    yield f"{prediction.profile}: predicted from {prediction.why}"
+    yield f"{prediction.profile}: predicted from {told(prediction.why)}"
     for note in prediction.notes:
         yield f"  note      {note}"
     for (setting, context), group in groupby(prediction.rows, key=lambda row: (row.setting, row.context)):
@@ -48,6 +48,12 @@ def lines(prediction: Prediction, *, width: int | None) -> Iterator[str]:
     if any(row.curve.measured < row.k for row in prediction.rows):
         yield ""
         yield "  ~ acceptance at the last positions was not measured; the curve is extrapolated"
+
+
+def told(why: str) -> str:
+    """Return what a prediction was made from, for people: of several runs the first, and how many there are."""
+    first, *more = why.split("; ")
+    return f"{first}; and {len(more)} more run{'s'[: len(more) > 1]}, which --json names" if more else first
 
 
 def _cells(row: Predicted, baseline: Predicted | None) -> tuple[str, ...]:
