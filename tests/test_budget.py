@@ -22,7 +22,7 @@ BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "lint codes": (71, 85),
     "environment variables of its own": (6, 12),
     "modules": (311, 320),
-    "package lines": (56_506, 48_000),
+    "package lines": (56_505, 48_000),
     "words of the docs": (41_396, 42_000),
 }
 """What → the bound, and the goal. Whoever takes something out lowers the bound to the new figure; nobody raises it."""

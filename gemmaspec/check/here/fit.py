@@ -25,6 +25,7 @@ from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import command_of
 from gemmaspec.core.profile.fields import hub_id
 from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.limits import need_room
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.kept.attention import Backends, expected, graphs_expected
@@ -103,9 +104,10 @@ def _speed(
     if plan.device.bandwidth is None or loaded.profile.nodes > 1:
         return None, ()
     try:
+        need_room(loaded.profile, asked.contexts, 1, option="--cached")
         return predicted(facts_of(on_its_machine(asked), plan=plan, shelf=shelf), asked).as_json(), ()
     except (UsageError, ProfileError) as error:
-        return None, (f"no speed: {error.message.replace('--context', '--cached')}",)
+        return None, (f"no speed: {error.message}",)
 
 
 def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gemmaspec.core import launcher
 from gemmaspec.core.checkpoint.sizes import size_called
 from gemmaspec.core.finding import Finding, Severity
-from gemmaspec.core.profile.command import Argument, Command, asked_of_runner, command_of, images_off
+from gemmaspec.core.profile.command import Argument, Command, asked_of_runner, command_of, masks_of
 from gemmaspec.core.profile.machines import MACHINES, Machine
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases import drafting
@@ -205,12 +205,8 @@ class Subject:
     @property
     def masks(self) -> bool | None:
         """Whether the target serves images that see later tokens; None if unknown."""
-        if images_off(self.profile, self.command) and not self.runs("<0.27"):
-            return False
-        if self.target:
-            return self.target.masks_images
-        size = size_called(self.called("target"))
-        return size.masks if size else None
+        found = masks_of(self.profile, self.command, self.vllm, self.target.masks_images if self.target else None)
+        return found[0] if len(found) == 1 else None
 
     @property
     def batch(self) -> int | None:

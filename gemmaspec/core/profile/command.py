@@ -308,7 +308,7 @@ def backend_of(
     if role == "draft" and method not in ("mtp", "draft_model", "eagle", "eagle3"):
         return "FLASH_ATTN" if method else None  # block heads are narrow
     where = capability or MACHINES[profile.machine].compute_capability
-    both = _masks(profile, command, vllm, masks)
+    both = masks_of(profile, command, vllm, masks)
     seen = [False] if role == "draft" and method == "draft_model" else both
     asks = _ASKS.get(method or "", "target") if role == "draft" else "target"
     formats = _formats(command) if fp8 is None else [fp8]
@@ -354,7 +354,7 @@ def images_off(profile: Profile, command: Command) -> bool:
     return bool(command.switched("--language-model-only")) or all(limits.get(kind) == 0 for kind in ("image", "video"))
 
 
-def _masks(profile: Profile, command: Command, vllm: str, sees: bool | None) -> list[bool]:
+def masks_of(profile: Profile, command: Command, vllm: str, sees: bool | None) -> list[bool]:
     """Return whether images need masks; both where that is not known.
 
     Up to 0.26 a model that can see them has the masks even where it serves text alone (is_mm_prefix_lm in

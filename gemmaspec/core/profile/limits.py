@@ -37,12 +37,12 @@ def concurrencies(profile: Profile, asked: Sequence[int], *, usual: Sequence[int
     return tuple(asked) or tuple(number for number in usual if not limit or number <= limit) or (1,)
 
 
-def need_room(profile: Profile, contexts: Sequence[int], answer: int) -> None:
+def need_room(profile: Profile, contexts: Sequence[int], answer: int, *, option: str = "--context") -> None:
     """Raise UsageError for prompts that, with their answer, are longer than max_model_len."""
     longest = profile.serve.max_model_len
     if longest and (above := [context for context in contexts if context + answer > longest]):
         raise UsageError(
-            f"--context {above[0]}: with an answer of {answer:,} tokens that is more than {profile.name} takes, "
+            f"{option} {above[0]}: with an answer of {answer:,} tokens that is more than {profile.name} takes, "
             f"{longest:,} tokens (serve.max_model_len)",
             hint=f"--set serve.max_model_len={above[0] + answer}",
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.profile.device import GB, Device
+from gemmaspec.core.profile.device import Device, named
 from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.machine.nvidia import Gpu
@@ -43,12 +43,13 @@ def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
     """
     import psutil
 
-    memory, known = psutil.virtual_memory(), MACHINES.get(machine_of(gpu.name) or "")
+    memory, known = psutil.virtual_memory(), machine_of(gpu.name)
+    machine = named(MACHINES[known]) if known else None
     return Device(
         name=gpu.name,
         memory=memory.total if gpu.memory is None else gpu.memory,
         free=memory.available if gpu.free is None else gpu.free,
-        bandwidth=known.bandwidth_gb_s * GB if known and known.bandwidth_gb_s else None,
+        bandwidth=machine.bandwidth if machine else None,
         capability=gpu.capability,
         here=True,
         gpus=gpus,
