@@ -122,7 +122,7 @@ def test_an_interrupted_drain_puts_the_replica_back(scene: Scene, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         scene.rolling.carry_out()
     assert scene.routing.inside == {1, 2}
-    assert scene.audit()[-1] == "drain pair-1: interrupted"
+    assert scene.audit()[-2:] == ["drain pair-1: interrupted", "add pair-1: put back"]
 
 
 def test_the_last_healthy_replica_is_not_taken_out(scene: Scene) -> None:

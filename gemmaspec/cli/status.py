@@ -44,9 +44,10 @@ def status(
     """Show what runs: starting (with its phase), ready, degraded, exited, stopped or unknown, and since when.
 
     With NAME, also shows its patches as the server reports them, and how well it drafts. Exit code 5 if a file of the
-    plan, the overlay or the package has changed since the start, or if a server is degraded: it drafts without CUDA
-    graphs, more slowly than without a draft. Exit code 4 if gemmaspec cannot tell whether
-    something runs, 1 if NAME is given and does not run.
+    plan, the overlay or the package has changed since the start, or if something is degraded: a server that drafts
+    without CUDA graphs, more slowly than without a draft, or a router that sends no request to a replica that serves
+    while no command works on it. Exit code 4 if gemmaspec cannot tell whether something runs, 1 if NAME is given and
+    does not run.
 
     With the NAME of a profile that has replicas, shows each of them, the router, and the end of the audit.
 
@@ -75,6 +76,8 @@ def status(
     servers = replicas_status(name) if name and groups else use_case(name)
     text.show(servers, groups, one=bool(name), as_json=json)
     if any(server.changed or server.word == "degraded" for server in servers):
+        raise typer.Exit(5)
+    if any(group.word == "degraded" for group in groups):
         raise typer.Exit(5)
     words = [server.word for server in servers] + [group.word for group in groups]
     if "unknown" in words:

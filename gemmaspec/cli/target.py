@@ -23,7 +23,7 @@ def told_on_interrupt(name: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from gemmaspec.look.status import after_interrupt
+        from gemmaspec.look.after_interrupt import after_interrupt
 
         raise Interrupted(after_interrupt(name, output.progress)) from None
 

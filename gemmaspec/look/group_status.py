@@ -23,8 +23,10 @@ from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import groups, owner, stacks
 from gemmaspec.run.kept.groups import Group
 from gemmaspec.run.machine import nvidia
+from gemmaspec.serve.put_back import left_out
 
-RouterWord = Literal["ready", "exited", "stopped", "unknown"]
+RouterWord = Literal["ready", "degraded", "exited", "stopped", "unknown"]
+"""degraded: it sends no request to a replica that serves, and no command works on that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +74,21 @@ def router_status(name: str) -> RouterStatus:
                 word = "unknown"
         except GemmaspecError as error:
             word, why = "unknown", error.message
+    if word == "ready" and not busy and (out := _forgotten(group)):
+        verb = "serves, and gets" if len(out) == 1 else "serve, and get"
+        word, why = "degraded", f"{', '.join(out)} {verb} no requests; next: {group.options.command}"
     if word == "exited" and not why:
         why = f"next: {group.options.command}"
     lines = tuple(groups.last_audit(group))
     return RouterStatus(group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines)
+
+
+def _forgotten(group: Group) -> Sequence[str]:
+    """Return the replicas that are left out and on which no command works."""
+    try:
+        return [name for name in left_out(group) if owner.holder(name) is None]
+    except GemmaspecError:
+        return []
 
 
 def replicas_status(name: str) -> list[Status]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -21,7 +21,6 @@ from gemmaspec.run.engine.lines import split_host
 from gemmaspec.run.engine.server import Engine, Server, State
 from gemmaspec.run.kept import owner, stacks
 from gemmaspec.run.kept.attention import Graphs, Logged, graphs_lost, of_running
-from gemmaspec.run.kept.groups import is_group
 from gemmaspec.run.kept.logs import next_after, why_ended
 from gemmaspec.run.kept.stacks import Last, Started, hang_of, last_verdicts
 from gemmaspec.run.ready.death import Death
@@ -338,21 +337,3 @@ def _counters(started: Started) -> Counters | None:
         return Counters.of(read_metrics(started.server, timeout_s=3, api_key=api_key_for(started.server)))
     except GemmaspecError:
         return None
-
-
-def after_interrupt(name: str, note: Callable[[str], None]) -> str:
-    """Return a sentence on what keeps running after Ctrl-C, of a server or of replicas."""
-    try:
-        if is_group(name):
-            note(f"gemmaspec status {name}    # or: gemmaspec down {name}")
-            return f"interrupted; the other replicas of {name} keep serving"
-        state = stacks.look(stacks.find(name))
-    except GemmaspecError:
-        return "interrupted; no server was started"
-    if state.status in ("running", "restarting"):
-        note(f"gemmaspec logs -f {name}    # or: gemmaspec down {name}")
-        return f"interrupted; {name} keeps running"
-    if state.status == "unknown":
-        return f"interrupted; cannot tell whether {name} runs: {state.detail}"
-    note(f"gemmaspec restart {name}    # starts it as it ran before")
-    return f"interrupted; {name} is not running"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from gemmaspec.core.errors import GemmaspecError, StartFailed, UsageError
-from gemmaspec.core.rolling.steps import End, Outcome, Roll, RollEvent, Step, next_step
+from gemmaspec.core.rolling.steps import End, Outcome, Roll, RollEvent, Step, interrupted, next_step
 from gemmaspec.run.engine import router as routers
 from gemmaspec.run.engine.router import RouterPlace
 from gemmaspec.run.engine.server import Engine
@@ -24,7 +24,7 @@ from gemmaspec.run.kept.owner import StartProgress, Told
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.run.runtime.managed import ensure_runtime
-from gemmaspec.serve import down, up
+from gemmaspec.serve import down, put_back, up
 from gemmaspec.serve.decide import LIVE, Start, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
 from gemmaspec.serve.starting import Running
@@ -114,16 +114,41 @@ class Rolling:
     """What was noted of a replica, which is not repeated for the next one."""
     error: GemmaspecError | None = None
     """Why the first step failed."""
+    ran: Mapping[str, str | None] = field(default_factory=dict)
+    """What each replica ran before the first step, as a key of its known good stacks; None for one never ready."""
 
     def carry_out(self) -> Rolled:
         """Do every step. Raises the first failure, with what serves now."""
         events: list[RollEvent] = []
+        self.ran = {name: up.current(name) for name, _ in self.roll.replicas}
         while isinstance(step := next_step(self.roll, events), Step):
-            events.append(RollEvent(step=step, outcome=self._do(step)))
+            try:
+                outcome = self._do(step)
+            except BaseException:
+                self._interrupted(events, step)
+                raise
+            events.append(RollEvent(step=step, outcome=outcome))
         if self.error:
             groups.save(self._as_it_is_now(events, step))
             raise self._with_outlook(self.error, step)
         return Rolled(group=self.group, running=self.running, end=step)
+
+    def _interrupted(self, events: list[RollEvent], step: Step) -> None:
+        """After Ctrl-C or SIGTERM: let every replica that serves get requests again, and say what each one runs."""
+        end = interrupted(self.roll, events, RollEvent(step=step, outcome=self._after_interrupt(step)))
+        with contextlib.suppress(GemmaspecError):
+            groups.save(self._as_it_is_now(events, end))
+        for name in put_back.put_back(self.group):
+            self._audit(Step(action="add", replica=name), "put back")
+        for line in self._configurations(end):
+            self.told.note(line)
+
+    def _after_interrupt(self, step: Step) -> Outcome:
+        """Return what an interrupted step has left: the server that it was to leave, the one before it, or none."""
+        if step.action not in ("start", "replace") or not self._serves(step.replica):
+            return "failed"
+        ran = self.ran.get(step.replica)
+        return "back" if step.action == "replace" and ran and up.current(step.replica) == ran else "done"
 
     def _as_it_is_now(self, events: list[RollEvent], end: End) -> Group:
         """Return the record after a failure: with the router that runs, and the change only if it changed a replica."""
@@ -150,9 +175,6 @@ class Rolling:
             outcome_line = error.message.splitlines()[0]
         except BaseException:
             self._audit(step, "interrupted")
-            if step.action in ("remove", "drain"):
-                with contextlib.suppress(GemmaspecError):
-                    self._add(step.replica)
             raise
         seconds = time.monotonic() - began
         self._audit(step, f"{outcome} after {seconds:.1f} s{f': {outcome_line}' if outcome_line else ''}")
@@ -197,6 +219,10 @@ class Rolling:
         except GemmaspecError as error:
             if old and self._runs_again(old):
                 raise error.amended(f"{error.message}\nThe router runs again as before.") from None
+            raise
+        except BaseException:
+            if old:
+                self._runs_again(old)
             raise
         router = self.group.router
         self.told.note(f"router listens at {router.base_url}/v1")
@@ -279,12 +305,21 @@ class Rolling:
 
     def _with_outlook(self, error: GemmaspecError, end: End) -> GemmaspecError:
         """Add to the first failure what serves now and what to do next."""
-        lines = [error.message, f"stopped at: {end.failed}"]
-        lines += [f"{', '.join(end.changed)}: runs the new configuration"] if end.changed else []
-        lines += [f"{', '.join(end.back)}: runs again as before"] if end.back else []
-        lines += [f"{', '.join(end.untouched)}: unchanged"] if end.untouched else []
+        lines = [error.message, f"stopped at: {end.failed}", *self._configurations(end)]
         hint = f"gemmaspec rollback {self.group.name}    # or correct the cause and run up again"
         return error.amended("\n".join(lines), hint=hint if end.changed and self.group.before else None)
+
+    def _configurations(self, end: End) -> Iterator[str]:
+        """Say which replica runs which configuration after a change that did not reach its end."""
+        if end.changed:
+            yield f"{', '.join(end.changed)}: runs the new configuration"
+        if end.back:
+            yield f"{', '.join(end.back)}: runs again as before"
+        if end.untouched:
+            yield f"{', '.join(end.untouched)}: unchanged"
+        known = {*end.changed, *end.back, *end.untouched}
+        if rest := [name for name, _ in self.roll.replicas if name not in known]:
+            yield f"{', '.join(rest)}: does not run"
 
 
 class _Named:

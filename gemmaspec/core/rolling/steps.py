@@ -93,6 +93,11 @@ def next_step(roll: Roll, events: Sequence[RollEvent]) -> Step | End:
     return planned[len(events)] if len(events) < len(planned) else _end(roll, events, failed=None)
 
 
+def interrupted(roll: Roll, events: Sequence[RollEvent], last: RollEvent) -> End:
+    """Return how a change ends whose last step was interrupted, by Ctrl-C or by SIGTERM."""
+    return _end(roll, [*events, last], failed=last)
+
+
 def _steps(roll: Roll) -> Iterator[Step]:
     named = {kind: [name for name, state in roll.replicas if state == kind] for kind in _KINDS}
     routed = roll.router == "same"
