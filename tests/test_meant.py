@@ -116,7 +116,7 @@ REVIEWED = (
     ("draft: a/b", "{model: a/b}"),
     ("target: {dtype: bfloat16}", "serve.dtype"),
     ("speculative: {method: MTP}", "did you mean mtp?"),
-    ("machine: H100", "did you mean h100?"),
+    ("machine: h1000", "unknown machine 'h1000'"),
 )
 """Inputs that were answered badly, or one word short, before the table was."""
 LINES = (
@@ -245,11 +245,12 @@ def test_what_is_meant_names_keys_that_exist() -> None:
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
-        ("rtx-4090", "write nvidia, and give fit its --memory"),
-        ("L40S", "write nvidia"),
-        ("RTX A6000", "write nvidia"),
+        ("rtx-4080", "write nvidia, and give fit its --memory"),
+        ("L20", "write nvidia"),
+        ("RTX A5000", "write nvidia"),
         ("mi300x", "AMD GPUs are not supported"),
-        ("rtx5090", "did you mean rtx-5090?"),
+        ("2xdgx-spark", "nodes: 2 is for a server on two of them"),
+        ("9xh100", "a h100 has at most 8 GPUs"),
         ("rtx-509o", "the known ones are"),
     ],
 )

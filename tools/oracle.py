@@ -3,8 +3,8 @@
     .venv/bin/python tools/oracle.py tables [--cpu] [RELEASE …]   flags, keys and variables against the tables, and
                                                                   defaults into core/releases/data/defaults.json
     .venv/bin/python tools/oracle.py lint [--profiles N] [--seed N] RELEASE …   lint against the engine's verdict
-    .venv/bin/python tools/oracle.py backends [RELEASE …]         the attention backend of each layer, built on the meta
-                                                                  device, into core/releases/data/backends.json
+    .venv/bin/python tools/oracle.py backends [--gpu 8.6] [RELEASE …]   the attention backend of each layer, built on
+                                                                  the meta device, into core/releases/data/backends.json
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
 A release answers as tools/oracle_release.py says.
@@ -120,6 +120,7 @@ def main(words: Sequence[str]) -> int:
     ask.add_argument("arguments", nargs=argparse.REMAINDER)
     backends = commands.add_parser("backends")
     backends.add_argument("releases", nargs="*")
+    backends.add_argument("--gpu", action="append", default=[], help="only this compute capability, such as 8.6")
     lint = commands.add_parser("lint")
     lint.add_argument("releases", nargs="*")
     lint.add_argument("--profiles", type=int, default=300)
@@ -135,7 +136,7 @@ def main(words: Sequence[str]) -> int:
         if options.command == "tables":
             return 3 if ask_about(wanted, processors=options.cpu) else 0
         if options.command == "backends":
-            return oracle_backends.ask_about(wanted)
+            return oracle_backends.ask_about(wanted, options.gpu)
         found = oracle_lint.compare(options.releases, options.profiles, options.seed)
         if options.write:
             oracle_lint.write_figures(found, options.seed)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,15 @@ from gemmaspec.core.releases import drafting
 from gemmaspec.core.releases.facts import releases
 
 _DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "core" / "releases" / "data"
-MACHINES: Final = {"8.0": "a100", "8.9": "l40s", "9.0": "h200", "10.0": "b200", "12.0": "rtx-5090", "12.1": "gb10"}
+MACHINES: Final = {
+    "8.0": "a100",
+    "8.6": "rtx-3090",
+    "8.9": "l40s",
+    "9.0": "h200",
+    "10.0": "b200",
+    "12.0": "rtx-5090",
+    "12.1": "gb10",
+}
 """Compute capability → a machine that has it."""
 _PLAIN: Final = ("--limit-mm-per-prompt", '{"image": 0, "video": 0, "audio": 0}')
 _HEADS: Final = {"draft": ("mtp", "gemma-4-31B-it-assistant"), "eagle3": ("eagle3", "gemma-4-31B-eagle3-plain")}
@@ -33,25 +41,32 @@ _LEVELS: Final = ("0", "1", "2", "3")
 Row = tuple[str, ...]
 
 
-def ask_about(wanted: Iterable[str]) -> int:
-    """Ask each release, write both tables, and return the number of releases that gave no answer."""
+def ask_about(wanted: Iterable[str], only: Sequence[str] = ()) -> int:
+    """Ask each release, write both tables, and return the number of releases that gave no answer.
+
+    `only`: the compute capabilities to ask about; by default all of them, and what each compilation leaves of graphs.
+    """
     silent = 0
+    capabilities = tuple(only) or tuple(MACHINES)
     for release in wanted:
         with Oracle(release, "h200") as asked:
-            chosen, supports = _layers(asked, release)
-            modes = {("modes", *row) for row in _modes(asked)}
+            chosen, supports = _layers(asked, release, capabilities)
+            modes = set() if only else {("modes", *row) for row in _modes(asked)}
         print(f"vllm {release}: {len(chosen)} backends, {len(supports)} supports, {len(modes)} modes", flush=True)
         silent += not chosen
-        _keep("backends.json", release, chosen)
-        _keep("graphs.json", release, supports | modes)
+        again = {("modes",)} if modes else set()
+        _keep("backends.json", release, chosen, {(capability,) for capability in capabilities})
+        again |= {("supports", capability) for capability in capabilities}
+        _keep("graphs.json", release, supports | modes, again)
     return silent
 
 
-def _layers(asked: Oracle, release: str) -> tuple[set[Row], set[Row]]:
+def _layers(asked: Oracle, release: str, capabilities: Iterable[str]) -> tuple[set[Row], set[Row]]:
     """Return (capability, masks, KV format, role, backend), and (supports, capability, KV format, role, backend, …)."""
     chosen: set[Row] = set()
     supports: set[Row] = set()
-    for capability, machine in MACHINES.items():
+    for capability in capabilities:
+        machine = MACHINES[capability]
         for kv in ("auto", "fp8"):
             for masks in ("masks", "causal"):
                 # up to 0.26 a 31B has masks also where it serves text alone
@@ -126,12 +141,17 @@ def _answer(asked: Oracle, machine: str, argv: list[str]) -> dict[str, Any]:
     return {} if "broken" in found else found
 
 
-def _keep(name: str, release: str, rows: Iterable[Row]) -> None:
-    """Write the answers of a release into a table, in which a span of releases stands behind each answer."""
+def _keep(name: str, release: str, rows: Iterable[Row], again: set[Row]) -> None:
+    """Write the answers of a release into a table, in which a span of releases stands behind each answer.
+
+    `again`: the beginnings of the rows that were asked; the release's other rows stay.
+    """
     known, data = releases(), _DATA / name
     table: dict[Row, set[str]] = {}
     for path, text in _paths(json.loads(data.read_text()) if data.exists() else {}):
-        table[path] = set(drafting.read(text, known)) - {release}
+        table[path] = set(drafting.read(text, known))
+        if any(path[: len(begins)] == begins for begins in again):
+            table[path].discard(release)
     for row in rows:
         table.setdefault(row, set()).add(release)
     nested: dict[str, Any] = {}

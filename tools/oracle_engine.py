@@ -31,8 +31,9 @@ MACHINES: dict[str, dict[str, Any]] = {
     "h200": {"name": "NVIDIA H200", "memory": 150_122_528_768, "capability": (9, 0), "gpus": 8},
     "b200": {"name": "NVIDIA B200", "memory": 191_514_017_792, "capability": (10, 0), "gpus": 8},
     "a100": {"name": "NVIDIA A100-SXM4-80GB", "memory": 85_095_874_560, "capability": (8, 0), "gpus": 8},
+    "rtx-3090": {"name": "NVIDIA GeForce RTX 3090", "memory": 25_296_044_032, "capability": (8, 6), "gpus": 8},
     "l40s": {"name": "NVIDIA L40S", "memory": 47_696_576_512, "capability": (8, 9), "gpus": 8},
-    "rtx-5090": {"name": "NVIDIA GeForce RTX 5090", "memory": 33_668_988_928, "capability": (12, 0), "gpus": 1},
+    "rtx-5090": {"name": "NVIDIA GeForce RTX 5090", "memory": 33_668_988_928, "capability": (12, 0), "gpus": 8},
     "cpu": {"name": "cpu", "memory": 64 * GIB, "capability": None, "gpus": 0},
 }
 _COMPILED = (

@@ -23,7 +23,7 @@ from gemmaspec.core.profile.command import Command, command_of, compile_of, imag
 from gemmaspec.core.profile.device import GB, Device, named
 from gemmaspec.core.profile.graphs import GraphModes, graph_modes
 from gemmaspec.core.profile.load import Loaded
-from gemmaspec.core.profile.machines import HERE, MACHINES
+from gemmaspec.core.profile.machines import HERE, MACHINES, as_named
 from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Draft, Profile, Target
 from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
@@ -169,6 +169,7 @@ def _found(name: str) -> Device:
     """Return a machine by name, with measured values if its GPU and memory are those of this one."""
     if name == HERE:
         return this_gpu() or this_cpu()
+    name = as_named(name)
     if name not in MACHINES:
         raise UsageError(f"--machine: {unknown_machine(name, [HERE])}")
     if not MACHINES[name].gpus:
@@ -177,7 +178,8 @@ def _found(name: str) -> Device:
     if known is None:
         return here or Device(name=name, memory=0)
     if here and here.capability == known.capability and 0.9 < here.memory / known.memory < 1.1:
-        return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth)
+        gpus = MACHINES[name].count or here.gpus
+        return dataclasses.replace(here, name=known.name, bandwidth=known.bandwidth, gpus=gpus)
     return known
 
 

@@ -19,7 +19,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.profile import limits
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, machine_of
+from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, as_named, machine_kind, machine_with
 from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
@@ -186,12 +186,14 @@ def _need_limits(profile: Profile, request: PredictRequest) -> None:
 def on_its_machine(request: PredictRequest) -> Loaded:
     """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-    machine = asked = request.machine
+    machine = asked = as_named(request.machine) if request.machine else None
     if asked is not None and asked not in (*MACHINES, HERE):
         raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}")
-    if asked == HERE or (asked is None and loaded.profile.machine == ANY_GPU):
+    if asked == HERE or (asked is None and machine_kind(loaded.profile.machine) == ANY_GPU):
         gpus = nvidia.gpus()
-        machine = machine_of(gpus[0].name) if gpus else "cpu" if asked == HERE else None
+        machine = machine_with([gpu.name for gpu in gpus])
+        if not gpus and asked == HERE:
+            machine = "cpu"
         if machine is None and asked == HERE:
             raise UsageError(f"--machine here: gemmaspec does not know the GPU {gpus[0].name}")
     if machine is None or machine == loaded.profile.machine:

@@ -73,7 +73,7 @@ def profile_schema() -> Schema:
             definition["properties"][key.rstrip("_")]["description"] = text
     properties = _written_out(written, written["$defs"])["properties"]
     _let_numbers_be_text(properties)
-    properties["machine"]["enum"] = [*MACHINES, None]
+    properties["machine"] = _machine(properties["machine"])
     return {
         "$schema": _DIALECT,
         "title": "A gemmaspec profile",
@@ -84,6 +84,13 @@ def profile_schema() -> Schema:
         "if": {"required": ["name"], "not": {"required": ["extends"]}},
         "then": {"required": list(_WHOLE)},
     }
+
+
+def _machine(property_: Schema) -> Schema:
+    """Return the property of a machine: one of the table, or a number of its GPUs, in any spelling."""
+    several = {"type": "string", "pattern": r"^[1-9][0-9]? ?x ?[A-Za-z0-9 -]+$"}
+    described = {key: value for key, value in property_.items() if key not in ("type", "anyOf")}
+    return {**described, "anyOf": [{"enum": [*MACHINES, None]}, several]}
 
 
 def _docstrings(module: ModuleType) -> Iterator[tuple[str, str, str]]:

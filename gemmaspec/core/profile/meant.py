@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.machines import MACHINES, as_named, machine_kind
 
 NEAR: Final = 0.75
 """How alike two words must be (difflib's ratio) before one is guessed from the other's letters."""
@@ -120,13 +120,17 @@ def unknown_machine(text: str, also: Iterable[str] = ()) -> str:
     `also`: what else could have been given.
     """
     word = _word(text).removeprefix("nvidia").removeprefix("geforce")
+    kind = MACHINES.get(machine_kind(as_named(text)))
+    if kind and kind.name == "dgx-spark":
+        return f"unknown machine {text!r}; a {kind.name} has one GPU, and nodes: 2 is for a server on two of them"
+    if kind:
+        most = f"at most {kind.most_gpus} GPUs" if kind.most_gpus else "no GPUs"
+        return f"unknown machine {text!r}; a {kind.name} has {most}"
     near = nearest(text, MACHINES)
-    if near and word.startswith("rtxa"):
-        near = None  # an RTX A6000 is older than an RTX PRO 6000
     if near and re.findall("[0-9]+", near) != re.findall("[0-9]+", text):
         near = None  # a 4090 differs from a 5090
-    if meant := _TABLES["machines"].get(word) or same(word, MACHINES) or near:
-        return f"unknown machine {text!r}; did you mean {meant}?"
+    if near:
+        return f"unknown machine {text!r}; did you mean {near}?"
     if re.match(r"amd|mi[0-9]{2,3}|radeon|rx[0-9]|instinct", word):
         return f"unknown machine {text!r}; AMD GPUs are not supported, only NVIDIA GPUs and CPUs"
     known = f"the known ones are {', '.join((*MACHINES, *also))}"

@@ -37,6 +37,7 @@ from gemmaspec.core.profile.fields import (
     matching,
     not_secret,
 )
+from gemmaspec.core.profile.machines import as_named
 
 
 class TunedLoad(Section):
@@ -332,8 +333,9 @@ class Profile(Section):
     """The name of the file, without .yaml."""
     summary: Text
     """One line for `gemmaspec profile list`."""
-    machine: Text
-    """The machine that the profile is meant for; `nvidia` is any machine with NVIDIA GPUs."""
+    machine: Annotated[Text, AfterValidator(as_named)]
+    """The machine that the profile is meant for; `nvidia` is any machine with NVIDIA GPUs. With a number it is a host
+    with so many of these GPUs: `2xrtx-5090`, or `2x5090`. How many a server uses, serve.tensor_parallel_size says."""
     nodes: Annotated[Int, Field(ge=1, le=64)] = 1
     """Machines that one server spans, the same number of GPUs on each. With more than one, serve.tensor_parallel_size
     is this number unless a parallel size is set, and a draft model uses as many GPUs as its target."""

@@ -116,7 +116,7 @@ def _gpus(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
     if most is not None and each * profile.replicas > most:
         yield (
             ("replicas",),
-            f"{profile.replicas} replicas use {profile.replicas * each} GPUs, but a {profile.machine} has {most}",
+            f"{profile.replicas} replicas use {profile.replicas * each} GPUs, but {profile.machine} has {most}",
         )
     if profile.devices is not None and len(profile.devices) < each * profile.replicas:
         yield ("devices",), f"lists {len(profile.devices)} GPUs, but {profile.replicas} replicas use {each} each"

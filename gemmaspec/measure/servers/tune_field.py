@@ -22,7 +22,7 @@ from gemmaspec.core.profile import limits
 from gemmaspec.core.profile.command import vllm_of
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
 from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
@@ -117,7 +117,9 @@ def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
             continue
         try:
             plain = load_profile(str(file)).profile
-            same = plain.target.model == base.profile.target.model and plain.machine == base.profile.machine
+            same = plain.target.model == base.profile.target.model and machine_kind(plain.machine) == machine_kind(
+                base.profile.machine
+            )
             if same and plain.speculative and plain.nodes == 1:
                 yield load_profile(name, overrides=overrides)
         except (ProfileError, UsageError):  # an own profile of that name, or a --set that does not go with it

@@ -21,7 +21,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.patching.evidence import VARIABLE, readers
 from gemmaspec.core.profile.command import compile_of, vllm_of
 from gemmaspec.core.profile.graphs import graph_modes, hurts
-from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import backend_for
 from gemmaspec.core.releases.drafting import BLOCKS, RunnerInput, runner_for, runs
@@ -120,7 +120,7 @@ def _unlike(profile: Profile, base: Profile, loads: Sequence[int]) -> str | None
     target, base_target = profile.target, base.target
     if (target.model, target.revision) != (base_target.model, base_target.revision):
         return f"its target is {target.model}"
-    if profile.machine != base.machine:
+    if machine_kind(profile.machine) != machine_kind(base.machine):
         return f"it is for the machine {profile.machine}"
     if profile.speculative is None:
         return "it does not speculate"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.core import strict_yaml
+from gemmaspec.core.profile.machines import machine_kind
 from gemmaspec.run.cluster.names import PLAN_ANNOTATION, labels, selector
 from gemmaspec.run.cluster.server import PodServer
 from gemmaspec.run.stack.compose import CACHE, CACHE_ENVIRONMENT, OFFLINE, RUN_DIR
@@ -102,7 +103,7 @@ def _scheduling(server: PodServer) -> Mapping[str, Any]:
 
     One server ends before its successor starts: there is no GPU for both.
     """
-    gpus, architecture = server.gpus, _ARCHITECTURES.get(server.profile.machine)
+    gpus, architecture = server.gpus, _ARCHITECTURES.get(machine_kind(server.profile.machine))
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",

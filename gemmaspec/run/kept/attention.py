@@ -84,10 +84,10 @@ def lacking(profile: Profile, modes: GraphModes | None) -> Iterator[str]:
 
 def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
     """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
-    from gemmaspec.core.profile.machines import ANY_GPU
+    from gemmaspec.core.profile.machines import ANY_GPU, machine_kind
     from gemmaspec.run.machine import readings
 
-    here = readings.gpus() if profile.machine == ANY_GPU and not elsewhere else None
+    here = readings.gpus() if machine_kind(profile.machine) == ANY_GPU and not elsewhere else None
     capability = here.capabilities[0] if here and here.capabilities else None
     return tuple(graphs_expected(profile, capability=capability))
 

@@ -24,7 +24,7 @@ from gemmaspec.core.patching import evidence
 from gemmaspec.core.patching.bugs import speed_patches
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import Loaded
-from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_of
+from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind, machine_of
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.rows import MAX_BYTES, Row, Run, parse_rows, read_text
 from gemmaspec.run.stack.speed import speed_choice
@@ -69,7 +69,7 @@ def foreign(rows: Sequence[Row], profile: Profile) -> str:
     where they do not say.
     """
     machines = {machine_of(row.gpu) or row.gpu if row.gpu else row.machine for row in rows} - {None}
-    other = sorted(str(machine) for machine in machines if profile.machine not in (machine, ANY_GPU))
+    other = sorted(str(machine) for machine in machines if machine_kind(profile.machine) not in (machine, ANY_GPU))
     target = profile.target.model.lower()
     models = {row.target for row in rows} - {None}
     strange = sorted(str(model) for model in models if not fnmatch.fnmatch(target, str(model).lower()))
@@ -140,7 +140,7 @@ def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _fits(run: Run, profile: Profile, *, elsewhere: bool) -> bool:
-    target, own = profile.target.model.lower(), run.machine == profile.machine
+    target, own = profile.target.model.lower(), run.machine == machine_kind(profile.machine)
     there, here = MACHINES.get(run.machine), MACHINES[profile.machine]
     such = bool(there and here.compute_capability and there.compute_capability == here.compute_capability)
     return (such and not own if elsewhere else own) and any(fnmatch.fnmatch(target, name) for name in run.targets)

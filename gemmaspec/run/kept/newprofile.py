@@ -18,7 +18,7 @@ from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.files import state_dir, write_whole
 from gemmaspec.core.profile.find import own_folder, profile_folders, profile_names
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_of
+from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_with
 from gemmaspec.core.profile.takeover import TOKENS, TakenOver
 from gemmaspec.core.profile.takeover_compose import from_compose
 from gemmaspec.core.profile.takeover_shell import from_command
@@ -148,7 +148,7 @@ def _machine(made: TakenOver) -> str:
         made.decide("machine: cpu", "the image is one for CPUs")
         return "cpu"
     gpus = nvidia.gpus()
-    machine = machine_of(gpus[0].name) if gpus else None
+    machine = machine_with([gpu.name for gpu in gpus])
     if machine:
         made.decide(f"machine: {machine}", f"nvidia-smi lists {gpus[0].name}")
     else:

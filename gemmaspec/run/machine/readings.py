@@ -38,6 +38,9 @@ def this_gpu() -> Device | None:
 def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
     """Return a GPU of this machine as a device.
 
+    Of its memory the driver keeps some percent, which nvidia-smi counts and CUDA does not: a GPU that is known by name
+    has what CUDA reports.
+
     A GB10 has no memory of its own: total and free are then the machine's, as vLLM takes them
     (vllm/utils/mem_utils.py, MemorySnapshot).
     """
@@ -45,9 +48,10 @@ def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
 
     memory, known = psutil.virtual_memory(), machine_of(gpu.name)
     machine = named(MACHINES[known]) if known else None
+    total = memory.total if gpu.memory is None else gpu.memory
     return Device(
         name=gpu.name,
-        memory=memory.total if gpu.memory is None else gpu.memory,
+        memory=min(total, machine.memory) if machine else total,
         free=memory.available if gpu.free is None else gpu.free,
         bandwidth=machine.bandwidth if machine else None,
         capability=gpu.capability,
