@@ -152,6 +152,18 @@ def test_every_model_that_ships_can_be_declared() -> None:
         assert any("vision_tower" in one for one in left)
 
 
+@pytest.mark.parametrize(
+    "ref", ["RedHatAI/gemma-4-31B-it-speculator.dflash2", "RedHatAI/gemma-4-31B-it-speculator.dspark"]
+)
+def test_a_head_that_drafts_a_block_has_what_vllm_reads_of_it(ref: str) -> None:
+    """update_dflash() and update_dspark() of vllm/transformers_utils/configs/speculators/algos.py end with a KeyError."""
+    known = shipped_for(ref)
+    assert known
+    config = servable_config(known)
+    assert 0 <= config["mask_token_id"] < config["transformer_layer_config"]["vocab_size"]
+    assert config["transformer_layer_config"]["rms_norm_eps"] > 0
+
+
 def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
     profile = "nvidia-31b-mtp"
     wanted = arms_of(load_profile(profile).profile, (0, 4))

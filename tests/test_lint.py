@@ -546,12 +546,19 @@ def test_an_fp8_cache_on_two_machines_is_an_error_where_it_was_seen_to_fail(tmp_
     assert "GS317" not in findings(tmp_path, case("0.33.0", "nodes=2", target=BIG))
 
 
+SPARK_BLOCK = ("machine=dgx-spark", "speculative.method=dflash", "speculative.attention_backend=FLASH_ATTN")
+
+
 @pytest.mark.parametrize(
     ("release", "sets", "said"),
     [
         ("0.33.0", ("machine=a100", "serve.kv_cache_dtype=fp8"), "not supported by the Triton attention backend"),
         ("0.23.0", ("machine=a100", "serve.kv_cache_dtype=fp8"), None),
         ("0.33.0", ("machine=h100", "serve.kv_cache_dtype=fp8"), None),
+        ("0.33.0", (*SPARK_BLOCK, "serve.kv_cache_dtype=fp8"), "FlashAttention reads no FP8 KV cache on compute"),
+        ("0.32.0", (*SPARK_BLOCK, "speculative.kv_cache_dtype=fp8"), "FlashAttention reads no FP8 KV cache on compute"),
+        ("0.33.0", (*SPARK_BLOCK, "serve.kv_cache_dtype=fp8", "speculative.kv_cache_dtype=bfloat16"), None),
+        ("0.33.0", (*SPARK_BLOCK, "machine=h100", "serve.kv_cache_dtype=fp8"), None),
         ("0.33.0", ("serve.kv_cache_dtype=nvfp4",), "takes a KV cache of nvfp4"),
         ("0.33.0", ("serve.kv_cache_dtype=int4_per_token_head",), None),
         ("0.33.0", ("serve.kv_cache_dtype=float16", "serve.dtype=bfloat16"), "is incompatible with dtype"),

@@ -762,7 +762,12 @@ def test_without_measurements_the_roofline_answers(
     [
         ("spark-31b", "serve.enforce_eager=true", "CUDA graphs: target NONE: enforce_eager turns them off"),
         ("spark-31b-mtp", "speculative.enforce_eager=true", "draft NONE: speculative.enforce_eager; remove it"),
-        ("spark-31b-e2b", "serve.port=8001", "draft NONE: vLLM 0.33.0 captures none for draft_model"),
+        (
+            "spark-31b-e2b",
+            "env={VLLM_USE_V2_MODEL_RUNNER: '1'}",
+            "draft NONE: vLLM 0.33.0 captures none for draft_model",
+        ),
+        ("spark-31b-e2b", "serve.port=8001", ""),
         ("spark-31b-mtp", "serve.port=8001", ""),
     ],
 )

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.check.here.lint import costly, stop_on_errors
 from gemmaspec.core import data
 from gemmaspec.core.errors import GemmaspecError, StartFailed, UsageError
 from gemmaspec.core.files import UnreadableFile
+from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import Choices
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.find import is_path, uses_image
@@ -29,7 +30,7 @@ from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.fleet import hosts_of, nodes_of
-from gemmaspec.run.kept.models import ModelRef, hub_is_off, lock_of, models_of, release_by, server_cache
+from gemmaspec.run.kept.models import ModelRef, hub_is_off, lock_of, models_of, release_by, release_of, server_cache
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import is_commit
 from gemmaspec.run.ready.failures import find_cause
@@ -247,6 +248,8 @@ class DryRun:
     """The CUDA graphs that it would lack, and what brings them back."""
     speed: Choices
     """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
+    costs: tuple[Finding, ...] = ()
+    """What lint knows of its speed and memory."""
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
@@ -263,4 +266,5 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         ahead=None if start.joins else ahead(start),
         graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
         speed=speed_choice(profile, Shelf(data.patch_folders())),
+        costs=costly(observed.loaded, release=release_of(observed.loaded)),
     )

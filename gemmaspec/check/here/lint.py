@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gemmaspec.check.lint.check import check, vllm_for
 from gemmaspec.check.lint.machine import SLOW
@@ -94,6 +94,16 @@ def stop_on_errors(
     errors = [as_text(finding) for finding in _of(findings, "error") if not (to_measure and finding.code in SLOW)]
     if errors:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
+
+
+COSTLY: Final = frozenset({"GS207", "GS302", "GS504", "GS505", "GS506"})
+"""Codes of what changes speed or memory and stops no start; GS501, lost CUDA graphs, is told apart from them."""
+
+
+def costly(loaded: Loaded, *, release: str | None) -> tuple[Finding, ...]:
+    """Return what lint knows of a profile's speed and memory, in shipped profiles too; `release` as `release_of`."""
+    findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release, longest=_longest(loaded.profile))
+    return tuple(finding for finding in findings if finding.code in COSTLY and finding.severity != "error")
 
 
 def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) -> Linted:

@@ -18,6 +18,9 @@ _WIDE_ON: Final = 9
 vllm/v1/attention/backends/fa_utils.py falls back to FlashAttention 2 for them on later ones."""
 _BLOCK: Final = 16
 _ADA: Final = 8.9
+_FLASH_READS_FP8: Final = (9, 10)
+"""Major compute capabilities on which FlashAttention reads an FP8 cache, with its versions 3 and 4 alone:
+flash_attn_supports_kv_cache_dtype() in vllm/v1/attention/backends/fa_utils.py (0.33.0; Hopper alone before)."""
 _HALVES: Final = ("float16", "bfloat16")
 _NARROW: Final = ("nvfp4", "turboquant", "octave", "ultraquant")
 """Formats whose backends have no mask for images, and Triton does not take them."""
@@ -205,6 +208,7 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
 def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
     """A KV cache that no attention backend takes: asked of the layers of 0.26.0 and 0.33.0, which have four formats."""
     yield from _fp8_before_ada(subject)
+    yield from _fp8_under_a_flash_draft(subject)
     if not subject.machine.gpus or subject.runs("<0.26"):
         return
     dtype, block = subject.argument("--kv-cache-dtype"), subject.argument("--block-size")
@@ -232,6 +236,29 @@ def _fp8_before_ada(subject: Subject) -> Iterator[Issue]:
         given = subject.argument("--kv-cache-dtype")
         path = given.path if given else ("serve", "kv_cache_dtype")
         yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16, or int8_per_token_head")
+
+
+def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
+    """Yield an FP8 cache under a head that attends with FlashAttention, on a GPU where that cannot read it.
+
+    The head's layers take the target's format (load_dflash_model() in vllm/v1/worker/gpu/spec_decode/dflash/utils.py),
+    unless it has a `speculative.kv_cache_dtype` of its own.
+    """
+    spec, capability = subject.profile.speculative, subject.machine.compute_capability
+    if spec is None or capability is None or subject.method not in ("dflash", "dspark"):
+        return
+    if (spec.attention_backend or "").upper() != "FLASH_ATTN" or _capability(subject) in _FLASH_READS_FP8:
+        return
+    own = spec.kv_cache_dtype
+    if own is None and not subject.caches_fp8:
+        return
+    if own is not None and not own.startswith("fp8"):
+        return
+    message = f"FlashAttention reads no FP8 KV cache on compute capability {capability}, and the draft attends with it"
+    given = subject.argument("--kv-cache-dtype")
+    inherited = given.path if given else ("serve", "kv_cache_dtype")
+    path = inherited if own is None else ("speculative", "kv_cache_dtype")
+    yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: auto")
 
 
 def attention_backend(subject: Subject, role: Role) -> str | None:

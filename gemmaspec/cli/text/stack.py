@@ -103,6 +103,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         "graphs": plan.graphs,
         "speed_patches": tuple(taken),
         "left_out": left_out,
+        "notes": [finding.document() for finding in plan.costs],
     }
     if as_json:
         output.json_data({"ok": True, **known})
@@ -130,6 +131,8 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         output.told(f"speed:  not {', '.join(name for name, reason in left_out.items() if reason == why)}: {why}")
     for line in plan.graphs:
         output.told(f"graphs: WARNING: {line}")
+    for finding in plan.costs:
+        output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
     output.told(f"run:    {known['command']}")
     output.told(f"ready:  when {start.expects}")
 

@@ -28,6 +28,11 @@ NOT_RECORDED: Final = "revision not recorded"
 _SIZES: Final = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}
 _LAYER: Final = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "attention_bias": False}
 """What vLLM reads of a head's layers in addition to their shapes."""
+_MASK: Final = 4
+"""Gemma 4's <mask>. A head that drafts a block at once needs a token for its empty places (`mask_token_id`, required by
+vllm/transformers_utils/configs/speculators/algos.py); which one each published head has is not recorded, and where the
+weights are random it does not matter."""
+_BLOCKS: Final = ("dflash2", "dspark")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +116,8 @@ def servable_config(known: PublishedCheckpoint) -> dict[str, Any]:
         config |= {part: whole[part] for part in ("vision_config", "audio_config")}
     if layer := config.get("transformer_layer_config"):
         layer |= {name: value for name, value in _LAYER.items() if name not in layer}
+    if known.kind in _BLOCKS:
+        config.setdefault("mask_token_id", _MASK)
     return config
 
 
