@@ -5,7 +5,8 @@ The environment says how it behaves: FAKE_VLLM_SECONDS until it listens, or unti
 FAKE_VLLM_EXIT to leave with a code instead, FAKE_VLLM_SAYS to print, FAKE_VLLM_DIES_OF
 the text of a request that ends it, FAKE_VLLM_SILENT paths that get no answer,
 FAKE_VLLM_DRIBBLES a file with which every header comes byte by byte and never ends, FAKE_VLLM_GROWS a file with which it takes ever more memory, FAKE_VLLM_LARGE to be as slow to end as a real one:
-with 60 threads and 300 MB, and on SIGTERM only once its streams have ended. A streamed answer names its port, 20 times a
+with 60 threads and 300 MB, and on SIGTERM only once its streams have ended; FAKE_VLLM_STUBBORN to have a child that
+SIGTERM does not end. A streamed answer names its port, 20 times a
 second. Like vLLM it listens with SO_REUSEPORT, and answers 404 for a model that is not its own.
 """
 
@@ -93,6 +94,11 @@ class Handler(socketserver.StreamRequestHandler):
             time.sleep(0.3)
         self.wfile.write(f"Content-Length: {len(body)}\\r\\n\\r\\n".encode() + body)
 
+
+if "FAKE_VLLM_STUBBORN" in os.environ and not os.fork():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(1)
 
 server = Server((host, int(port)), Handler)
 

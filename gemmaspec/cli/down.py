@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, Interrupted, UsageError
 
 
 def down(
@@ -64,6 +64,8 @@ def _down(name: str) -> bool:
 
     try:
         return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
+    except KeyboardInterrupt:
+        raise _interrupted(name) from None
     except EnvironmentMissing as error:
         away = error.message.startswith("cannot read ") and (error.hint or "").startswith("ls ")  # nobody else's
         if away or error.message.startswith(("cannot write ", "cannot lock ")):
@@ -71,11 +73,20 @@ def _down(name: str) -> bool:
         raise
 
 
+def _interrupted(name: str) -> Interrupted:
+    from gemmaspec.look.after_interrupt import after_interrupted_down
+
+    return Interrupted(after_interrupted_down(name), hint=f"gemmaspec down {name}    # waits for its end")
+
+
 def _by_force(name: str) -> bool:
     from gemmaspec.run.kept import stacks
     from gemmaspec.serve.down import down_by_force
 
-    ended = [down_by_force(server, output.progress) for server in (*_replicas(stacks.replicas_of, name), name)]
+    try:
+        ended = [down_by_force(server, output.progress) for server in (*_replicas(stacks.replicas_of, name), name)]
+    except KeyboardInterrupt:
+        raise _interrupted(name) from None
     return any(ended)
 
 

@@ -41,7 +41,8 @@ def status(
     timeout: options.Timeout = 1800,
     json: options.Json = False,
 ) -> None:
-    """Show what runs: starting (with its phase), ready, degraded, exited, stopped or unknown, and since when.
+    """Show what runs: starting (with its phase), ready, degraded, exited, stopping, stopped or unknown, and since
+    when.
 
     With NAME, also shows its patches as the server reports them, and how well it drafts. Exit code 5 if a file of the
     plan, the overlay or the package has changed since the start, or if something is degraded: a server that drafts
@@ -82,7 +83,7 @@ def status(
     words = [server.word for server in servers] + [group.word for group in groups]
     if "unknown" in words:
         raise typer.Exit(4)
-    if name and {"exited", "stopped"} & set(words):
+    if name and {"exited", "stopping", "stopped"} & set(words):
         raise typer.Exit(1)
 
 

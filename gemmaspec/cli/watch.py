@@ -16,6 +16,7 @@ from gemmaspec.core.redact import redact
 
 if TYPE_CHECKING:
     from gemmaspec.look.watch import Watched, WatchLine
+    from gemmaspec.run.kept.stacks import Started
 
 
 def watch(
@@ -66,16 +67,15 @@ def _test(watcheds: Sequence[Watched]) -> None:
     output.told(f"told: {', '.join(watch.started.server.name for watch in watcheds)}")
 
 
-def _restart(name: str, *, no_spec: bool, no_speed: bool) -> None:
+def _restart(judged: Started, *, no_spec: bool, no_speed: bool) -> None:
     from gemmaspec.cli.text import stack
     from gemmaspec.look.monitors import wait_released
-    from gemmaspec.serve import up as use_case
     from gemmaspec.serve.observe import OFF
+    from gemmaspec.serve.restart_judged import restart_judged
 
     with stack.start_progress() as progress:
-        use_case.restart(
-            name, progress, timeout_s=1800, overrides=(OFF,) if no_speed else (), no_spec=no_spec, gate=wait_released
-        )
+        overrides = (OFF,) if no_speed else ()
+        restart_judged(judged, progress, overrides=overrides, no_spec=no_spec, gate=wait_released)
 
 
 def _tell(line: WatchLine, *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.look.group_status import router_status
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.groups import is_group
+from gemmaspec.run.kept.stacks import Started, find, look, replicas_of
 
 
 def _what_serves(name: str) -> str:
@@ -34,3 +35,23 @@ def after_interrupt(name: str, note: Callable[[str], None]) -> str:
         return f"interrupted; cannot tell whether {name} runs: {state.detail}"
     note(f"gemmaspec restart {name}    # starts it as it ran before")
     return f"interrupted; {name} is not running"
+
+
+def after_interrupted_down(name: str) -> str:
+    """Return what an interrupted `down` has left running."""
+    try:
+        members = replicas_of(name) if is_group(name) else (name,)
+        left = [started for member in members if (started := find(member)).outcome != "stopped"]
+        ends = [one.server.name for one in left if one.outcome == "stopping" and _lives(one)]
+        runs = [one.server.name for one in left if one.outcome != "stopping" and _lives(one)]
+    except GemmaspecError as error:
+        return f"interrupted; cannot tell what is left of {name}: {error.message}"
+    parts = [f"{', '.join(ends)} was told to stop, and has not ended yet"] if ends else []
+    parts += [f"{', '.join(runs)} runs on"] if runs else []
+    return f"interrupted; {'; '.join(parts) or f'nothing of {name} runs any more'}"
+
+
+def _lives(started: Started) -> bool:
+    """Return whether anything of a server runs, or may run."""
+    state = look(started)
+    return state.status not in ("absent", "exited") or bool(state.status == "exited" and state.detail)

@@ -22,6 +22,7 @@ from gemmaspec.run.engine import router as routers
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import groups, owner, stacks
 from gemmaspec.run.kept.groups import Group
+from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.serve.put_back import left_out
 
@@ -126,7 +127,7 @@ _LAST_WORDS_S: Final = 3.0
 class _RestartAsked:
     """A restart that a look asks the main thread for, since only that one can take signals; one at a time."""
 
-    name: str
+    judged: Started
     no_spec: bool
     no_speed: bool
     done: threading.Event = field(default_factory=threading.Event)
@@ -149,9 +150,9 @@ class _Shared:
         with self.printing:
             self.tell(line)
 
-    def restart(self, name: str, *, no_spec: bool, no_speed: bool) -> None:
+    def restart(self, judged: Started, *, no_spec: bool, no_speed: bool) -> None:
         """Have the main thread restart a server, and wait for it. Raises GemmaspecError as that does."""
-        asked = _RestartAsked(name, no_spec, no_speed)
+        asked = _RestartAsked(judged, no_spec, no_speed)
         self.asked.put(asked)
         asked.done.wait()
         if asked.error:
@@ -194,7 +195,7 @@ def _restarted(shared: _Shared, restart: Restart) -> None:
     if isinstance(asked, BaseException):
         raise asked
     try:
-        restart(asked.name, no_spec=asked.no_spec, no_speed=asked.no_speed)
+        restart(asked.judged, no_spec=asked.no_spec, no_speed=asked.no_speed)
     except GemmaspecError as error:
         asked.error = error
     asked.done.set()

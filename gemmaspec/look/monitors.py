@@ -91,7 +91,7 @@ def prometheus(names: Sequence[str]) -> str:
     """
     started = [stacks.find(name) for name in each_of(names)]
     if not names:  # all but those that gemmaspec itself stopped: an alert for one of them would tell nothing
-        started = [run for run in stacks.started_stacks() if not run.was_undone and run.outcome != "stopped"]
+        started = [run for run in stacks.started_stacks() if not (run.was_undone or run.is_unwanted)]
     targets = [
         {"targets": [urlsplit(run.server.base_url).netloc], "labels": {"stack": run.server.name}} for run in started
     ]

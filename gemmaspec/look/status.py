@@ -32,9 +32,9 @@ from gemmaspec.serve import observe as speedless
 if TYPE_CHECKING:
     from gemmaspec.run.engine.fleet import FleetEngine
 
-Word = Literal["starting", "ready", "degraded", "exited", "stopped", "unknown"]
+Word = Literal["starting", "ready", "degraded", "exited", "stopping", "stopped", "unknown"]
 """degraded: it answers, and drafts without CUDA graphs, more slowly than with no draft. exited: it ended by itself, or
-its start failed. stopped: `down` ended it."""
+its start failed. stopping: `down` has begun to end it. stopped: `down` ended it."""
 
 _LOOK: Final = "health.json"
 """In the run folder: what the last `status` saw of the engine's counters."""
@@ -192,9 +192,21 @@ def _status(name: str) -> Status:
         why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
         watch = f"gemmaspec status {name} --wait"
         return Status(started=started, state=state, word="starting", why=why, since=holder.since, next=watch)
+    lives = state.status in ("running", "restarting") or bool(state.status == "exited" and state.detail)
+    if started.outcome == "stopping" and lives:
+        return _ending(started, state, holder)
     if state.status in ("running", "restarting"):
         return _alive(started, state, engine)
     return _gone(started, state)
+
+
+def _ending(started: Started, state: State, holder: owner.Holder | None) -> Status:
+    """Return the status of a server that `down` has begun to stop, and of which something still runs."""
+    name = started.server.name
+    by_down = holder is not None and holder.command == "down"
+    why = f"by {holder}" if by_down else "down was interrupted; what is left of it may still end by itself"
+    follow = f"gemmaspec down {name}    # waits for its end"
+    return Status(started=started, state=state, word="stopping", why=why, since=started.since, next=follow)
 
 
 def _damaged(name: str, error: UnreadableFile) -> Status:
@@ -215,7 +227,8 @@ def _gone(started: Started, state: State) -> Status:
     name = started.server.name
     if state.status == "unknown":
         return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
-    if started.outcome == "stopped" and state.status == "absent":
+    ended = state.status == "absent" or started.outcome == "stopping"  # whose `down` did not see its end
+    if started.is_unwanted and ended:
         return Status(started=started, state=state, word="stopped", next=started.again)
     if started.outcome == "interrupted" and state.status == "absent":
         why, follow = "its start was interrupted", started.again

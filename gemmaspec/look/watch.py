@@ -37,12 +37,13 @@ from gemmaspec.look.sidecar.asking import ask
 from gemmaspec.look.sidecar.known import KnownOfServer, Question
 from gemmaspec.run.engine.choose import seats
 from gemmaspec.run.engine.server import Engine, State
-from gemmaspec.run.kept import measurements, stacks
+from gemmaspec.run.kept import measurements, owner, stacks
 from gemmaspec.run.kept.attention import graphs_lost
 from gemmaspec.run.kept.groups import each_of
 from gemmaspec.run.kept.logs import ending, keep_log
 from gemmaspec.run.kept.stacks import Started, Watching, keep_watch, last_watch, stack_folder
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
+from gemmaspec.serve.restart_judged import LeftAlone
 
 LOG: Final = "watch.log"
 MOST_LOG: Final = 1024 * 1024
@@ -61,15 +62,19 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, hook."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, left, hook."""
     fault: str | None = None
     reason: str = ""
 
 
 class Restart(Protocol):
-    """Restarts a stack, with or without speculation and patches for speed. Raises GemmaspecError."""
+    """Restarts a stack, with or without speculation and patches for speed.
 
-    def __call__(self, name: str, *, no_spec: bool, no_speed: bool) -> None: ...
+    `judged` is the start that was watched: another one is left alone, and so is one that somebody has stopped. Raises
+    LeftAlone then, else GemmaspecError.
+    """
+
+    def __call__(self, judged: Started, *, no_spec: bool, no_speed: bool) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -242,6 +247,8 @@ def _read(stack: Watched) -> Sample:
 def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:
     """Look whether a server that does not answer has exited by itself; one that `down` ended has not."""
     name = stack.started.server.name
+    if owner.holder(name):  # a command that starts or stops it: how that ends is seen once it has ended
+        return
     try:
         now = stacks.find(name)
     except GemmaspecError:
@@ -310,6 +317,8 @@ def _act(
         _hand_on(stack, event, f"not restarted: {error.message}")
         yield _line(stack, "failed", fault=event.kind, reason=f"not restarted: {error.message}")
         return
+    with contextlib.suppress(GemmaspecError):  # somebody may have started it anew since the watch began
+        stack.started = stacks.find(name)
     if drains(event.kind):
         yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
     stack.restarts.append(steady_now())
@@ -317,9 +326,13 @@ def _act(
     what = "restarted without speculation" if off else "restarted"
     what += f" and without {', '.join(speed)}" if speedless_first else ""
     try:
-        if event.kind is FaultKind.GONE:  # processes of a server that died may take their time, and stand in the way
-            stacks.engine_of(stack.started).stop(stack.started.server)
-        restart(name, no_spec=off, no_speed=speedless_first)
+        restart(stack.started, no_spec=off, no_speed=speedless_first)
+    except LeftAlone as left:
+        stack.restarts.pop()
+        stack.again, stack.failed = None, 0
+        stack.last = f"{event.kind}: not restarted: {left.message}"
+        yield _line(stack, "left", fault=event.kind, reason=left.message)
+        return
     except GemmaspecError as error:
         yield _failed(stack, event, error.message)
         return
@@ -350,7 +363,7 @@ def _try_again(stack: Watched, event: Event, restart: Restart) -> Iterator[Watch
     stack.again = None
     with contextlib.suppress(GemmaspecError):
         now = stacks.find(stack.started.server.name)
-        if now.outcome == "stopped" or stacks.look(now).status == "running":
+        if now.is_unwanted or stacks.look(now).status == "running":
             stack.failed = 0
             return
     done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())

@@ -120,6 +120,8 @@ class Observed:
     image: Here
     now: float
     """Seconds since 1970."""
+    boot_id: str = ""
+    """This boot of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +239,7 @@ def _as_started(request: UpRequest, observed: Observed) -> Started:
         profile=observed.profile,
         hub_cache=observed.hub_cache,
         since=observed.now,
+        boot_id=observed.boot_id,
         by=request.measured_by,
         before=_options_before(observed.before),
     )
@@ -251,12 +254,18 @@ def decide_rollback(
     command: tuple[str, ...],
     remote: bool,
     now: float,
+    boot_id: str = "",
 ) -> Start:
     """Return what `rollback` to a known good stack will do. Raises EnvironmentMissing as `decide`."""
     _refuse_unknown(before, forced=None)
     _refuse_measured(before, None)
     started = dataclasses.replace(
-        good.started, known_good=good.key, since=now, outcome="starting", before=_options_before(before)
+        good.started,
+        known_good=good.key,
+        since=now,
+        boot_id=boot_id,
+        outcome="starting",
+        before=_options_before(before),
     )
     return Start(
         engine=started.engine,
@@ -309,7 +318,7 @@ def _options_before(before: FoundStack | None) -> Options | None:
 
 def _runs_as_rendered(before: FoundStack | None, started: Started, observed: Observed) -> bool:
     """Return whether the stack already runs with the same engine, files and command."""
-    if before is None or before.state.status != "running":
+    if before is None or before.state.status != "running" or before.started.is_unwanted:
         return False
     same = before.started.engine == started.engine and before.started.server == started.server
     return same and observed.same_files

@@ -13,7 +13,7 @@ from gemmaspec.run.engine import record
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.owner import owned
-from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.kept.stacks import Outcome, Started
 
 
 def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
@@ -32,12 +32,13 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
         started, damaged = _find(name, note)
         engine = stacks.engine_of(started)
         ended = started.server.watched and has_ended(engine, started.server)
+        if not damaged:
+            _write_down(started, "stopping")
         was_running = engine.stop(started.server)
         if was_running and ended:
             note(f"the server of {name} was not running, but its watch was")
-        if not damaged and not started.was_undone:
-            with contextlib.suppress(GemmaspecError):  # it is stopped, whether that can be written down or not
-                stacks.save(dataclasses.replace(started, outcome="stopped"))
+        if not damaged:
+            _write_down(started, "stopped")
         groups.settle(name, None)
     return was_running
 
@@ -50,6 +51,8 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
     from gemmaspec.run.engine.tail import marked
 
     ended = False
+    with contextlib.suppress(GemmaspecError, OSError):
+        _write_down(stacks.find(name), "stopping")
     for lost in marked(name, stacks.stack_folder(name)):
         ended = record.end(lost, grace_s=Server.stop_grace_s) or ended
     try:
@@ -62,9 +65,19 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
     unmarked = ENGINES[started.engine].needs_daemon  # so is a server that another user started
     if unmarked or not has_ended(engine, started.server):
         ended = engine.stop(started.server) or ended
-    with contextlib.suppress(GemmaspecError, OSError):
-        stacks.save(dataclasses.replace(started, outcome="stopped"))
+    _write_down(started, "stopped")
     return ended
+
+
+def _write_down(started: Started, outcome: Outcome) -> None:
+    """Record how far `down` is. It stops the server whether that can be written down or not.
+
+    A start that failed or was interrupted stays one: why it ended is worth more than who removed what was left.
+    """
+    if started.was_undone:
+        return
+    with contextlib.suppress(GemmaspecError, OSError):
+        stacks.save(dataclasses.replace(started, outcome=outcome))
 
 
 def _end_orphan(name: str) -> bool:

@@ -26,6 +26,7 @@ from gemmaspec.core.profile.find import is_path, uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.run.engine.choose import choose_engine, engine_on
 from gemmaspec.run.engine.identity import image_identity
+from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import graphs_ahead
@@ -191,6 +192,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         runtime=None if runtime is None or describe(runtime).complete else runtime,
         image="unknown" if hosts else _image(server.image),
         now=stacks.now(),
+        boot_id=boot_id(),
     )
     return observed, engine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -148,7 +149,11 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
     """Stop the router and every replica, and return whether anything was running."""
     groups.find(name)
     with owned(name, "down", note=note):
-        group = groups.find(name)
+        group = dataclasses.replace(groups.find(name), stopped=True)
+        with contextlib.suppress(
+            GemmaspecError
+        ):  # nobody starts again what is wanted down; a full disk stops no `down`
+            groups.save(group)
         was_running = routers.stop(group.router)
         if was_running:
             groups.write_audit(name, "down", "router", "stopped")
@@ -166,7 +171,6 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
         groups.settle(name, None)
         if errors:
             raise errors[0]
-        groups.save(dataclasses.replace(group, stopped=True))
     return was_running
 
 

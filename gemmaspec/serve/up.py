@@ -17,6 +17,7 @@ from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Tuned
 from gemmaspec.run.engine.choose import engine_named
 from gemmaspec.run.engine.identity import image_identity
+from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.engine.server import Engine, EngineName
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.models import ModelRef, digest_of
@@ -70,6 +71,7 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
         command=engine.start_command(good.started.server),
         remote=engine.remote,
         now=stacks.now(),
+        boot_id=boot_id(),
     )
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_never)
     knowngood.renew(good)
@@ -203,15 +205,19 @@ def restart(
     overrides: Sequence[str] = (),
     no_spec: bool = False,
     gate: Callable[[Callable[[str], None]], None] | None = None,
+    first: Callable[[], None] | None = None,
 ) -> Running:
     """Render a started stack again and restart it with the options it was started with.
 
     `overrides` are added to those, and `no_spec` leaves the draft out. `gate` is called between the end of the old
-    server and the new start, with a function that takes notes. Raises what `up` raises. The running server is not
-    stopped before everything that the new start needs is in place.
+    server and the new start, with a function that takes notes. `first` is called once the stack is locked, and may
+    raise to leave it all undone. Raises what `up` raises. The running server is not stopped before everything that the
+    new start needs is in place.
     """
     stacks.find(name)
     with owned(name, "restart", note=progress.note) as owner:
+        if first:
+            first()
         request = dataclasses.replace(again(name, timeout_s=timeout_s), afresh=True)
         request = dataclasses.replace(
             request, overrides=(*request.overrides, *overrides), no_spec=request.no_spec or no_spec

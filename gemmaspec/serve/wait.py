@@ -41,6 +41,8 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
         raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
     if state.status not in ("running", "restarting"):
         raise _not_running(started, state)
+    if started.outcome == "stopping":
+        raise StartFailed(f"{name} is being stopped", hint=f"gemmaspec down {name}    # waits for its end")
     left = max(1.0, timeout_s - (time.monotonic() - began))
     on_phase: Callable[[Phase, float], None] = progress.phase
     if healthy(started.server):  # the phases of its start are over
@@ -57,8 +59,8 @@ def _unsaid(_: Phase, __: float) -> None:
 
 def _not_running(started: Started, state: State) -> StartFailed:
     name = started.server.name
-    if started.outcome in ("stopped", "interrupted"):
-        how = "it was stopped" if started.outcome == "stopped" else "its start was interrupted"
+    if started.is_unwanted or started.outcome == "interrupted":
+        how = "it was stopped" if started.is_unwanted else "its start was interrupted"
         return StartFailed(f"{name} is not running: {how}", hint=started.again)
     cause = why_ended(started, state).why
     how = "its start failed" if started.outcome == "failed" else state.detail or state.status

@@ -107,7 +107,15 @@ _COLUMNS = (
     table.Column("NAME"), table.Column("PROFILE", 4), table.Column("ENGINE", 2), table.Column("PORT", 1),
     table.Column("STATE"), table.Column("SINCE", 3), table.Column("DRAFTING", 5), table.Column("", wraps=True),
 )  # fmt: skip
-_COLOURS = {"ready": 32, "starting": 33, "degraded": 31, "exited": 31, "unknown": 35, "stopped": 2}
+_COLOURS = {
+    "ready": 32,
+    "starting": 33,
+    "degraded": 31,
+    "exited": 31,
+    "unknown": 35,
+    "stopping": 33,
+    "stopped": 2,
+}
 
 
 def show(servers: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:

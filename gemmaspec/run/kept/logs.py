@@ -88,7 +88,8 @@ def why_ended(started: Started, state: State) -> Death:
         if started.outcome == "failed" and state.status == "absent":
             return failed(list(lines(tail_of.read(stacks.stack_folder(name) / FAILED_LOG, tail=_WHY_LINES))))
         last_lines = list(stacks.engine_of(started).logs(started.server, tail=_WHY_LINES))
-        return death(last_lines, exit_code=state.exit_code, starved=state.starved)
+        rebooted = started.is_of_another_boot
+        return death(last_lines, exit_code=state.exit_code, starved=state.starved, rebooted=rebooted)
     return Death(why="")
 
 

@@ -17,6 +17,7 @@ from gemmaspec.core.files import UnreadableFile, state_dir
 from gemmaspec.core.live.faults import FaultKind
 from gemmaspec.core.live.verdict import SmokeVerdict
 from gemmaspec.core.profile.find import engine_of_files, profile_folders, profile_names
+from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.engine.server import Engine, EngineName, Server, State
 from gemmaspec.run.kept.owner import Caller
 from gemmaspec.run.stack.serve import SERVICE, VERDICT
@@ -29,8 +30,12 @@ RECORD: Final = "record.json"
 FAILED_LOG: Final = "failed.log"
 """The log of a start that failed, in the stack's folder."""
 
-Outcome = Literal["starting", "ready", "failed", "interrupted", "stopped"]
-"""The outcome of the last start, as its command recorded it; interrupted: by Ctrl-C, SIGTERM or `down`."""
+Outcome = Literal["starting", "ready", "failed", "interrupted", "stopping", "stopped"]
+"""The outcome of the last start, as its command recorded it; interrupted: by Ctrl-C, SIGTERM or `down`.
+
+stopping: `down` ends it, or was interrupted while it did. It is written before the first signal, so that nobody takes
+what follows for a death.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +90,16 @@ class Started(Options):
     """Unix time of the start; None in a record of an older gemmaspec."""
     before: Options | None = None
     """The options of the last start that became ready before this one."""
+    boot_id: str = ""
+    """The boot of this machine in which it was started; "" in a record of an older gemmaspec."""
     by: Caller | None = None
     """The bench or tune that started it to measure it; None for a server to be used."""
+
+    @property
+    def is_of_another_boot(self) -> bool:
+        """Whether this machine has been booted again since; never for a server on another machine."""
+        away = self.server.nodes or self.server.reached_at is not None
+        return bool(self.boot_id) and not away and self.boot_id != boot_id()
 
     @property
     def options(self) -> Options:
@@ -97,6 +110,11 @@ class Started(Options):
     def was_undone(self) -> bool:
         """Whether its start failed or was interrupted, and was stopped."""
         return self.outcome in ("failed", "interrupted")
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Whether somebody has stopped it, or is about to; nobody then starts it again by himself."""
+        return self.outcome in ("stopping", "stopped")
 
     @property
     def last_good_options(self) -> Options:

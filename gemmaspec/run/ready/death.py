@@ -44,14 +44,23 @@ def failed(lines: Sequence[str]) -> Death:
     return Death(why=_short(launched[-1].removeprefix(LAUNCHER)))
 
 
-def death(lines: Sequence[str], *, exit_code: int | None = None, starved: str = "") -> Death:
+def death(
+    lines: Sequence[str],
+    *,
+    exit_code: int | None = None,
+    starved: str = "",
+    rebooted: bool = False,
+) -> Death:
     """Return why a server has ended: a known failure, its first exception, or how it was ended, as far as it shows.
 
-    `starved`: that the kernel has killed a process since it started because memory ran out.
+    `starved`: that the kernel has killed a process since it started because memory ran out. `rebooted`: that the
+    machine was booted again since it started.
     """
     end = _after_it_lived(lines)
     if last_words := _said(end):
         return last_words
+    if rebooted:
+        return Death(why="this machine was booted again since it started")
     messages = [message_of(line) for line in end]
     core_gone = any(map(_CORE_GONE.match, messages))
     if exit_code not in _SIGKILL and not core_gone and any(map(_ASKED.search, messages)):
