@@ -11,7 +11,7 @@ from published import configs, record
 from gemmaspec.check.fit.memory_plan import weights_of
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
-from gemmaspec.core.checkpoint.parts import parameters
+from gemmaspec.core.checkpoint.parts import parameters, stored
 from gemmaspec.core.checkpoint.published.shipped import DATA, NOT_RECORDED, checkpoint_of, shipped, shipped_for
 from gemmaspec.core.checkpoint.sizes import SIZES, UNIFIED, size_called
 from gemmaspec.core.profile.device import GIB
@@ -82,6 +82,78 @@ def test_parameters_are_the_published_ones(ref: str, billions: float) -> None:
     known = shipped_for(ref)
     assert known
     assert parameters(checkpoint_of(known).tensors) / 1e9 == pytest.approx(billions, rel=0.002)
+
+
+QAT = ("31B-it-qat-w4a16-ct", "12B-it-qat-w4a16-ct", "E4B-it-qat-w4a16-ct", "E2B-it-qat-w4a16-ct")
+
+
+@pytest.mark.parametrize(
+    ("ref", "file"),
+    [
+        ("google/gemma-4-31B-it-qat-w4a16-ct", 23_265_352_448),
+        ("google/gemma-4-12B-it-qat-w4a16-ct", 10_264_229_896),
+        ("google/gemma-4-12B-it-qat-q4_0-unquantized", 23_919_549_408),
+        ("google/gemma-4-31B-it-qat-q4_0-unquantized-assistant", 939_042_560),
+        ("google/gemma-4-12B-it-qat-q4_0-unquantized-assistant", 845_719_296),
+    ],
+)
+def test_the_bytes_are_those_of_the_published_file_but_for_its_header(ref: str, file: int) -> None:
+    found = checkpoint_of(shipped()[ref.lower()])
+    assert 0 < file - found.nbytes < 400 * len(found.tensors) + 8
+
+
+def test_the_mobile_shapes_take_what_the_published_files_take() -> None:
+    for ref, file in (("E4B", 3_734_269_116), ("E2B", 2_672_000_000)):
+        found = checkpoint_of(shipped()[f"google/gemma-4-{ref.lower()}-it-qat-mobile-ct"])
+        assert found.nbytes == pytest.approx(file, rel=0.003)
+
+
+@pytest.mark.parametrize(
+    ("ref", "loaded", "within"),
+    [
+        ("31B-it-qat-w4a16-ct", 19.8, 0.02),
+        ("12B-it-qat-w4a16-ct", 8.3, 0.03),
+        ("E4B-it-qat-w4a16-ct", 9.8, 0.02),
+        ("E2B-it-qat-w4a16-ct", 7.3, 0.02),
+        ("E4B-it-qat-mobile-ct", 3.7, 0.02),
+        ("E2B-it-qat-mobile-ct", 2.7, 0.02),
+    ],
+)
+def test_google_s_own_four_bits_load_as_vllm_s_recipes_say(ref: str, loaded: float, within: float) -> None:
+    found = checkpoint_of(shipped()[f"google/gemma-4-{ref}".lower()])
+    assert weights_of(found, vllm="0.23.0", towers=True).total / GIB == pytest.approx(loaded, rel=within)
+
+
+@pytest.mark.parametrize("ref", [*QAT, "E4B-it-qat-mobile-ct", "E2B-it-qat-mobile-ct"])
+def test_packed_weights_are_counted_as_what_they_were(ref: str) -> None:
+    """Two, four and eight bits, and an output head beside tied embeddings."""
+    found = checkpoint_of(shipped()[f"google/gemma-4-{ref}".lower()])
+    plain = checkpoint_of(shipped()[f"google/gemma-4-{ref.partition('-qat')[0]}".lower()])
+    head = 0 if found.text.tied_embeddings else found.text.vocab_size * found.text.hidden_size
+    counted = parameters(found.tensors, found.text) - head
+    assert counted / 1e9 == pytest.approx(parameters(plain.tensors) / 1e9, rel=0.008)
+
+
+def test_a_mobile_checkpoint_has_modules_of_two_four_and_eight_bits() -> None:
+    """E2B: the feed-forward layers 15 to 34, the embeddings and the head have two bits."""
+    found = checkpoint_of(shipped()["google/gemma-4-e2b-it-qat-mobile-ct"])
+    formats = stored(found.tensors, found.text).formats
+    assert len(formats["INT2"]) == 20 * 3 + 2
+    assert "lm_head" in formats["INT2"]
+    assert "model.language_model.layers.14.mlp.down_proj" in formats["INT4"]
+    assert "model.language_model.layers.15.mlp.down_proj" in formats["INT2"]
+    assert "model.language_model.layers.0.per_layer_projection" in formats["INT8"]
+    assert found.quantization
+    assert found.quantization.of_groups == ("W2A16", "W2A8", "W4A16", "W4A8", "W8A8")
+
+
+def test_what_w4a16_leaves_out_is_named_exactly() -> None:
+    """192 modules of the 31B, and no expression, as in the published file."""
+    found = checkpoint_of(shipped()["google/gemma-4-31b-it-qat-w4a16-ct"])
+    assert found.quantization
+    assert len(found.quantization.excluded) == 192
+    assert not [name for name in found.quantization.excluded if name.startswith("re:")]
+    assert len(found.tensors) == 2009
 
 
 def test_fp8_has_the_parameters_of_bf16_and_the_size_of_a_published_file() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from gemmaspec.core.checkpoint.published.shipped import DATA
-from published import blocks, configs, shapes
+from published import blocks, configs, qat, shapes
 from published.shapes import Shapes
 
 _LEFT: Final = ("lm_head", "vision_tower", "embed_vision", "audio_tower", "embed_audio")
@@ -71,6 +71,8 @@ def built(known: Mapping[str, Any]) -> tuple[dict[str, Any], Shapes]:
         make = blocks.dflash2_tensors if known["kind"] == "dflash2" else blocks.dspark_tensors
         return config, make(config)
     config = configs.config(known["size"])
+    if known["form"] in ("W4A16-QAT", "mobile-QAT"):
+        return qat.built(known["form"], known["size"], config)
     stored = _quantized(known, shapes.tensors(config))
     if not known.get("towers", True):
         config = configs.config(known["size"], towers=False)

@@ -12,18 +12,17 @@ from typing import Final
 
 from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.core.checkpoint.fields import AWQ, MIXED, WEIGHT_ONLY, printable
-from gemmaspec.core.checkpoint.parts import Checkpoint, Stored, part_of, stored
+from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization, Stored, part_of, stored
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import error_text
 from gemmaspec.core.releases.facts import knows_method, newest, spans
 
-_PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT4", "INT8")
+_PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT2", "INT3", "INT4", "INT5", "INT6", "INT8")
 _FAMILY: Final = {
     "NVFP4": "NVFP4",
     AWQ: "NVFP4",
     WEIGHT_ONLY: "NVFP4",
-    "W4A16": "INT4",
-    "W8A8": "INT8",
+    **{f"W{bits}A{inputs}": f"INT{bits}" for bits in (2, 3, 4, 5, 6, 8) for inputs in (8, 16)},
     "AWQ": "INT4",
     "GPTQ": "INT4",
 }
@@ -37,7 +36,7 @@ _LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
 def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield every finding about a checkpoint's quantization."""
     yield from _method(checkpoint)
-    weights = stored(checkpoint.tensors)
+    weights = stored(checkpoint.tensors, checkpoint.text)
     for rule in (_types, _contradicted, _declared, _mixed, _packed, _unquantized):
         yield from rule(checkpoint, weights)
     yield from scale_findings(checkpoint, weights)
@@ -122,7 +121,10 @@ def _declared(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
 def _mixed(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield findings on a MIXED_PRECISION checkpoint, whose modules each have their own algorithm."""
     quantization = checkpoint.quantization
-    if quantization is None or quantization.algorithm != MIXED or quantization.method != "modelopt":
+    if quantization is None or quantization.algorithm != MIXED:
+        return
+    if quantization.method != "modelopt":
+        yield from _groups(checkpoint, quantization, parts)
         return
     if not quantization.by_layer:
         yield finding(
@@ -142,6 +144,20 @@ def _mixed(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
             "mixed-differs",
             f"{len(wrong)} modules are not stored as declared; {module} is declared {algorithm} and stored as {kind}",
         )
+
+
+def _groups(checkpoint: Checkpoint, quantization: Quantization, parts: Stored) -> Iterator[Finding]:
+    """Yield the groups of compressed-tensors in whose format no module is stored."""
+    if not checkpoint.tensors:
+        return
+    for algorithm in quantization.of_groups:
+        kind = stored_as(algorithm)
+        if kind in _PACKED and not parts.count(kind, "INT8"):
+            yield finding(
+                "declared-not-stored",
+                f"{quantization.declared_in} declares a group of {algorithm}, but no module is stored as {kind} "
+                f"({_counts(parts)})",
+            )
 
 
 def _contradicted(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:

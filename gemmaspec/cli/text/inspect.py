@@ -61,7 +61,7 @@ def _title(checkpoint: Checkpoint) -> str:
 
 def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     text = checkpoint.text
-    size = f"{_count(parameters(checkpoint.tensors))} parameters, {readable_size(checkpoint.nbytes)}"
+    size = f"{_count(parameters(checkpoint.tensors, checkpoint.text))} parameters, {readable_size(checkpoint.nbytes)}"
     yield "model", f"{checkpoint.architecture}, {checkpoint.dtype}, {size}"
     counts = Counter(dataclasses.replace(layer, shares_with=None, shares_target=False) for layer in text.layers)
     for index, (layer, number) in enumerate(counts.items()):
@@ -131,7 +131,7 @@ def _chat(checkpoint: Checkpoint) -> str:
 def _quantization(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     declared = checkpoint.quantization
     yield "declared", _declared(declared) if declared else "no quantization"
-    formats = stored(checkpoint.tensors).formats
+    formats = stored(checkpoint.tensors, checkpoint.text).formats
     yield (
         "stored",
         ", ".join(f"{len(names)} module{'s' if len(names) != 1 else ''} as {kind}" for kind, names in formats.items())
@@ -147,11 +147,12 @@ def _declared(declared: Quantization) -> str:
     groups = f", groups of {declared.group_size}" if declared.group_size else ""
     cache = f", KV cache {declared.kv_cache}" if declared.kv_cache else ""
     layers = f", {len(declared.by_layer)} modules configured individually" if declared.by_layer else ""
-    return f"{declared.algorithm} by {declared.method} in {declared.declared_in}{groups}{cache}{layers}"
+    algorithm = ", ".join(declared.of_groups) if len(declared.of_groups) > 1 else declared.algorithm
+    return f"{algorithm} by {declared.method} in {declared.declared_in}{groups}{cache}{layers}"
 
 
 def _part_lines(checkpoint: Checkpoint) -> Iterator[str]:
-    found_parts = parts(checkpoint.tensors)
+    found_parts = parts(checkpoint.tensors, checkpoint.text)
     if found_parts:
         yield f"{'part':<22}{'size':>10}{'parameters':>14}  types"
     for part in found_parts:
@@ -191,14 +192,14 @@ def _json(inspection: Inspection) -> dict[str, Any]:
 def _look_json(look: Inspected) -> dict[str, Any]:
     checkpoint = look.checkpoint
     kind, why = kind_of(checkpoint)
-    in_files = stored(checkpoint.tensors)
+    in_files = stored(checkpoint.tensors, checkpoint.text)
     return {
         **vars(checkpoint),
         "nbytes": checkpoint.nbytes,
-        "parameters": parameters(checkpoint.tensors),
+        "parameters": parameters(checkpoint.tensors, checkpoint.text),
         "kind": kind,
         "kind_told_by": why,
-        "parts": list(parts(checkpoint.tensors)),
+        "parts": list(parts(checkpoint.tensors, checkpoint.text)),
         "stored": {**vars(in_files), "formats": {kind: len(names) for kind, names in in_files.formats.items()}},
         "findings": look.findings,
     }

@@ -321,6 +321,7 @@ def _compressed_tensors(fields: Fields) -> Quantization:
         kv_cache=_kv_scheme(fields),
         group_size=_group_of(fields),
         excluded=fields.texts("ignore"),
+        of_groups=tuple(sorted(algorithms)),
     )
 
 

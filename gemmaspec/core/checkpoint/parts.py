@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -114,7 +115,9 @@ class Quantization:
     excluded: tuple[str, ...] = ()
     """Module patterns that stay unquantized."""
     by_layer: Mapping[str, str] = field(default_factory=dict)
-    """Module → algorithm of a MIXED_PRECISION checkpoint."""
+    """Module → algorithm of a MIXED_PRECISION checkpoint of ModelOpt."""
+    of_groups: tuple[str, ...] = ()
+    """Algorithm of each group of compressed-tensors, sorted, each once: W2A8, W4A16 …"""
     declared_in: str = "config.json"
     contradicted_by: str | None = None
     """The algorithm in hf_quant_config.json, if config.json names another."""
@@ -230,7 +233,7 @@ class Stored:
     """The storage formats of the modules."""
 
     formats: Mapping[str, tuple[str, ...]]
-    """NVFP4, FP8, BF16 … → names of the modules, for linear modules and embeddings (not norms)."""
+    """NVFP4, FP8, INT4, BF16 … → names of the modules, for linear modules and embeddings (not norms)."""
     pre_quant_scales: int
     """Modules with a factor per input channel: NVFP4_AWQ."""
     input_scales: int
@@ -243,11 +246,11 @@ class Stored:
         return sum(len(self.formats.get(name, ())) for name in formats)
 
 
-def parts(tensors: Iterable[Tensor]) -> tuple[ModelPart, ...]:
-    """Return bytes and parameters by part, in the order of PARTS, with the rest last."""
+def parts(tensors: Iterable[Tensor], text: TextModel | None = None) -> tuple[ModelPart, ...]:
+    """Return bytes and parameters by part, in the order of PARTS, with the rest last. `text`: as for `stored`."""
     by_part: dict[str, list[Tensor]] = defaultdict(list)
     tensors = tuple(tensors)
-    packed = _packed_modules(tensors)
+    packed = _packed_modules(tensors, text)
     for tensor in tensors:
         by_part[part_of(tensor.name)].append(tensor)
     order = ["decoder layers", "embeddings", "per-layer embeddings", "lm_head", "vision", "audio", "other"]
@@ -261,15 +264,18 @@ def part_of(name: str) -> str:
     return _NAMES[min(ranks)] if ranks else "other"
 
 
-def stored(tensors: Iterable[Tensor]) -> Stored:
-    """Return the format of each module, and the existing scales."""
+def stored(tensors: Iterable[Tensor], text: TextModel | None = None) -> Stored:
+    """Return the format of each module, and the existing scales.
+
+    `text` tells the width of a packed matrix, and so its bits; without it, an I32 counts as eight weights.
+    """
     modules: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for tensor in tensors:
         module, _, leaf = tensor.name.rpartition(".")
         modules[module][leaf] = tensor
     formats: dict[str, list[str]] = defaultdict(list)
     for module, leaves in modules.items():
-        kind = _format(leaves)
+        kind = _format(leaves, text)
         if kind:
             formats[kind].append(module)
     leaf_counts = Counter(leaf for leaves in modules.values() for leaf in leaves)
@@ -281,10 +287,15 @@ def stored(tensors: Iterable[Tensor]) -> Stored:
     )
 
 
-def parameters(tensors: Iterable[Tensor]) -> int:
-    """Return the number of parameters of a model; packed weights are counted unpacked, and scales not at all."""
+def parameters(tensors: Iterable[Tensor], text: TextModel | None = None) -> int:
+    """Return the number of parameters of a model; packed weights are counted unpacked, and scales not at all.
+
+    An output head that is stored although the embeddings are tied is not counted again. `text`: as for `stored`.
+    """
     tensors = tuple(tensors)
-    packed = _packed_modules(tensors)
+    if text and text.tied_embeddings:
+        tensors = tuple(tensor for tensor in tensors if part_of(tensor.name) != "lm_head")
+    packed = _packed_modules(tensors, text)
     return sum(_parameters(tensor, packed) for tensor in tensors)
 
 
@@ -300,17 +311,52 @@ def _part(name: str, tensors: list[Tensor], packed: Mapping[str, int]) -> ModelP
     )
 
 
-def _packed_modules(tensors: tuple[Tensor, ...]) -> dict[str, int]:
-    """Return weight tensor → parameters per element: two 4-bit weights in a U8, eight in an I32.
+def input_width(text: TextModel, name: str) -> int | None:
+    """Return how many inputs a matrix of the decoder, its embeddings or its head has; None for any other."""
+    part, module = part_of(name), name.rpartition(".")[0].rpartition(".")[2]
+    if part in ("embeddings", "lm_head"):
+        return text.hidden_size
+    if module == "embed_tokens_per_layer":
+        return text.hidden_size_per_layer_input * len(text.layers)
+    match = _LAYER_NUMBER.search(name)
+    if part != "decoder layers" or match is None or int(match[1]) >= len(text.layers):
+        return None
+    layer = text.layers[int(match[1])]
+    if module == "o_proj":
+        return layer.heads * layer.head_dim
+    if module == "down_proj":
+        return text.inner(layer) if "experts" not in name else None
+    if module == "per_layer_projection":
+        return text.hidden_size_per_layer_input
+    return text.hidden_size if module in _FROM_HIDDEN else None
+
+
+_LAYER_NUMBER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.")
+_FROM_HIDDEN: Final = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "per_layer_input_gate")
+
+
+def _bits(tensor: Tensor, text: TextModel | None) -> int:
+    """Return the bits of one weight of a matrix packed into I32 along its inputs, as compressed-tensors does."""
+    width = input_width(text, tensor.name) if text else None
+    if not width or not tensor.shape:
+        return 4
+    fitting = (bits for bits in (4, 8, 2, 3, 5, 6) if tensor.shape[-1] == math.ceil(width / (32 // bits)))
+    return next(fitting, 4)
+
+
+def _packed_modules(tensors: tuple[Tensor, ...], text: TextModel | None) -> dict[str, int]:
+    """Return weight tensor → parameters per element: two 4-bit weights in a U8, eight in an I32, sixteen of 2 bits.
 
     AutoAWQ and GPTQ store qweight, qzeros and scales; MLX packs into U32, with scales and biases.
     """
     names = {tensor.name for tensor in tensors}
-    packed = {}
+    packed: dict[str, int] = {}
     for tensor in tensors:
         base = tensor.name.removesuffix("_packed")
-        if f"{base}_scale" in names and tensor.dtype in ("U8", "I32"):
-            packed[tensor.name] = 2 if tensor.dtype == "U8" else 8
+        if f"{base}_scale" in names and tensor.dtype == "U8":
+            packed[tensor.name] = 2
+        elif f"{base}_scale" in names and tensor.dtype == "I32":
+            packed[tensor.name] = 32 // _bits(tensor, text)
         elif tensor.dtype in ("I32", "U32") and f"{tensor.name.rpartition('.')[0]}.scales" in names:
             packed[tensor.name] = 8
     return packed
@@ -322,7 +368,7 @@ def _parameters(tensor: Tensor, packed: Mapping[str, int]) -> int:
     return math.prod(tensor.shape) * packed.get(tensor.name, 1)
 
 
-def _format(leaves: Mapping[str, Tensor]) -> str | None:
+def _format(leaves: Mapping[str, Tensor], text: TextModel | None) -> str | None:
     """Return the format of one module; None for one without a matrix (norms, scalars)."""
     weight = next((leaves[leaf] for leaf in _WEIGHTS if leaf in leaves), None)
     if weight is None or len(weight.shape) < 2:
@@ -332,6 +378,8 @@ def _format(leaves: Mapping[str, Tensor]) -> str | None:
         return {"F8_E4M3": "NVFP4", "U8": "MXFP4", "F8_E8M0": "MXFP4"}.get(scale.dtype, "packed U8")
     if weight.dtype.startswith("F8"):
         return "MXFP8" if scale and scale.dtype in ("U8", "F8_E8M0") else "FP8"
-    if weight.dtype in ("I32", "U32") and ("weight_packed" in leaves or "scales" in leaves):
+    if weight.dtype == "I32" and "weight_packed" in leaves:
+        return f"INT{_bits(weight, text)}"
+    if weight.dtype in ("I32", "U32") and "scales" in leaves:
         return "INT4"
     return {"I8": "INT8"}.get(weight.dtype, weight.dtype)

@@ -25,7 +25,7 @@ from gemmaspec.core.checkpoint.sizes import SIZES, size_called
 
 DATA: Final = Path(__file__).parent / "data"
 NOT_RECORDED: Final = "revision not recorded"
-_SIZES: Final = {"BF16": 2, "F8_E4M3": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}
+_SIZES: Final = {"BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "F32": 4, "I32": 4, "I64": 8}
 _LAYER: Final = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0, "attention_bias": False}
 """What vLLM reads of a head's layers in addition to their shapes."""
 _MASK: Final = 4
