@@ -30,6 +30,8 @@ STARTS: Final = ("up", "restart", "rollback", "bench", "tune")
 _POLL_S: Final = 0.1
 _SHORT_S: Final = 120.0
 """How long a command waits for another one to end; `down` takes up to a server's grace period."""
+_UNSEEN_S: Final = 2.0
+"""How long a lock may be held before its holder's record is missed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,35 +195,116 @@ def _acquire(
     timeout_s: float,
 ) -> None:
     """Take the lock, waiting for it if allowed."""
-    import filelock
-
-    began, told = time.monotonic(), 0.0
-    while True:
-        with contextlib.suppress(filelock.Timeout):
-            lock.acquire(timeout=0)
-            return
-        other = holder(name)
-        if other and other.since != told:  # not the pid: bench stops a server, and then starts one
-            _meet(other, command, wants=wants, note=note)
-            told = other.since
-        joins = bool(other and wants and other.wants == wants)
-        waited = time.monotonic() - began
-        if waited >= (timeout_s if joins else _SHORT_S):
-            raise TimedOut(
-                f"{name} is still held by {other or 'another gemmaspec'} after {waited:.0f} s",
-                hint=f"gemmaspec status {name}",
-            )
+    waiting = _Waiting(name=name, command=command, wants=wants, note=note, timeout_s=timeout_s)
+    while not _taken(lock):
+        waiting.look(holder(name))
+        if waiting.over():
+            # Looking takes time on a busy machine, and the holder may have ended meanwhile.
+            if _taken(lock):
+                return
+            raise waiting.timed_out()
         time.sleep(_POLL_S)
 
 
-def _meet(other: Holder, command: str, *, wants: str, note: Callable[[str], None]) -> None:
+def _taken(lock: filelock.BaseFileLock) -> bool:
+    """Take the lock if it is free, and return whether this process has it now."""
+    import filelock
+
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return False
+    return True
+
+
+class _Waiting:
+    """One command waits for whoever holds its stack.
+
+    A holder is known by its record, which is written after the lock is taken and removed before it is released. In
+    between nobody can be seen, so what was seen last counts until somebody else is.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        command: str,
+        wants: str,
+        note: Callable[[str], None],
+        timeout_s: float,
+    ) -> None:
+        self._name = name
+        self._command = command
+        self._wants = wants
+        self._note = note
+        self._timeout_s = timeout_s
+        self._began = time.monotonic()
+        self._met = self._began
+        self._other: Holder | None = None
+        self._phase = ""
+        self._says_unseen = True
+
+    def look(self, other: Holder | None) -> None:
+        """Take notice of the holder; raises GemmaspecError if this command cannot wait for it."""
+        if other is None:
+            self._nobody_seen()
+            return
+        if self._other is None or other.since != self._other.since:  # not the pid: bench stops a server and starts one
+            self._met = time.monotonic()
+            self._phase = other.phase
+            _meet(other, self._command, wants=self._wants, note=self._note, timeout_s=self._timeout_s)
+        elif self._joins(other) and other.phase != self._phase:
+            self._phase = other.phase
+            self._note(f"the other command (pid {other.pid}): {other.phase}")
+        self._other = other
+
+    def over(self) -> bool:
+        """Return whether it has waited as long as it may."""
+        now = time.monotonic()
+        if self._other and self._joins(self._other):
+            return now - self._began >= self._timeout_s
+        return now - self._met >= _SHORT_S
+
+    def timed_out(self) -> TimedOut:
+        """Return the error that says for whom it waited, and how long."""
+        waited = time.monotonic() - self._began
+        return TimedOut(
+            f"{self._name} is still held by {self._other or 'another gemmaspec'} after {waited:.0f} s",
+            hint=f"gemmaspec status {self._name}",
+        )
+
+    def _joins(self, other: Holder) -> bool:
+        return bool(self._wants) and other.wants == self._wants
+
+    def _nobody_seen(self) -> None:
+        """Say once that the holder cannot be seen; it writes its record within moments, unless it runs elsewhere."""
+        if self._other or not self._says_unseen or time.monotonic() - self._began < _UNSEEN_S:
+            return
+        self._says_unseen = False
+        self._note(
+            f"waiting for another gemmaspec command that holds {self._name}; "
+            "its process cannot be seen from here (another container?)"
+        )
+
+
+def _meet(
+    other: Holder,
+    command: str,
+    *,
+    wants: str,
+    note: Callable[[str], None],
+    timeout_s: float,
+) -> None:
     """Report that this command waits for another one, ask that one to end, or refuse to wait."""
     if command == "down" and other.command in STARTS:
         note(f"stopping {other}")
         with contextlib.suppress(ProcessLookupError):
             os.kill(other.pid, signal.SIGTERM)
     elif wants and other.wants == wants:
-        note(f"another gemmaspec command (pid {other.pid}) is starting it; waiting")
+        note(
+            f"another gemmaspec command (pid {other.pid}) is starting it; "
+            f"waiting for that start, {timeout_s:.0f} s at most (--timeout)"
+        )
     elif other.command in STARTS:
         raise GemmaspecError(
             f"{other.stack} is held by {other}",
