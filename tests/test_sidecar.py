@@ -207,9 +207,10 @@ def test_its_files_run_alone_in_an_isolated_python(fake: FakeServer, tmp_path: P
         _, said = process.communicate(timeout=60)
     assert lines[0]["what"] == "watches"
     assert "/run/gemmaspec-watch" in lines[1]["reason"], "it has read the counters and cannot write there"
-    loaded = [line for line in said.splitlines() if "gemmaspec/" in line and "code object" in line]
-    assert loaded
-    assert all(str(folder) in line for line in loaded), loaded
+    loaded = [line for line in said.splitlines() if "code object from" in line]
+    assert any(f"{folder}/gemmaspec/look/sidecar/watcher.py" in line for line in loaded), loaded
+    package = Path(data.__file__).parents[1]
+    assert not any(f"{package}/" in line for line in loaded), loaded
 
 
 def test_invalid_settings_end_it_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
