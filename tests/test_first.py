@@ -93,7 +93,7 @@ def test_what_a_start_took_is_said_before_the_next_one(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["up", "tiny-cpu", *PYTHON]) == 0
-    assert "first start of this profile here" in capsys.readouterr().err
+    assert "half a minute to 4 minutes to start" in capsys.readouterr().err
     file = state_dir() / "took" / "tiny-cpu.process.json"
     file.write_text(json.dumps({"seconds": 68.2, "phases": {"importing": 59.3, "loading target": 1.1, "ready": 7.8}}))
     assert run(["restart", "tiny-cpu"]) == 0

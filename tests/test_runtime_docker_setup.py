@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests import real
+from tests.second_daemon import own_daemon, second_daemon
 from tests.small_programs import fake_program, linked
 
 SCRIPT = Path(__file__).parent.parent / "tools" / "setup-docker.sh"
@@ -88,33 +85,11 @@ def test_compose_of_version_1_is_not_enough(programs: Path) -> None:
     assert "the Compose v2 plugin of docker is not installed" in done.stderr
 
 
-own_daemon = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("dockerd") or not real.docker_answers(),
-    reason="only root can start a daemon, where docker is installed and allowed to run",
-)
-
-
 @pytest.fixture
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment for a second daemon beside the machine's own; stopped afterwards.
-
-    It gets a network namespace of its own: a daemon without a bridge removes docker0, which is the first one's.
-    """
-    folder = Path("/run") / f"gemmaspec-test-{os.getpid()}"
-    folder.mkdir()
-    fake_program(folder, "dockerd", f'exec unshare --net -- {shutil.which("dockerd")} "$@"')
-    flags = ["--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid"]
-    yield {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "DOCKER_HOST": f"unix://{folder}/docker.sock",
-        "DOCKERD_LOG": str(folder / "log"),
-        "DOCKERD_FLAGS": " ".join(map(str, [*flags, "--bridge=none", "--iptables=false", "--storage-driver=vfs"])),
-    }
-    with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
-        process = psutil.Process(int((folder / "pid").read_text()))
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
-    shutil.rmtree(folder, ignore_errors=True)
+def daemon() -> Iterator[dict[str, str]]:
+    """The environment for a second daemon beside the machine's own."""
+    with second_daemon() as environment:
+        yield environment
 
 
 @own_daemon

@@ -7,7 +7,6 @@ Patches for speed that may be why a start has failed, or why a server goes wrong
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,15 +16,18 @@ from typing import Any, Final
 
 from gemmaspec.check.here.lint import costly, stop_on_errors
 from gemmaspec.core import data
-from gemmaspec.core.errors import GemmaspecError, StartFailed, UsageError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, UsageError
 from gemmaspec.core.files import UnreadableFile
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import Choices
 from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.command import can_be_process
 from gemmaspec.core.profile.find import is_path, uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile, replica_of
+from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.engine.choose import choose_engine, engine_on
 from gemmaspec.run.engine.identity import image_identity
+from gemmaspec.run.engine.image import not_pulled_here
 from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import stacks
@@ -190,7 +192,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         hub_cache=str(cache) if cache else None,
         hub_is_off=is_off,
         runtime=None if runtime is None or describe(runtime).complete else runtime,
-        image="unknown" if hosts else _image(server.image),
+        image="unknown" if hosts else _image(server.image, loaded.profile),
         now=stacks.now(),
         boot_id=boot_id(),
     )
@@ -231,12 +233,22 @@ def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere:
         yield ModelSeen(model=model, here=here, whole=whole, pinned=is_commit(model.revision))
 
 
-def _image(image: str | None) -> Here:
+def _image(image: str | None, profile: Profile) -> Here:
+    """Return whether the image is here. Raise EnvironmentMissing for one that is not, and that no registry has."""
     if image is None:
         return "here"
-    with contextlib.suppress(GemmaspecError):
-        return "here" if image_identity(image) else "missing"
-    return "unknown"
+    try:
+        is_here = image_identity(image) is not None
+    except GemmaspecError:
+        return "unknown"
+    if is_here:
+        return "here"
+    if lacking := not_pulled_here(image):
+        hint = lacking.hint
+        if can_be_process(profile):
+            hint = f"gemmaspec up {profile.name} --engine process    # or: {hint}"
+        raise EnvironmentMissing(lacking.message, hint=hint)
+    return "missing"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,9 +74,9 @@ def pull(
     Raises EnvironmentMissing before anything is fetched for a model that is gated or missing and for a disk that is
     too small; later for an interrupted transfer, which the same command continues.
     """
-    chosen, why = choose_engine(engine)
-    progress.note(f"engine {why}")
     loaded = load_profile(profile, overrides=overrides)
+    chosen, why = choose_engine(engine, profile=loaded.profile)
+    progress.note(f"engine {why}")
     loaded = loaded if latest else lock.for_pull(loaded, chosen.name, progress.note)
     cache = Cache(hub_cache(loaded.profile))
     listings = [

@@ -108,7 +108,10 @@ def _no_file(name: str, folders: Sequence[Path]) -> UsageError:
 
 def _named_in(value: str, key: str, folders: Sequence[Path]) -> str:
     """Return the profiles that name a value, directly or through a base, as the end of a sentence."""
-    texts = {file.stem: file.read_text(encoding="utf-8", errors="replace") for folder in folders for file in folder.glob("*.yaml")}
+    texts: dict[str, str] = {}
+    for folder in folders:
+        for file in folder.glob("*.yaml"):
+            texts[file.stem] = file.read_text(encoding="utf-8", errors="replace")
     family: set[str] = set()
     wanted = {(key, value)}
     while wanted:

@@ -12,6 +12,7 @@ from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.engine.server import Engine, EngineName, Node, Server
 
 if TYPE_CHECKING:
+    from gemmaspec.run.engine.docker import DockerEngine
     from gemmaspec.run.engine.fleet import FleetEngine
 
 
@@ -20,8 +21,9 @@ def choose_engine(
 ) -> tuple[Engine, str]:
     """Return the engine and the reason in one sentence: docker if its daemon answers, else process.
 
-    A running stack stays on the engine that it `runs_on`, unless another is forced. Raise EnvironmentMissing if docker
-    is forced, or the only engine for `profile`, and does not answer.
+    An image that is not here and in no registry leaves the process engine to a profile that can run there. A running
+    stack stays on the engine that it `runs_on`, unless another is forced. Raise EnvironmentMissing if docker is forced,
+    or the only engine for `profile`, and does not answer.
     """
     if runs_on and not forced:
         return engine_named(runs_on), f"{runs_on}: the server already runs there (override with --engine)"
@@ -39,8 +41,23 @@ def choose_engine(
             why = f"{profile.name} can only run in docker, because it sets no runtime.vllm for a process"
             raise EnvironmentMissing(f"{missing.message}; {why}", hint=missing.hint) from None
         return engine_named("process"), f"process: {missing.message}"
+    if profile and not forced and can_be_process(profile):
+        lacking = _lacking_image(docker, profile)
+        if lacking:
+            docker.close()
+            return engine_named("process"), f"process: {lacking}"
     why = "chosen with --engine" if forced else "its daemon answers"
     return docker, f"docker: {why}, version {version} at {docker.endpoint}"
+
+
+def _lacking_image(docker: DockerEngine, profile: Profile) -> str:
+    """Return why docker cannot run a profile whose image is neither here nor in a registry; '' if it can."""
+    from gemmaspec.run.engine.image import not_pulled_here
+
+    image = profile.image
+    if not image or not not_pulled_here(image) or docker.image_facts("", image):
+        return ""
+    return f"docker answers, but the image {image} is not on this machine, and no registry has it"
 
 
 def engine_named(name: EngineName) -> Engine:
