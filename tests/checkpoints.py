@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemmaspec.core.checkpoint.config import describe
-from gemmaspec.core.checkpoint.fields import Fields, declared
+from gemmaspec.core.checkpoint.fields import Fields
 from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
+from gemmaspec.core.checkpoint.quantization import declared
 from tests import shapes
 
 

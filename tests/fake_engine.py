@@ -69,7 +69,7 @@ class FakeMachine:
         """Take the place of both engines, of the daemon's images and of the wait; the tiny models are there."""
         shutil.copytree(MODELS, state_dir() / "tiny", dirs_exist_ok=True)
         monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.serve.up.engine_named", self.engine)
+        monkeypatch.setattr("gemmaspec.serve.rollback.engine_named", self.engine)
         monkeypatch.setattr("gemmaspec.serve.observe.choose_engine", self.choose)
         monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: True)
         monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", self.wait_ready)
@@ -89,10 +89,10 @@ class FakeEngine:
         return None
 
     def start_command(self, server: Server) -> tuple[str, ...]:
-        from gemmaspec.run.engine import lines
+        from gemmaspec.run.engine import compose
         from gemmaspec.run.engine.process import launch_args
 
-        return lines.args_of(server, "up") if self.name == "docker" else launch_args(server)
+        return compose.args_of(server, "up") if self.name == "docker" else launch_args(server)
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         self.machine.note(f"{self.name} preflight", server)

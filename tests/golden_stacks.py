@@ -12,7 +12,7 @@ from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.stack.build import Stack, build_stack, render_stack
-from gemmaspec.run.stack.folder import MASTER_PORT, rank_composes
+from gemmaspec.run.stack.nodes import MASTER_PORT, rank_composes
 from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import served_at
 

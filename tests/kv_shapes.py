@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.check.fit.kvgroups import KvCache, Owned, Unplannable, groups_of, kv_rules, layer_caches
+from gemmaspec.check.fit.kvgroups import KvCache, Unplannable, groups_of
+from gemmaspec.check.fit.kvspec import Owned, kv_rules, layer_caches
 from gemmaspec.core.checkpoint.parts import Layer, TextModel
 
 ORACLE = Path(__file__).parent / "kv_oracle.py"

@@ -11,8 +11,9 @@ from typing import Any
 from gemmaspec.check.carry.newvariant import with_places
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
-from gemmaspec.core.patching.hashes import KNOWN_FILE, place_of
+from gemmaspec.core.patching.hashes import KNOWN_FILE
 from gemmaspec.core.patching.patch import load_patch
+from gemmaspec.core.patching.places import place_of
 
 EARLIER = "0.18.0"
 

@@ -19,11 +19,11 @@ import pytest
 from gemmaspec.core.errors import GemmaspecError, PatchConflict
 from gemmaspec.core.launcher import attest_code as code_of
 from gemmaspec.core.launcher import attest_sum as summing
-from gemmaspec.run.engine.kubectl import parse_attested, with_attested
+from gemmaspec.run.engine.attested import parse_attested, with_attested
 from gemmaspec.run.engine.server import EngineName, Server, State
-from gemmaspec.run.ready.failures import Ended, failed_start
+from gemmaspec.run.ready.attested import ensure_attested
+from gemmaspec.run.ready.failed import Ended, failed_start
 from gemmaspec.run.ready.phases import Phase
-from gemmaspec.run.ready.wait import ensure_attested
 from gemmaspec.run.trees import verdicts
 
 PATCHED = "import functools\n\ndef value(a, b=2):\n    return {'patched', 'by us'} if a in (1, 2) else [x for x in b]\n"

@@ -25,10 +25,13 @@ from gemmaspec.core.errors import StartFailed, UsageError
 from gemmaspec.core.live.sample import Counters, read_sample
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.rows import parse_rows
-from gemmaspec.measure.bench.cells import NO_TABLE, Arm, Asked, Cell, Task, arms_of, cells_of, order
-from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, filler, lengthened, mixed, read_prompts
-from gemmaspec.measure.bench.samples import Span, by_request, percentile, steady_rate
-from gemmaspec.measure.cell import Asking, GpuWatch, reference_step
+from gemmaspec.measure.bench.cells import NO_TABLE, Arm, Cell, Task, arms_of, cells_of, order
+from gemmaspec.measure.bench.filler import filler, lengthened
+from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, read_prompts
+from gemmaspec.measure.bench.settings import Asked
+from gemmaspec.measure.bench.stats import Span, by_request, percentile, steady_rate
+from gemmaspec.measure.cell import Asking, reference_step
+from gemmaspec.measure.gpu import GpuWatch
 from gemmaspec.measure.servers.bench import TimeLeft
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken

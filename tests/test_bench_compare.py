@@ -18,8 +18,8 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.bench import lines as bench_lines
 from gemmaspec.measure.bench.compare import compare
-from gemmaspec.measure.bench.prompts import page
-from gemmaspec.measure.bench.result import rows_of
+from gemmaspec.measure.bench.page import page
+from gemmaspec.measure.bench.rows import rows_of
 
 
 def row(method: str, k: int, concurrency: int, speed: float, **other: Any) -> dict[str, Any]:

@@ -19,18 +19,20 @@ from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.rows import Row
-from gemmaspec.measure.bench.cells import Arm, Asked, BenchRequest, Cell, Task, arms_of
-from gemmaspec.measure.bench.prompts import remarks
-from gemmaspec.measure.bench.result import cell_json, rows_of
+from gemmaspec.measure.bench.cells import Arm, Cell, Task, arms_of
+from gemmaspec.measure.bench.page import remarks
+from gemmaspec.measure.bench.result import cell_json
+from gemmaspec.measure.bench.rows import rows_of
+from gemmaspec.measure.bench.settings import Asked, BenchRequest
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import count, of_length
-from gemmaspec.measure.servers import bench_server
+from gemmaspec.measure.servers import dummy
 from gemmaspec.measure.servers.bench import _decided, patch_arms, resumed
-from gemmaspec.measure.servers.bench_server import dummy_overrides
+from gemmaspec.measure.servers.dummy import dummy_overrides
 from gemmaspec.run.engine.server import Server
 from gemmaspec.run.kept.attention import logged
-from gemmaspec.run.kept.models import release_of
-from gemmaspec.run.models.datasets import dummy_model
+from gemmaspec.run.kept.lockfile import release_of
+from gemmaspec.run.models.dummy import dummy_model
 from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve.prepare import prepare
 from tests import real
@@ -184,7 +186,7 @@ def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
 def test_a_run_is_taken_up_with_what_it_replaced(tmp_path: Path) -> None:
     """A result says that weights were random, and --resume does the same again; also one from elsewhere may."""
     request = BenchRequest(profile="nvidia-31b-mtp", out=tmp_path, dummy_weights=True, contexts=(256,))
-    asked = _decided(request, load_profile("nvidia-31b-mtp"), bench_server.PROMPTS)
+    asked = _decided(request, load_profile("nvidia-31b-mtp"), dummy.PROMPTS)
     assert (asked.dummy_weights, asked.ignore_eos, asked.prompts) == (True, True, "dummy")
     document = result() | {"settings": asked.settings(), "profile": "nvidia-31b-mtp"}
     (tmp_path / "result.json").write_text(json.dumps(document))
@@ -212,10 +214,10 @@ def asking_of(fake: FakeVllm) -> Asking:
 def test_prompts_have_just_as_many_tokens_as_a_cell(fake: FakeVllm) -> None:
     asking = asking_of(fake)
     for tokens in (64, 257):
-        made = of_length(asking, bench_server.PROMPTS.prompts[:2], tokens, exactly=True)
+        made = of_length(asking, dummy.PROMPTS.prompts[:2], tokens, exactly=True)
         assert [count(asking, one) for one in made] == [tokens, tokens]
     with pytest.raises(UsageError, match="every prompt is longer"):
-        of_length(asking, bench_server.PROMPTS.prompts[:2], 1, exactly=True)
+        of_length(asking, dummy.PROMPTS.prompts[:2], 1, exactly=True)
 
 
 @pytest.mark.parametrize("load", [1, 4])
@@ -223,7 +225,7 @@ def test_answers_are_timed_apart_from_their_prompts(fake: FakeVllm, load: int, m
     """The first token is that of a prompt that was computed, and the rate that of decoding alone."""
     monkeypatch.setattr("gemmaspec.measure.cell.reference_step", lambda _: 0.002)
     fake.caches, fake.prompt_s, fake.k = True, 2.0, 0
-    prompts = of_length(asking_of(fake), bench_server.PROMPTS.prompts[:load], 400, exactly=True)
+    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:load], 400, exactly=True)
     found = measure_cell(asking_of(fake), Cell(concurrency=load, context=400), prompts, drafts=False, apart=True)
     task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=load, context=400), round=1)
     cell = cell_json(task, found, repeated=0)
@@ -236,7 +238,7 @@ def test_answers_are_timed_apart_from_their_prompts(fake: FakeVllm, load: int, m
 
 def test_a_cache_that_does_not_hold_the_prompts_is_no_decoding_alone(fake: FakeVllm) -> None:
     fake.prompt_s, fake.k = 0.02, 0
-    prompts = of_length(asking_of(fake), bench_server.PROMPTS.prompts[:1], 400, exactly=True)
+    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:1], 400, exactly=True)
     found = measure_cell(asking_of(fake), Cell(concurrency=1, context=400), prompts, drafts=False, apart=True)
     assert not found.first_waits
     task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=1, context=400), round=1)

@@ -12,7 +12,7 @@ import pytest
 
 from gemmaspec.check.predict.predict import Cells, baseline_of, predict
 from gemmaspec.cli.app import run
-from gemmaspec.cli.text.smoke import lines as compare_lines
+from gemmaspec.cli.text.compare import lines as compare_lines
 from gemmaspec.core.errors import PatchError, UsageError
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.rows import parse_rows, setting_json

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.bench import _show
-from gemmaspec.measure.bench.compare import places
+from gemmaspec.measure.bench.places import places
 
 
 @pytest.mark.parametrize(

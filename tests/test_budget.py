@@ -43,7 +43,7 @@ def test_a_feature_enters_with_the_one_it_replaces(what: str) -> None:
 
 
 def test_every_command_at_the_top_is_counted() -> None:
-    from gemmaspec.cli.app import _MODULES
+    from gemmaspec.cli.app import COMMANDS
 
-    assert len(_MODULES) == _used()["top-level commands"]
+    assert len(COMMANDS) == _used()["top-level commands"]
     assert _used().keys() == BOUNDS.keys()

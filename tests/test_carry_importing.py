@@ -16,8 +16,9 @@ import pytest
 from gemmaspec.check.carry.importing import Import, ImportRequest, _diff_address, _id_of, import_diff
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import PatchConflict, PatchError, UsageError
-from gemmaspec.core.patching.decide import decide, launcher_patch
+from gemmaspec.core.patching.decide import decide
 from gemmaspec.core.patching.patch import load_patch
+from gemmaspec.core.patching.plan import launcher_patch
 from tests import vllm_trees as fake
 from tests.carrying import OLD, TORN, snapshot, use_releases
 

@@ -20,8 +20,8 @@ from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.core.launcher import launch
 from gemmaspec.core.patching.patch import load_patch
+from gemmaspec.run.trees.listing import published
 from gemmaspec.run.trees.reader import ReleaseReader
-from gemmaspec.run.trees.tree import published
 from tests import vllm_trees as fake
 from tests.carrying import CLEAN, DIFF, OLD, TEXT, TORN, cache, snapshot, use_releases, write_patch  # noqa: F401
 

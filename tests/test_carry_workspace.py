@@ -15,8 +15,8 @@ from gemmaspec.check.carry.workspace import commit, open_workspace
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.core.launcher import launch
-from gemmaspec.core.patching.decide import launcher_patch
 from gemmaspec.core.patching.patch import load_patch
+from gemmaspec.core.patching.plan import launcher_patch
 from tests import vllm_trees as fake
 from tests.carrying import CLEAN, OLD, TORN, snapshot, use_releases, write_patch
 

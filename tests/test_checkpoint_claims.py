@@ -9,8 +9,9 @@ import pytest
 from packaging.version import Version
 
 from gemmaspec.core.launcher.launch import RELEASE
-from gemmaspec.run.trees import tree as listing_of
-from gemmaspec.run.trees.tree import Releases, Tree
+from gemmaspec.run.trees import listing as listing_of
+from gemmaspec.run.trees.released import Releases
+from gemmaspec.run.trees.tree import Tree
 
 pytestmark = pytest.mark.network
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.core.checkpoint.fields import BITS, LONGEST, header_length, parse_header
+from gemmaspec.core.checkpoint.header import BITS, LONGEST, header_length, parse_header
 from gemmaspec.core.errors import CheckpointError
 
 HEADER: dict[str, Any] = {

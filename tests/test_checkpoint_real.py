@@ -12,10 +12,10 @@ import pytest
 from gemmaspec.check.inspect.examine import examine
 from gemmaspec.check.inspect.pair import pair
 from gemmaspec.cli.app import run
-from gemmaspec.core.checkpoint.parts import parameters, parts
+from gemmaspec.core.checkpoint.stored import parameters, parts
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.run.models.hub import same_words
 from gemmaspec.run.models.open import open_checkpoint
+from gemmaspec.run.models.vocabulary import same_words
 from gemmaspec.run.runtime import ensure_runtime
 from gemmaspec.serve.prepare import runtime_spec
 from tests import shapes

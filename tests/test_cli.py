@@ -19,13 +19,16 @@ from pydantic_core import SchemaSerializer, core_schema
 
 from gemmaspec import __version__
 from gemmaspec.check.carry.verify import VerifyRequest
-from gemmaspec.check.here.fit import FitRequest, InspectRequest
+from gemmaspec.check.here.fit import FitRequest
+from gemmaspec.check.here.inspect import InspectRequest
 from gemmaspec.check.here.predict import PredictRequest
 from gemmaspec.cli import app as cli
 from gemmaspec.cli.app import run
 from gemmaspec.cli.bench import bench
-from gemmaspec.cli.fit import fit, inspect, predict
+from gemmaspec.cli.fit import fit
+from gemmaspec.cli.inspect import inspect
 from gemmaspec.cli.patch import verify
+from gemmaspec.cli.predict import predict
 from gemmaspec.cli.render import render
 from gemmaspec.cli.smoke import smoke
 from gemmaspec.cli.tune import tune
@@ -33,7 +36,7 @@ from gemmaspec.cli.up import up
 from gemmaspec.core.data import ROOT
 from gemmaspec.core.files import state_dir
 from gemmaspec.look.smoke import SmokeRequest
-from gemmaspec.measure.bench.cells import BenchRequest
+from gemmaspec.measure.bench.settings import BenchRequest
 from gemmaspec.measure.tune.tried import TuneRequest
 from gemmaspec.run.cluster.server import ClusterSettings
 from gemmaspec.run.kept.owner import Terminated
@@ -185,7 +188,7 @@ def test_a_dry_run_says_each_reason_once_and_about_how_large_an_image_is(
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
     monkeypatch.setattr("gemmaspec.serve.ahead._image_bytes", lambda image: None)
-    monkeypatch.setattr("gemmaspec.run.engine.image.is_here", lambda image: False)
+    monkeypatch.setattr("gemmaspec.run.engine.pulling.is_here", lambda image: False)
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run"]) in (0, 4)
     printed = capsys.readouterr().out
     if printed:  # a daemon answers

@@ -26,9 +26,9 @@ from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.cluster import names
 from gemmaspec.run.cluster.build import Manifests, build_manifests
-from gemmaspec.run.cluster.names import yaml_text
 from gemmaspec.run.cluster.objects import unexpanded
 from gemmaspec.run.cluster.server import ClusterSettings
+from gemmaspec.run.cluster.text import yaml_text
 
 PROFILES = [name for name in profile_names([data.PROFILES]) if load_profile(name).profile.nodes == 1]
 NEWEST = "1.37"
@@ -368,7 +368,7 @@ def test_a_server_on_several_machines_is_not_rendered_for_a_cluster(capsys: pyte
 
 
 def test_a_lock_pins_the_image_by_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemmaspec.run.kept.models import lock_file
+    from gemmaspec.run.kept.lockfile import lock_file
 
     profile = tmp_path / "mine.yaml"
     profile.write_text((data.PROFILES / "tiny-cpu.yaml").read_text().replace("name: tiny-cpu", "name: mine"))

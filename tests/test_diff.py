@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmaspec.look.hooks import moved_keys
+from gemmaspec.look.diff import moved_keys
 
 
 def test_a_changed_flag_is_named_as_the_profiles_key() -> None:

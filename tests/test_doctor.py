@@ -17,22 +17,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.check.doctor import result
-from gemmaspec.check.doctor.result import (
-    CheckResult,
+from gemmaspec.check.doctor import machine
+from gemmaspec.check.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
+from gemmaspec.check.doctor.machine import (
     Clock,
-    Gpus,
-    capability_row,
     clock_row,
     container_shm_row,
     disk_row,
-    driver_row,
-    gpu_row,
-    lacks,
     open_files_row,
     shm_row,
     size_bytes,
 )
+from gemmaspec.check.doctor.result import CheckResult
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.releases.facts import facts_for
 from gemmaspec.run.engine.process import ProcessEngine
@@ -190,10 +186,10 @@ def test_the_machine_s_shared_memory(free: int | None, state: str) -> None:
     ("free", "needed", "state", "said"),
     [
         (None, None, "skipped", "is not visible"),
-        (50 * result.GB, None, "ok", "50.0 GB free"),
-        (50 * result.GB, 0, "ok", "nothing to fetch"),
-        (50 * result.GB, 20 * result.GB, "ok", "20.0 GB to fetch"),
-        (5 * result.GB, 20 * result.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
+        (50 * machine.GB, None, "ok", "50.0 GB free"),
+        (50 * machine.GB, 0, "ok", "nothing to fetch"),
+        (50 * machine.GB, 20 * machine.GB, "ok", "20.0 GB to fetch"),
+        (5 * machine.GB, 20 * machine.GB, "failed", "5.0 GB free, 20.0 GB must still be fetched"),
         (2**20, None, "failed", "a start needs 1 GiB"),
     ],
 )

@@ -13,7 +13,8 @@ import pytest
 from gemmaspec.check.doctor.hosts import HostReading, fleet_lines, parse_seen, rows
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.fleet.hosts import Host, HostFacts
+from gemmaspec.core.fleet.agree import HostFacts
+from gemmaspec.core.fleet.hosts import Host
 
 COMMIT = "c" * 40
 SEEN: dict[str, Any] = {

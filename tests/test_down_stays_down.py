@@ -19,7 +19,7 @@ import pytest
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.run.engine import proc, record
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.stacks import last_watch
+from gemmaspec.run.kept.verdicts import last_watch
 from gemmaspec.serve.restart_judged import LeftAlone, restart_judged
 from tests import fake_runtime
 from tests.docker_support import wait_for

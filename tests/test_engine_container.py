@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.run.engine.image import has_nvidia, log_start, publishes, state_of
+from gemmaspec.run.engine.container import has_nvidia, log_start, publishes, state_of
 
 NEVER = "0001-01-01T00:00:00Z"
 

@@ -21,9 +21,9 @@ import pytest
 from docker.models.containers import Container, ExecResult
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from gemmaspec.run.engine import endpoint, lines
+from gemmaspec.run.engine import compose, endpoint
+from gemmaspec.run.engine.container import has_nvidia
 from gemmaspec.run.engine.docker import DockerEngine
-from gemmaspec.run.engine.image import has_nvidia
 from gemmaspec.run.engine.once import SharedFolder, run_once
 from gemmaspec.run.engine.server import Server
 from tests.docker_support import IMAGE, fake_registry, make_image, relay, shell_layer, stack, wait_for
@@ -49,7 +49,7 @@ def _leave_no_garbage_to_the_next_test() -> Iterator[None]:
 def client() -> Iterator[docker.DockerClient]:
     try:
         found = endpoint.connect(endpoint.find())
-        lines.ensure_compose_v2()
+        compose.ensure_compose_v2()
     except EnvironmentMissing as missing:
         pytest.skip(f"real docker: {missing.message}")
     make_image(found)
@@ -75,7 +75,7 @@ def make(engine: DockerEngine, tmp_path: Path) -> Iterator[Callable[..., Server]
 
     yield _make
     for server in made:
-        lines.stop(server)
+        compose.stop(server)
 
 
 @pytest.fixture
@@ -707,7 +707,7 @@ def test_a_compose_that_is_too_old_or_missing_is_told(
     others = {"docker_compose": standalone} if standalone else {}
     monkeypatch.setenv("PATH", f"{fake_commands(tmp_path, docker=plugin, **others)}:/usr/bin:/bin")
     with pytest.raises(EnvironmentMissing, match=why):
-        lines.ensure_compose_v2()
+        compose.ensure_compose_v2()
 
 
 def test_a_command_runs_once_as_this_user_and_is_gone(client: docker.DockerClient, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed
-from gemmaspec.core.live.faults import Policy
+from gemmaspec.core.live.reaction import Policy
 from gemmaspec.look import watch
 from gemmaspec.look.hooks import Tellers
 from gemmaspec.look.watch import Watched

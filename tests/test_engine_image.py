@@ -6,7 +6,8 @@ import pytest
 from docker.errors import ImageNotFound
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.engine.image import ensure_image, why_not_pulled
+from gemmaspec.run.engine.image import ensure_image
+from gemmaspec.run.engine.pulling import why_not_pulled
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 import gemmaspec
-from gemmaspec.core.profile.find import ENGINES, EngineName, engine_of_files, other_engines, uses_image
+from gemmaspec.core.profile.engines import ENGINES, EngineName, engine_of_files, other_engines, uses_image
 from gemmaspec.run.engine.choose import engine_named
 from tests.sources import tree_of
 

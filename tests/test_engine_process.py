@@ -25,10 +25,10 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFaile
 from gemmaspec.core.files import UnreadableFile
 from gemmaspec.run.engine import proc, record
 from gemmaspec.run.engine import process as process_module
+from gemmaspec.run.engine.detached import signals_wait
 from gemmaspec.run.engine.process import ProcessEngine, environment, launch_args
 from gemmaspec.run.engine.record import without_key
 from gemmaspec.run.engine.server import Server
-from gemmaspec.run.engine.tail import signals_wait
 from tests.real import RUN, free_port
 
 FAKE_LAUNCHER = """

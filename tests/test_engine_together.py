@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.engine.identity import together
+from gemmaspec.run.engine.together import together
 
 
 def fail() -> int:

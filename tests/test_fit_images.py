@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemmaspec.check.fit.document import advice
-from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, weights_of
+from gemmaspec.check.fit.advice import advice
+from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan
 from gemmaspec.check.fit.overhead import Overhead
+from gemmaspec.check.fit.weights import weights_of
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.releases.batch import largest_item
@@ -60,7 +61,7 @@ def test_without_videos_images_are_passed() -> None:
 
 
 def _formula(plan: MemoryPlan) -> str:
-    from gemmaspec.check.fit.overhead import encoding
+    from gemmaspec.check.fit.images import encoding
 
     found = encoding(plan.models.target, plan.flags, plan.device)
     assert found

@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.check.fit.kvgroups import (
-    NOT_DIVISIBLE,
-    TWO_BLOCKS,
-    TWO_WINDOWS,
-    KvCache,
-    Unplannable,
-    groups_of,
-    kv_rules,
-    layer_caches,
-    sliding_block,
-)
+from gemmaspec.check.fit.kvgroups import NOT_DIVISIBLE, TWO_BLOCKS, TWO_WINDOWS, KvCache, Unplannable, groups_of
+from gemmaspec.check.fit.kvspec import kv_rules, layer_caches, sliding_block
 from gemmaspec.core.checkpoint.parts import Layer, TextModel
 from tests.kv_shapes import cases, gemma, ours, owned, published, text_model
 

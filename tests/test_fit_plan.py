@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmaspec.check.fit.document import advice
+from gemmaspec.check.fit.advice import advice
 from gemmaspec.check.fit.flags import Flags, flags_of
-from gemmaspec.check.fit.memory_plan import MemoryPlan, Models, weights_of
+from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.fit.overhead import graph_sizes
+from gemmaspec.check.fit.weights import weights_of
 from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.device import GIB, Device, named

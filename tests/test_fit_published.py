@@ -13,8 +13,9 @@ import pytest
 from published import record
 
 from gemmaspec.check.fit.flags import flags_of
+from gemmaspec.check.fit.link import link_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
-from gemmaspec.check.fit.roofline import ServingRoofline, link_of, roofline, step_bytes, weights_format
+from gemmaspec.check.fit.roofline import ServingRoofline, roofline, step_bytes, weights_format
 from gemmaspec.check.predict import efficiency
 from gemmaspec.check.predict.predict import QUANTILE
 from gemmaspec.check.predict.steps import NOISE

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.check.fit.memory_plan import weights_of
 from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, tokens_per_step
+from gemmaspec.check.fit.weights import weights_of
 from gemmaspec.core.profile.device import Device
 from tests import shapes
 from tests.checkpoints import checkpoint

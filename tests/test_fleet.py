@@ -8,18 +8,8 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.errors import PatchConflict, ProfileError, UsageError
-from gemmaspec.core.fleet.hosts import (
-    Host,
-    HostFacts,
-    ImageFacts,
-    choose,
-    host_line,
-    hosts_disagree,
-    images_disagree,
-    parse_fleet,
-    reports_disagree,
-    same_as,
-)
+from gemmaspec.core.fleet.agree import HostFacts, ImageFacts, hosts_disagree, images_disagree, reports_disagree, same_as
+from gemmaspec.core.fleet.hosts import Host, choose, host_line, parse_fleet
 
 TWO = """\
 hosts:

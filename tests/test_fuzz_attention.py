@@ -14,8 +14,8 @@ import pytest
 from gemmaspec.check.proof.prove import NUMBERS
 from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import launcher
-from gemmaspec.core.patching.decide import chain
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import chain
 from tests.probing import probing
 
 pytestmark = pytest.mark.network

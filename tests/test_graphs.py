@@ -12,7 +12,7 @@ from gemmaspec.core.checkpoint.sizes import SIZES, size_called
 from gemmaspec.core.profile.command import backend_of
 from gemmaspec.core.profile.graphs import PATCH, graph_modes
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.measure.tune.tried import field_of
+from gemmaspec.measure.tune.arms import field_of
 
 OWN = "serve.attention_backend=null"
 """vLLM's own choice of a backend."""

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import pytest
 
 from gemmaspec.core.launcher import launch
-from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
 from tests.hostile_trees import RELEASES, judged, make_case
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.core.checkpoint.parts import parameters
+from gemmaspec.core.checkpoint.stored import parameters
 from gemmaspec.run.models.open import open_checkpoint
 from tests import shapes
 

@@ -22,7 +22,7 @@ from gemmaspec.run.kept.stacks import Started
 from gemmaspec.serve import knowngood
 from gemmaspec.serve.decide import Observed, Start
 from gemmaspec.serve.knowngood import KEPT, known_goods
-from gemmaspec.serve.up import choose, only_name
+from gemmaspec.serve.rollback import choose, only_name
 
 FACTS = Lock(
     profile="mine",
@@ -245,7 +245,7 @@ def test_another_release_in_the_same_environment_stops_a_rollback(
 def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from gemmaspec.core.lock.document import LockedImage
 
-    monkeypatch.setattr("gemmaspec.serve.up.image_identity", lambda _: None)
+    monkeypatch.setattr("gemmaspec.serve.rollback.image_identity", lambda _: None)
     image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")
     with_image = FACTS.model_copy(update={"engine": "docker", "image": image})
     monkeypatch.setattr("tests.test_knowngood.FACTS", with_image)
@@ -279,7 +279,7 @@ def test_what_cannot_be_stopped_keeps_its_files(
     keep(1, monkeypatch)
     stacks.save(started(2))
     monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", lambda _: Busy())
-    monkeypatch.setattr("gemmaspec.serve.up.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.serve.rollback.engine_named", lambda _: Busy())
     assert run(["rollback", "mine"]) == 1
     assert "another gemmaspec process is starting" in capsys.readouterr().err
     assert stacks.find("mine") == started(2)
@@ -322,6 +322,7 @@ def test_a_restart_that_cannot_be_rendered_stops_nothing(
 ) -> None:
     stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
     monkeypatch.setattr("gemmaspec.serve.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
+    monkeypatch.setattr("gemmaspec.serve.rollback.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
     assert run(["restart", "mine"]) == 2
     assert "the profile file /nowhere/mine.yaml does not exist" in capsys.readouterr().err
 

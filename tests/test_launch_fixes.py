@@ -10,8 +10,9 @@ import pytest
 
 from gemmaspec.core import launcher
 from gemmaspec.core.launcher import launch
-from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
 from tests.foreign_fixes import TUNED, UNSEEN
 from tests.launching import CORE, Done, Place, make_place, patch_of, plan_of

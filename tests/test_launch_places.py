@@ -12,7 +12,7 @@ import pytest
 from gemmaspec.core import data
 from gemmaspec.core.launcher import launch
 from gemmaspec.core.launcher.launch import FileEdit, Hunk, Known, Patch, PatchResult, Rule, Variant
-from gemmaspec.core.patching.hashes import place_of
+from gemmaspec.core.patching.places import place_of
 from tests.launching import tree_of_function
 
 PATH, OTHER = "vllm/a.py", "vllm/b.py"

@@ -11,8 +11,8 @@ import pytest
 
 from gemmaspec.core.launcher import launch
 from gemmaspec.core.launcher.launch import LaunchError, PatchResult, Plan
-from gemmaspec.core.patching.decide import compile_plan
 from gemmaspec.core.patching.patch import load_patch, load_patches
+from gemmaspec.core.patching.plan import compile_plan
 from gemmaspec.run.index.wheels import read_from_wheel
 from tests import placed
 from tests.launching import HUNK, Place, make_place, patch_of, plan_of

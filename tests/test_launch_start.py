@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.launcher import origins
-from gemmaspec.run.engine.kubectl import parse_attested
+from gemmaspec.run.engine.attested import parse_attested
 from tests.attesting import FOR_S, SERVE, attested, said, served, serving_place, until, write_doors, write_program
 from tests.launching import CORE, Place, patch_of, plan_of, write_package
 

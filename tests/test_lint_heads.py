@@ -13,7 +13,7 @@ from gemmaspec.core import data
 from gemmaspec.core.checkpoint.parts import Speculator
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.run.kept.models import release_of
+from gemmaspec.run.kept.lockfile import release_of
 from tests.lint_cases import BASE, BIG, SMALL
 
 SHELF = Shelf((data.PATCHES,))

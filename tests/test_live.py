@@ -14,20 +14,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemmaspec.core.live.board import Board, GpuLoad, View, bars, document, gpu_line, rows
 from gemmaspec.core.live.sample import TTFT, Histogram, Sample, read_sample
-from gemmaspec.core.live.window import (
-    Board,
-    GpuLoad,
-    History,
-    View,
-    bars,
-    document,
-    gpu_line,
-    quantile,
-    restarted,
-    rows,
-    window,
-)
+from gemmaspec.core.live.window import History, quantile, restarted, window
 from gemmaspec.look.monitors import grafana, prometheus, prometheus_rules
 
 RECORDED = Path(__file__).parent / "data" / "metrics-0.32.0.txt"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits, Reference
+from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits
+from gemmaspec.core.live.reference import Reference
 from gemmaspec.core.live.sample import Sample
 
 

@@ -15,22 +15,12 @@ from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
-from gemmaspec.core.lock.document import (
-    Lock,
-    LockedImage,
-    LockedModel,
-    Moved,
-    Versions,
-    lock_text,
-    moved,
-    parse_lock,
-    pinned,
-    warnings,
-)
+from gemmaspec.core.lock.document import Lock, LockedImage, LockedModel, Moved, Versions, moved, pinned, warnings
+from gemmaspec.core.lock.text import lock_text, parse_lock
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.engine.identity import digest_of, repository_of
-from gemmaspec.run.kept import models
-from gemmaspec.run.models.download import folder_digest
+from gemmaspec.run.kept import lockfile
+from gemmaspec.run.models.digest import folder_digest
 from gemmaspec.run.stack.build import build_stack
 from gemmaspec.run.trees.versions import interpreter_versions
 from gemmaspec.serve import lock, prepare
@@ -105,7 +95,7 @@ def test_a_pipe_is_no_lock_and_is_not_waited_for(profiles: Path) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
     os.mkfifo(profiles / "mine.lock")
     with pytest.raises(ProfileError, match="it is a named pipe, not a file"):
-        models.read_lock(load_profile(str(profiles / "mine.yaml")))
+        lockfile.read_lock(load_profile(str(profiles / "mine.yaml")))
 
 
 def test_a_lock_of_a_thousand_pages_is_not_read() -> None:
@@ -287,7 +277,7 @@ def test_the_versions_of_the_runtime_are_compared_before_a_locked_start(own: Pat
 
 
 def _check_runtime(loaded: Loaded) -> None:
-    pinned = models.read_lock(loaded)
+    pinned = lockfile.read_lock(loaded)
     assert pinned
     lock.check_runtime(loaded, pinned, prepare.prepare(loaded, engine="process")[0])
 
@@ -310,7 +300,7 @@ def test_a_shipped_profile_s_lock_lies_in_the_user_s_own_folder(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     expected = tmp_path / "gemmaspec" / "profiles" / "spark-31b.lock"
-    assert models.lock_file(load_profile("spark-31b")) == expected
+    assert lockfile.lock_file(load_profile("spark-31b")) == expected
 
 
 def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
@@ -318,35 +308,35 @@ def test_what_a_lock_says_of_the_vllm_is_what_lint_and_fit_go_by(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     loaded = load_profile("spark-31b-e2b")
-    assert models.release_of(loaded) is None
-    file = models.lock_file(loaded)
+    assert lockfile.release_of(loaded) is None
+    file = lockfile.lock_file(loaded)
     file.parent.mkdir(parents=True)
     file.write_text(
         lock_text(LOCK.model_copy(update={"versions": Versions(vllm="0.30.0", torch="2", transformers="5")}))
     )
-    assert models.release_of(loaded) == "0.30.0"
+    assert lockfile.release_of(loaded) == "0.30.0"
     assert run(["profile", "lint", "spark-31b-e2b"]) == 0
     told = capsys.readouterr()
     assert "checked against vLLM 0.30.0" in told.out + told.err
     assert "GS701" not in told.out + told.err
-    assert models.release_of(load_profile("spark-31b-e2b", overrides=["image=other:latest"])) is None
+    assert lockfile.release_of(load_profile("spark-31b-e2b", overrides=["image=other:latest"])) is None
     file.write_text("nonsense: [")
-    assert models.release_of(loaded) is None
+    assert lockfile.release_of(loaded) is None
 
 
 def test_a_plain_start_is_silent_about_locks_unless_there_is_one_that_differs(own: Path) -> None:
     loaded = load_profile(str(own))
-    assert warnings(models.lock_of(loaded), LOCK) == []
+    assert warnings(lockfile.lock_of(loaded), LOCK) == []
     run(["lock", str(own), "--engine", "process"])
-    same = models.read_lock(loaded)
+    same = lockfile.read_lock(loaded)
     assert same
-    assert warnings(models.lock_of(loaded), same) == []
+    assert warnings(lockfile.lock_of(loaded), same) == []
     other = same.model_copy(update={"plan": OTHER})
-    assert warnings(models.lock_of(loaded), other) == [
+    assert warnings(lockfile.lock_of(loaded), other) == [
         f"warning: differs from the lock: plan: was {same.plan}, is {OTHER}"
     ]
     own.with_name("own.lock").write_text("nonsense: [")
-    assert warnings(models.lock_of(loaded), same)[0].startswith("warning: ")
+    assert warnings(lockfile.lock_of(loaded), same)[0].startswith("warning: ")
 
 
 def test_an_environment_without_vllm_cannot_be_locked(

@@ -11,10 +11,10 @@ import pytest
 from huggingface_hub import snapshot_download
 
 from gemmaspec.check.inspect.examine import examine
-from gemmaspec.core.checkpoint.config import added_tokens, words
+from gemmaspec.core.checkpoint.tokens import added_tokens, words
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing
-from gemmaspec.run.models.hub import same_words
 from gemmaspec.run.models.open import open_checkpoint
+from gemmaspec.run.models.vocabulary import same_words
 from tests import shapes
 from tests.hub import Body, Fault, Hub, Zeros, serve
 

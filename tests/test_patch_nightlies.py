@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec.check.carry.export import export
 from gemmaspec.check.carry.shipped import shipped_profiles
-from gemmaspec.check.carry.workspace import export
 from gemmaspec.cli.app import run
 from gemmaspec.core.launcher import launch
-from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
 from gemmaspec.run.stack.build import profile_plan
 from tests.test_patching_releases import RELEASES

@@ -12,8 +12,9 @@ import pytest
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.launcher import launch
 from gemmaspec.core.launcher.launch import FileEdit
-from gemmaspec.core.patching.decide import chain, launcher_patch, needed_paths
+from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patch, load_patches
+from gemmaspec.core.patching.plan import chain, launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
 from tests.test_patching_releases import RELEASES
 from tests.vllm_trees import write_patch

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gemmaspec.core.errors import PatchError
-from gemmaspec.core.patching.diff import parse_diff, reduce_diff
+from gemmaspec.core.patching.diff import parse_diff
+from gemmaspec.core.patching.incoming import reduce_diff
 
 SOURCE = """\
 diff --git a/vllm/v1/core.py b/vllm/v1/core.py

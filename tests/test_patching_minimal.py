@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.launcher import launch
 from gemmaspec.core.patching.diff import parse_diff
-from gemmaspec.core.patching.hashes import FileDiff, minimal_diff
+from gemmaspec.core.patching.minimal import FileDiff, minimal_diff
 
 PATH = "vllm/m.py"
 LOOK_ALIKES = (

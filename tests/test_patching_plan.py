@@ -11,8 +11,8 @@ import pytest
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.launcher import launch
 from gemmaspec.core.launcher.launch import Requirement
-from gemmaspec.core.patching.decide import compile_plan, plan_text
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import compile_plan, plan_text
 
 PATCHES = load_patches()
 NAMES = ["kv-spec-uniform-valueerror", "kv-sharing-uniform-specs"]

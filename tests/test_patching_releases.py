@@ -14,8 +14,8 @@ import pytest
 
 from gemmaspec.core.launcher import attest_sum, launch
 from gemmaspec.core.launcher.launch import FileEdit, Read
-from gemmaspec.core.patching.decide import compile_plan
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import compile_plan
 from gemmaspec.run.index.wheels import read_from_wheel
 
 pytestmark = pytest.mark.network

@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from gemmaspec.check.here.predict import SURE
+from gemmaspec.check.predict.algebra import Cholesky
+from gemmaspec.check.predict.curve import curve
 from gemmaspec.check.predict.efficiency import share_of
-from gemmaspec.check.predict.envelope import Cholesky, curve
 from gemmaspec.check.predict.predict import Cells, Predicted, predict
 from gemmaspec.check.predict.speaks import Kind, speaking
 from gemmaspec.check.predict.steps import StepAt, Steps, StepServer, Timed, graph_tokens

@@ -13,8 +13,8 @@ import yaml
 
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
-from gemmaspec.core.profile.limits import profile_schema
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.schema import profile_schema
 from tests.lint_cases import BASE
 
 SHIPPED = sorted(data.PROFILES.glob("*.yaml"))

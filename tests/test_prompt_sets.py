@@ -12,8 +12,8 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import state_dir
-from gemmaspec.measure.bench.cells import OWN
 from gemmaspec.measure.bench.prompts import PromptSet, read_prompts
+from gemmaspec.measure.bench.settings import OWN
 from gemmaspec.measure.servers.bench_cells import prompt_set
 from gemmaspec.run.models import datasets
 from gemmaspec.run.models.datasets import DatasetRef, dataset_ref

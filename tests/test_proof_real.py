@@ -14,7 +14,7 @@ import pytest
 from gemmaspec.check.proof.prove import NUMBERS, Probes, ends_of_ranges, prove
 from gemmaspec.core import data, launcher
 from gemmaspec.core.patching.patch import load_patches
-from gemmaspec.run.trees import tree
+from gemmaspec.run.trees import listing
 from tests.probing import probing
 from tests.real import environment, gemmaspec
 
@@ -52,7 +52,7 @@ def probes() -> Iterator[Probes]:
 def test_every_patch_is_proven_at_the_ends_of_its_ranges(patch: str, probes: Probes) -> None:
     """Each by itself, with those that it needs."""
     one = SHIPPED[patch]
-    published = [name for name in tree.published().releases() if launcher.PUBLISHED_RELEASE.fullmatch(name)]
+    published = [name for name in listing.published().releases() if launcher.PUBLISHED_RELEASE.fullmatch(name)]
     proofs = [*prove([one], SHIPPED, ends_of_ranges([one], published), probes)]
     assert [(proof.release, proof.detail) for proof in proofs if not proof.holds] == []
     assert len(proofs) >= len(one.variants)

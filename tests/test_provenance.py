@@ -14,9 +14,9 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.launcher import launch
-from gemmaspec.core.patching.decide import compile_plan, launcher_patch, plan_text
 from gemmaspec.core.patching.hashes import KNOWN_FILE, FileHash, fingerprint, known_text
 from gemmaspec.core.patching.patch import load_patch, load_patches
+from gemmaspec.core.patching.plan import compile_plan, launcher_patch, plan_text
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.trees.verdicts import compare, verdicts

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from published import configs, record
 
-from gemmaspec.check.fit.memory_plan import weights_of
+from gemmaspec.check.fit.weights import weights_of
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
-from gemmaspec.core.checkpoint.parts import parameters, stored
 from gemmaspec.core.checkpoint.published.shipped import DATA, NOT_RECORDED, checkpoint_of, shipped, shipped_for
 from gemmaspec.core.checkpoint.sizes import SIZES, UNIFIED, size_called
+from gemmaspec.core.checkpoint.stored import parameters, stored
 from gemmaspec.core.profile.device import GIB
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import load_profile

@@ -19,8 +19,8 @@ from unittest.mock import Mock
 import pytest
 
 from gemmaspec.core.errors import Interrupted
-from gemmaspec.run.engine.image import layer_bytes
-from gemmaspec.run.models.download import is_needed
+from gemmaspec.run.engine.pulling import layer_bytes
+from gemmaspec.run.models.needed import is_needed
 from gemmaspec.serve.pull import Job, PullPart, _run, _teller
 from tests import hub as hub_of
 from tests.docker_support import wait_for

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing, Interrupted
-from gemmaspec.run.engine import image as pulling
+from gemmaspec.run.engine import pulling
 from gemmaspec.run.engine.identity import image_identity
 from tests import docker_support, real
 

@@ -15,7 +15,7 @@ from gemmaspec.core.patching.bugs import bugs
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.run.ready.failures import explain, find_cause
 from gemmaspec.run.ready.known_failures import KILLED, TABLE, known_failures, table
-from gemmaspec.run.ready.logline import described, root_exception
+from gemmaspec.run.ready.tracebacks import described, root_exception
 
 LOGS = Path(__file__).parent / "logs"
 ROOT = Path(__file__).parent.parent

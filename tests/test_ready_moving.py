@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.look import status as use_case
-from gemmaspec.run.engine.image import state_of
+from gemmaspec.run.engine.container import state_of
 from gemmaspec.run.engine.server import Node, State
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.stacks import Started
-from gemmaspec.run.ready import first_request
-from gemmaspec.run.ready.first_request import hangs
+from gemmaspec.run.ready import moving
+from gemmaspec.run.ready.moving import hangs
 from tests.fake_server import FakeServer, fake_server
 
 
@@ -63,9 +63,7 @@ def test_status_says_that_a_green_server_gives_no_token(
     engine: str, fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    monkeypatch.setattr(
-        first_request, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.1)
-    )
+    monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.1))
     started = Started(engine=engine, server=fake.server(), profile="tiny-cpu", outcome="ready")  # type: ignore[arg-type]
     monkeypatch.setattr(stacks, "find", lambda _: started)
     state = State(status="running", unhealthy=engine == "docker")

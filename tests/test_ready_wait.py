@@ -16,9 +16,10 @@ import pytest
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed, TimedOut
 from gemmaspec.run.engine.http import NoAnswer
 from gemmaspec.run.engine.server import EngineName, Server, State
+from gemmaspec.run.ready.bounded import LogFollower
 from gemmaspec.run.ready.first_request import Answer
 from gemmaspec.run.ready.phases import Phase
-from gemmaspec.run.ready.wait import Checks, LogFollower, Ready, wait_ready
+from gemmaspec.run.ready.wait import Checks, Ready, wait_ready
 from tests.fake_server import fake_server
 
 LOGS = Path(__file__).parent / "logs"

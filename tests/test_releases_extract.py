@@ -18,9 +18,10 @@ from extraction.values import configs_of
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.releases import flags as table
+from gemmaspec.core.releases import table as table_of
 from gemmaspec.core.releases.facts import releases, rows_of
 from gemmaspec.core.releases.flags import Flag
-from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees import listing
 from gemmaspec.run.trees.reader import FolderReader, ReleaseReader
 from tests.real import STATE
 
@@ -367,7 +368,7 @@ def test_a_folder_that_is_built_otherwise_says_what_was_not_found(tmp_path: Path
 @pytest.mark.network
 @pytest.mark.parametrize("release", ["0.19.0", "0.26.0", "0.33.0"])
 def test_a_release_read_again_gives_what_the_table_has(release: str) -> None:
-    found = extract_from(ReleaseReader(release, listing_of.published()))
+    found = extract_from(ReleaseReader(release, listing.published()))
     rows = rows_of(release)
     assert facts_in(found) == {row for row in rows if row[0] != "cuda"}
 
@@ -381,7 +382,7 @@ def installed() -> Path:
 @pytest.mark.real_process
 def test_an_installed_vllm_gives_what_the_table_has(installed: Path) -> None:
     found = extract_from(FolderReader(installed))
-    packages = table.FILES["packages"]
+    packages = table_of.FILES["packages"]
     assert {row for row in facts_in(found) if row[0] not in packages} == {
         row for row in rows_of("0.32.0") if row[0] not in packages
     }

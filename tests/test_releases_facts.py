@@ -22,7 +22,7 @@ from gemmaspec.core.releases import flags as table
 from gemmaspec.core.releases.backends import backend_for
 from gemmaspec.core.releases.drafting import METHODS, transformers_for
 from gemmaspec.core.releases.facts import Facts, facts_for, nearest, newest, releases, rows_of, spans
-from gemmaspec.core.releases.flags import Fact
+from gemmaspec.core.releases.table import Fact
 
 SHELF = Shelf((data.PATCHES,))
 ALIASES = "_mtp"

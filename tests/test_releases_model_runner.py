@@ -13,8 +13,9 @@ from gemmaspec.check.lint.rule import Subject
 from gemmaspec.core import data
 from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.core.releases.drafting import TABLE, RunnerInput, falls_back, forced_by, runner_for, runs
+from gemmaspec.core.releases.drafting import TABLE
 from gemmaspec.core.releases.facts import facts_for, releases
+from gemmaspec.core.releases.model_runner import RunnerInput, falls_back, forced_by, runner_for, runs
 from tests.checkpoints import gemma
 
 H200 = Device(name="h200", memory=140 * GIB, capability="9.0")

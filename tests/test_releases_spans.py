@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.core.releases import drafting
+from gemmaspec.core.releases import spans
 
 ALL = ("0.19.0", "0.19.1", "0.20.0", "0.21.0", "0.22.0")
 
@@ -25,22 +25,22 @@ ALL = ("0.19.0", "0.19.1", "0.20.0", "0.21.0", "0.22.0")
     ],
 )
 def test_a_run_is_written_with_its_ends(has: tuple[str, ...], text: str, words: str) -> None:
-    assert drafting.write(has, ALL) == text
-    assert drafting.read(text, ALL) == frozenset(has)
-    assert drafting.words(text, ALL) == words
+    assert spans.write(has, ALL) == text
+    assert spans.read(text, ALL) == frozenset(has)
+    assert spans.words(text, ALL) == words
 
 
 @given(st.sets(st.sampled_from(ALL)))
 def test_what_was_written_is_read(has: set[str]) -> None:
-    assert drafting.read(drafting.write(has, ALL), ALL) == has
+    assert spans.read(spans.write(has, ALL), ALL) == has
 
 
 def test_what_the_newest_release_has_is_written_the_same_when_one_more_has_it() -> None:
     longer = (*ALL, "0.23.0")
-    assert drafting.write(ALL[2:], ALL) == drafting.write(longer[2:], longer)
+    assert spans.write(ALL[2:], ALL) == spans.write(longer[2:], longer)
 
 
 @pytest.mark.parametrize("text", ["0.18.0-", "0.19.0-0.99.0", "all", "0.19.0,0.20.0"])
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        drafting.read(text, ALL)
+        spans.read(text, ALL)

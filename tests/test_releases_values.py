@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.core.releases.flags import refused, refused_value
+from gemmaspec.core.releases.values import refused, refused_value
 
 CONFIGS = {
     "C": {

@@ -25,7 +25,7 @@ from gemmaspec.core.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.core.profile.replica import bound_environment, devices_of, router_of
 from gemmaspec.run.runtime.spec import router_program
 from gemmaspec.run.stack.build import build_stack, profile_plan
-from gemmaspec.run.stack.paths import ADMIN_SOCKET
+from gemmaspec.run.stack.router import ADMIN_SOCKET
 from gemmaspec.serve.prepare import prepare
 from gemmaspec.serve.replicas import _ensure_cores
 from tests import fake_runtime
@@ -281,7 +281,7 @@ def test_a_command_for_one_server_says_so() -> None:
 def test_haproxy_reads_its_configuration(tmp_path: Path) -> None:
     import subprocess
 
-    from gemmaspec.run.stack.paths import haproxy_config
+    from gemmaspec.run.stack.router import haproxy_config
 
     program = router_program()
     if not program:

@@ -10,7 +10,8 @@ import pytest
 from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.live.sample import Sample
 from gemmaspec.core.rolling.steps import Roll
-from gemmaspec.run.engine.router import HaProxy, Routed, RouterPlace, RouterServer
+from gemmaspec.run.engine.router import RouterServer
+from gemmaspec.run.engine.routing import HaProxy, Routed, RouterPlace
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group

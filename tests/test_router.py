@@ -17,9 +17,10 @@ import pytest
 
 from gemmaspec.core.profile.model import Policy
 from gemmaspec.run.engine import router as routers
-from gemmaspec.run.engine.router import RouterPlace, RouterServer
+from gemmaspec.run.engine.router import RouterServer
+from gemmaspec.run.engine.routing import RouterPlace
 from gemmaspec.run.runtime.spec import router_program
-from gemmaspec.run.stack.paths import ADMIN_SOCKET, CONFIG_FILE, CONNECTIONS_OF_ONE, REQUEST_S
+from gemmaspec.run.stack.router import ADMIN_SOCKET, CONFIG_FILE, CONNECTIONS_OF_ONE, REQUEST_S
 from tests.beside import served
 from tests.docker_support import wait_for
 from tests.test_replicas import _free_block

@@ -9,7 +9,7 @@ import pytest
 import uv
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.runtime.managed import Release, choose_python, cpu_requirements, cuda_requirements, read_release
+from gemmaspec.run.runtime.release import Release, choose_python, cpu_requirements, cuda_requirements, read_release
 from tests.wheels import write_wheel
 
 OF_0_32_0 = (

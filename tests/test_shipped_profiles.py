@@ -15,7 +15,7 @@ from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import ANY_GPU
 from gemmaspec.run.kept.attention import graphs_ahead
-from gemmaspec.run.kept.models import release_of
+from gemmaspec.run.kept.lockfile import release_of
 
 NAMES = sorted(file.stem for file in data.PROFILES.glob("*.yaml") if not file.stem.startswith("_"))
 KEPT = {

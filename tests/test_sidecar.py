@@ -22,7 +22,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.look.sidecar import watcher as sidecar
 from gemmaspec.look.sidecar.asking import post
 from gemmaspec.look.sidecar.watcher import Watcher, WatchSettings, settings_from
-from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept import verdicts
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.stack import serve
 from gemmaspec.run.stack.build import build_stack
@@ -132,7 +132,7 @@ def test_a_server_that_still_starts_is_not_called_unreachable(fake: FakeServer, 
 def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: FakeServer, tmp_path: Path) -> None:
     one = beside(fake, tmp_path, "watch.container=true")
     looked(one, fake, times=4)
-    found = records.read(stacks.Watching, tmp_path / "watch.json")
+    found = records.read(verdicts.Watching, tmp_path / "watch.json")
     assert found is not None
     assert list(found.active) == ["dead draft"]
     assert len(found.unknown) == 2
@@ -144,14 +144,14 @@ def test_status_shows_what_it_knows(fake: FakeServer, tmp_path: Path, monkeypatc
     monkeypatch.setattr(FakeEngine, "read", lambda *_, service: (tmp_path / f"{service}.json").read_bytes())
     server = dataclasses.replace(fake.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
-    last = stacks.last_verdicts(started, FakeMachine().engine("docker"))
+    last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
     (line,) = text.verdict_lines(last)
     assert line.startswith("  watch     in its container: dead draft since ")
     assert "; not judged: slower than off" in line
     assert text.verdict_document(last)["watch_container"]["watches"] is True
-    assert stacks.last_verdicts(started).beside is None
+    assert verdicts.last_verdicts(started).beside is None
     monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
-    silent = stacks.last_verdicts(started, FakeMachine().engine("docker"))
+    silent = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
     (line,) = text.verdict_lines(silent)
     assert "does not run, or has written nothing; next: gemmaspec up tiny-cpu --engine docker    # log: " in line
     assert line.endswith(f"docker compose -p {server.project} logs watch")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.errors import UsageError
+from gemmaspec.measure.chat import ChatAsking, ask_all
 from gemmaspec.measure.smoke.catalogue import CHECKS, budget_s, chosen
 from gemmaspec.measure.smoke.check import Ask, Check, Judged, Need, Received, ServerOffer, judged, shown, skipped
 from gemmaspec.measure.smoke.known_issues import KNOWN, KnownIssue
-from gemmaspec.measure.smoke.texture import leak, loop, variety
-from gemmaspec.measure.stream import ChatAsking, ask_all
+from gemmaspec.measure.smoke.texts import leak, loop, variety
 from gemmaspec.run.engine.answer import ChatAnswer, Fault
 from tests.fake_chat import CALLS, MODEL, TEXT, FakeChat, Reply, fake_chat
 

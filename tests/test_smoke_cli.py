@@ -19,9 +19,9 @@ from gemmaspec.core.live.verdict import SmokeVerdict
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.look import smoke
 from gemmaspec.measure.smoke.catalogue import CHECKS
-from gemmaspec.measure.smoke.check import SmokeRow, verdict_of
+from gemmaspec.measure.smoke.row import SmokeRow, verdict_of
 from gemmaspec.run.engine.server import State
-from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.stacks import Started
 from tests.fake_chat import FakeChat, Reply, Spoil, fake_chat
 
@@ -75,7 +75,7 @@ def test_a_good_server_passes_all_and_the_verdict_is_kept(start: Start, capsys: 
     assert code == 0, found
     assert (found["ok"], found["verdict"], found["vllm"]) == (True, "18 of 18 passed", "0.32.0")
     assert rows(found)["S17"] == {**rows(found)["S17"], "word": "skipped", "curl": None, "known": []}
-    kept = stacks.last_smoke("mine")
+    kept = verdicts.last_smoke("mine")
     assert kept is not None
     assert (kept.counts["pass"], kept.since, kept.failed) == (18, 5.0, ())
 
@@ -146,7 +146,7 @@ def test_a_warning_fails_nothing_and_an_unknown_is_no_success(start: Start, caps
 def test_a_part_of_the_checks_replaces_no_verdict(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     start()
     document(capsys, "mine", "--only", "S16")
-    assert stacks.last_smoke("mine") is None
+    assert verdicts.last_smoke("mine") is None
 
 
 def test_greedy_texts_are_compared_with_another_stack(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +221,7 @@ def test_status_shows_the_last_verdict_and_whether_it_is_of_this_start(
         at=stacks.now() - 200, since=5.0, vllm=None, counts={"pass": 15, "fail": 1, "skipped": 2, "unknown": 0},
         failed=("S9",),
     )  # fmt: skip
-    stacks.keep_smoke("mine", verdict)
+    verdicts.keep_smoke("mine", verdict)
     run(["status", "mine"])
     assert "smoke     15 of 16 passed, S9 failed, 3 min ago\n" in capsys.readouterr().out
     stacks.save(dataclasses.replace(stacks.find("mine"), since=9.0))
@@ -267,8 +267,8 @@ def test_a_profile_names_the_checks_that_mean_something(start: Start, capsys: py
 def test_a_kept_verdict_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     folder = stacks.stack_folder("mine")
     folder.mkdir(parents=True)
-    (folder / stacks.SMOKE).symlink_to("/etc/hostname")
-    assert stacks.last_smoke("mine") is None
-    (folder / stacks.SMOKE).unlink()
-    stacks.keep_smoke("mine", verdict_of([], at=1.0, since=None, vllm=None))
-    assert stat.S_ISREG((folder / stacks.SMOKE).lstat().st_mode)
+    (folder / verdicts.SMOKE).symlink_to("/etc/hostname")
+    assert verdicts.last_smoke("mine") is None
+    (folder / verdicts.SMOKE).unlink()
+    verdicts.keep_smoke("mine", verdict_of([], at=1.0, since=None, vllm=None))
+    assert stat.S_ISREG((folder / verdicts.SMOKE).lstat().st_mode)

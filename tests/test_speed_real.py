@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.serve.observe import speed_files
+from gemmaspec.serve.speedless import speed_files
 from tests import kv_cache, placed, real
 from tests.real import H2, PROFILE, gemmaspec, up
 from tests.speed_patches import write_speed_patch

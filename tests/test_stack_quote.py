@@ -6,7 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.run.stack.compose import compose_block, compose_folder, compose_string
+from gemmaspec.run.stack.quote import compose_block, compose_folder, compose_string
 
 _TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
 

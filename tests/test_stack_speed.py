@@ -10,7 +10,7 @@ import pytest
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import PatchError, ProfileError
-from gemmaspec.core.patching.bugs import RunsOn, is_shown, why_not
+from gemmaspec.core.patching.choice import RunsOn, is_shown, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
 from gemmaspec.core.patching.patch import Patch, Shelf, load_patches
 from gemmaspec.core.profile.load import load_profile

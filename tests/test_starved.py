@@ -21,7 +21,7 @@ from gemmaspec.run.engine.process import _starved
 from gemmaspec.run.engine.record import Record
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.ready.death import death
-from gemmaspec.run.ready.failures import Ended, failed_start
+from gemmaspec.run.ready.failed import Ended, failed_start
 from tests import fake_runtime
 from tests.docker_support import IMAGE, make_image, stack, wait_for
 from tests.fake_runtime import Fake

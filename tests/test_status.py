@@ -17,7 +17,7 @@ from gemmaspec.core.live.sample import Sample
 from gemmaspec.look.monitors import prometheus
 from gemmaspec.look.top_page import Top
 from gemmaspec.run.engine.server import Server, State
-from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.owner import owned
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from tests.fake_engine import FakeEngine, FakeMachine
@@ -158,7 +158,7 @@ def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
 ) -> None:
     up()
     now = stacks.now()
-    stacks.keep_watch("mine", stacks.Watching(at=now, active={"hangs": now}))
+    verdicts.keep_watch("mine", verdicts.Watching(at=now, active={"hangs": now}))
     found = row(capsys)
     assert (found["state"], found["next"]) == ("unknown", "gemmaspec restart mine")
     assert re.fullmatch(r"hangs since \d\d:\d\d:\d\d, as watch has found", found["why"])
@@ -167,10 +167,10 @@ def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
     (view,) = Top(["mine"]).look().views
     assert view.hang == found["why"]
     for ended_or_older in (
-        stacks.Watching(at=now - 60, active={"hangs": now}),
-        stacks.Watching(at=now, active={"hangs": now - 3600}),
+        verdicts.Watching(at=now - 60, active={"hangs": now}),
+        verdicts.Watching(at=now, active={"hangs": now - 3600}),
     ):
-        stacks.keep_watch("mine", ended_or_older)
+        verdicts.keep_watch("mine", ended_or_older)
         assert row(capsys)["state"] == "ready"
 
 
@@ -237,7 +237,7 @@ def test_up_detach_wait_and_status_show_the_last_verdicts(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up()
-    stacks.keep_watch("mine", stacks.Watching(at=stacks.now(), active={"hangs": stacks.now()}))
+    verdicts.keep_watch("mine", verdicts.Watching(at=stacks.now(), active={"hangs": stacks.now()}))
     run(["down", "mine"])
     capsys.readouterr()
     detached = ["up", "mine", "--engine", "process", *PYTHON, "--detach"]

@@ -24,6 +24,7 @@ SPEC = '{"method": "mtp", "model": "google/gemma-4-31B-it-assistant", "num_specu
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("gemmaspec.core.profile.find.own_folder", lambda: tmp_path)
     monkeypatch.setattr("gemmaspec.run.kept.newprofile.own_folder", lambda: tmp_path)
+    monkeypatch.setattr("gemmaspec.run.kept.profiles.own_folder", lambda: tmp_path)
     monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     return tmp_path
 

@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.live.board import Board, GpuLoad, View
 from gemmaspec.core.live.sample import Sample
-from gemmaspec.core.live.window import Board, GpuLoad, View, window
+from gemmaspec.core.live.window import window
 from gemmaspec.look.top_page import _MOST_PAGES, Top, serve
 from tests import browser
 from tests.docker_support import wait_for

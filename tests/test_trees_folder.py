@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.trees.tree import LARGEST_FILE, open_folder
+from gemmaspec.run.trees.folder import open_folder
+from gemmaspec.run.trees.tree import LARGEST_FILE
 from tests import vllm_trees as fake
 from tests.launching import CORE
 

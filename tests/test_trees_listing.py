@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
-from gemmaspec.run.trees import tree as listing_of
-from gemmaspec.run.trees.tree import Listing, choose, published, select
+from gemmaspec.run.trees import listing as listing_of
+from gemmaspec.run.trees.listing import Listing, choose, published, select
 from tests import vllm_trees as fake
 
 LISTING = Listing(wheels=dict.fromkeys(("0.19.0", "0.24.0", "0.26.0", "0.27.1", "0.27.1rc1", "0.28.0"), ""))

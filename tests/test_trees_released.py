@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.run.trees import tree as released
-from gemmaspec.run.trees.tree import Releases, Tree, Unreadable, published
+from gemmaspec.run.trees import released
+from gemmaspec.run.trees.listing import published
+from gemmaspec.run.trees.released import Releases
+from gemmaspec.run.trees.tree import Tree, Unreadable
 from tests import vllm_trees as fake
 from tests.launching import CORE
 

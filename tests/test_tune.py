@@ -17,10 +17,11 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.measure.bench.cells import NONE, Arm
 from gemmaspec.measure.bench.result import text_of
-from gemmaspec.measure.tune import choose as stored
+from gemmaspec.measure.tune import stored
+from gemmaspec.measure.tune.arms import Field, field_of
 from gemmaspec.measure.tune.choose import TuneChoice, choose
 from gemmaspec.measure.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
-from gemmaspec.measure.tune.tried import Field, Tried, TriedCell, field_of, seconds_of
+from gemmaspec.measure.tune.tried import Tried, TriedCell, seconds_of
 
 Speed = Callable[[Arm, int], float]
 """Tokens per second of an arm at a load."""

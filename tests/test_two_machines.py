@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from gemmaspec.run.engine.fleet import FleetEngine
-from gemmaspec.run.stack.folder import HANG_S
+from gemmaspec.run.stack.nodes import HANG_S
 from tests.docker_support import wait_for
 from tests.test_fleet_real import Driver, put_file, server_of
 from tests.two_hosts import Bed, Machine, NoTwoHosts, two_hosts

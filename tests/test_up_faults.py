@@ -26,7 +26,7 @@ import pytest
 from gemmaspec.__main__ import raise_again
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine.record import MARKER
-from gemmaspec.run.kept import groups, owner, stacks
+from gemmaspec.run.kept import claims, owner, stacks
 from tests import fake_runtime
 from tests.docker_support import wait_for
 from tests.fake_runtime import Fake
@@ -144,7 +144,7 @@ def test_a_taken_port_leaves_the_running_server(fake: Fake) -> None:
     assert done.code == 4, done.err
     assert f"port {taken} on 127.0.0.1 is in use by" in done.err
     assert servers("pa") == [before]
-    assert (groups.claimed_by(port), groups.claimed_by(taken)) == ("pa", None)
+    assert (claims.claimed_by(port), claims.claimed_by(taken)) == ("pa", None)
     assert fake.run("restart", "pa").code == 0
     assert stacks.find("pa").server.port == port
 
@@ -217,7 +217,7 @@ def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
     assert len(servers("pa")) == 1
     assert fake.run("down", "pa").code == 0
     assert servers() == []
-    assert groups.claimed_by(port) is None
+    assert claims.claimed_by(port) is None
 
 
 def test_down_terminates_a_start_whose_command_first_stopped_another_server(monkeypatch: pytest.MonkeyPatch) -> None:

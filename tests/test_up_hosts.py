@@ -13,7 +13,8 @@ from gemmaspec.cli.app import run
 from gemmaspec.cli.options import complete_hosts
 from gemmaspec.core.errors import StartFailed
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.measure.bench.cells import Arm, BenchRequest
+from gemmaspec.measure.bench.cells import Arm
+from gemmaspec.measure.bench.settings import BenchRequest
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.run.kept import stacks
 from tests.fake_engine import FakeMachine

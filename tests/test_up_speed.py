@@ -11,7 +11,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.core.errors import StartFailed, TimedOut
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.stack.folder import read_file
-from gemmaspec.serve import observe
+from gemmaspec.serve import speedless
 from tests.fake_engine import FakeMachine
 from tests.speed_patches import write_speed_patch
 
@@ -44,7 +44,7 @@ def up(*arguments: str, command: str = "up") -> int:
 
 
 def has_speed() -> bool:
-    return "faster" in observe.speed_files(read_file(stacks.stack_folder("mine") / "plan.json"))
+    return "faster" in speedless.speed_files(read_file(stacks.stack_folder("mine") / "plan.json"))
 
 
 def test_it_starts_again_without_them_and_says_so(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:

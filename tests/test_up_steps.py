@@ -17,7 +17,7 @@ from gemmaspec.core.data import MODELS
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine.server import Server, State
-from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.owner import Terminated
 from gemmaspec.serve.decide import UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
@@ -56,7 +56,7 @@ def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         profile=name, engine="process", plan=f"sha256:{'a' * 64}", target=LockedModel(model="some/target"),
         versions=Versions(vllm="unknown", torch="unknown", transformers="unknown"),
     )  # fmt: skip
-    monkeypatch.setattr("gemmaspec.serve.up.check_good", lambda _: None)
+    monkeypatch.setattr("gemmaspec.serve.rollback.check_good", lambda _: None)
     folder = stacks.stack_folder(name)
     files = {file: read_file(folder / file) for file in STACK_FILES if (folder / file).is_file()}
     key = knowngood._store(started, files, facts)
@@ -72,7 +72,7 @@ def test_up_starts_a_stack(machine: FakeMachine) -> None:
         "process wait mine:8601",
     ]
     assert stacks.find("mine").outcome == "ready"
-    assert groups.claimed_by(8601) == "mine"
+    assert claims.claimed_by(8601) == "mine"
 
 
 def test_up_prints_what_to_ask_and_that_a_toy_is_one(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_a_replacement_that_cannot_be_started_leaves_what_runs(machine: FakeMach
     assert up("--set", "serve.port=8602") == 4
     assert machine.calls == ["process preflight mine:8602"]
     assert stacks.find("mine").server.port == 8601
-    assert (groups.claimed_by(8601), groups.claimed_by(8602)) == ("mine", None)
+    assert (claims.claimed_by(8601), claims.claimed_by(8602)) == ("mine", None)
 
 
 def test_a_missing_model_leaves_what_runs(machine: FakeMachine, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_refused_start_stops_nothing(machine: FakeMachine, capsys: pytest.Capt
     assert up() == 6
     assert machine.calls == ["process preflight mine:8601", "process start mine:8601"]
     assert "already running (pid 7)" in capsys.readouterr().err
-    assert groups.claimed_by(8601) is None
+    assert claims.claimed_by(8601) is None
 
 
 def test_a_start_that_fails_is_stopped_and_its_log_kept_to_its_owner(machine: FakeMachine) -> None:
@@ -310,7 +310,7 @@ def test_a_failed_replacement_goes_back_to_what_ran(
     assert "mine runs again as before" in capsys.readouterr().err
     started = stacks.find("mine")
     assert (started.outcome, started.known_good, started.server.port) == ("ready", key, 8601)
-    assert (groups.claimed_by(8601), groups.claimed_by(8602)) == ("mine", None)
+    assert (claims.claimed_by(8601), claims.claimed_by(8602)) == ("mine", None)
 
 
 def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +399,7 @@ def test_down_stops_and_releases_the_port(machine: FakeMachine, capsys: pytest.C
     machine.calls.clear()
     assert run(["down", "mine"]) == 0
     assert machine.calls == ["process stop mine:8601"]
-    assert groups.claimed_by(8601) is None
+    assert claims.claimed_by(8601) is None
     assert stacks.find("mine").outcome == "stopped"
     assert run(["down", "mine"]) == 0
     assert "mine was not running" in capsys.readouterr().err
@@ -432,7 +432,7 @@ def test_a_claim_that_was_left_behind_does_not_count(machine: FakeMachine) -> No
     up()
     machine.running.clear()  # it ended by itself
     assert up(name="other") == 0
-    assert groups.claimed_by(8601) == "other"
+    assert claims.claimed_by(8601) == "other"
     (state_dir() / "ports" / "8601.json").write_text("{")
     run(["down", "other"])
     assert up() == 0

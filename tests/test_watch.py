@@ -23,17 +23,19 @@ import pytest
 
 from gemmaspec.cli.text import stack as text
 from gemmaspec.core.errors import ProfileError, StartFailed, UsageError
-from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits, Policy, reaction
+from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits
+from gemmaspec.core.live.reaction import Policy, reaction
 from gemmaspec.core.live.sample import Sample
 from gemmaspec.core.profile.graphs import GraphModes
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.look import group_status, hooks, monitors, watch
+from gemmaspec.look import hooks, memory, watch, watch_all
 from gemmaspec.look.sidecar import telling
 from gemmaspec.look.watch import Watched, WatchLine, look
 from gemmaspec.run.engine.server import Server, State
-from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.attention import Graphs
-from gemmaspec.run.kept.stacks import Started, Watching
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.kept.verdicts import Watching
 from tests.fake_engine import FakeMachine
 from tests.fake_server import FakeServer, fake_server
 
@@ -197,7 +199,7 @@ def test_garbage_neither_ends_the_watch_nor_makes_it_restart_more_than_it_may(
         lines += look(one, power_w=chosen.choice((None, 0.0, 900.0)), restart=restart)
     assert len(restart.calls) <= 2, (seed, restart.calls)
     assert all(len(line.reason) < 2000 for line in lines), (seed, lines)
-    assert stacks.last_watch("fake"), seed
+    assert verdicts.last_watch("fake"), seed
 
 
 def test_a_draft_that_works_is_left_alone(one: Watched, fake: FakeServer) -> None:
@@ -379,7 +381,7 @@ def test_a_server_that_dribbles_keeps_no_other_from_being_restarted(
     slow = dataclasses.replace(one, tellers=hooks.Tellers((), None), faults=closing())
     own = watch.read_metrics
     monkeypatch.setattr(
-        group_status, "look", lambda stack, **how: hangs.wait(60) and () if stack is slow else look(stack, **how)
+        watch_all, "look", lambda stack, **how: hangs.wait(60) and () if stack is slow else look(stack, **how)
     )
     monkeypatch.setattr(watch, "read_metrics", own)
     fake.metrics = b"\xff"
@@ -389,7 +391,7 @@ def test_a_server_that_dribbles_keeps_no_other_from_being_restarted(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        group_status.watch_all([slow, one], interval=0.05, restart=restart, tell=lambda _: None)
+        watch_all.watch_all([slow, one], interval=0.05, restart=restart, tell=lambda _: None)
     assert called.is_set()
     hangs.set()
 
@@ -398,12 +400,12 @@ def test_the_receivers_can_be_tested(one: Watched) -> None:
     receiver = Receiver()
     url = f"http://127.0.0.1:{receiver.server_address[1]}/x"
     one.tellers = hooks.Tellers((), url)
-    assert group_status.test_event([one]) == []
+    assert watch_all.test_event([one]) == []
     assert receiver.got[0]["kind"] == "test"
     receiver.status, receiver.failures = 500, 9
-    assert group_status.test_event([one]) == [(one.started.server.name, "webhook at 127.0.0.1: HTTP 500")]
+    assert watch_all.test_event([one]) == [(one.started.server.name, "webhook at 127.0.0.1: HTTP 500")]
     one.tellers = hooks.Tellers((), None)
-    assert "neither watch.hook nor watch.webhook is set" in group_status.test_event([one])[0][1]
+    assert "neither watch.hook nor watch.webhook is set" in watch_all.test_event([one])[0][1]
     receiver.shutdown()
     receiver.server_close()
 
@@ -503,19 +505,19 @@ def test_a_server_that_was_stopped_or_still_lives_has_not_exited(
 def test_what_watch_knows_is_kept_and_its_restarts_survive_itself(one: Watched, fake: FakeServer) -> None:
     name = one.started.server.name
     read(one, fake, Restarts(), times=4)
-    kept = stacks.last_watch(name)
+    kept = verdicts.last_watch(name)
     assert kept is not None
     assert (kept.active, len(kept.restarts), kept.last) == ({}, 1, "dead draft: restarted without speculation")
     read(one, fake, Restarts(), times=5)
-    kept = stacks.last_watch(name)
+    kept = verdicts.last_watch(name)
     assert kept is not None
     assert list(kept.active) == ["dead draft"]
     assert kept.last.startswith("dead draft: not restarted: the limit of 1 restarts")
     (again,) = watch.watched([name])
     assert again.restarts == list(kept.restarts)
     assert kept.unknown == (watch.NO_REFERENCE,)
-    (stacks.stack_folder(name) / stacks.WATCH).write_text('{"at": []}')
-    assert stacks.last_watch(name) is None
+    (stacks.stack_folder(name) / verdicts.WATCH).write_text('{"at": []}')
+    assert verdicts.last_watch(name) is None
 
 
 def test_step_times_that_bench_kept_are_the_reference(one: Watched) -> None:
@@ -539,7 +541,7 @@ def test_the_memory_gate_waits_until_nothing_comes_back_any_more() -> None:
     gigabyte = 10**9
     readings = iter([gigabyte, 5 * gigabyte, 9 * gigabyte, 9 * gigabyte, 9 * gigabyte, 9 * gigabyte])
     notes: list[str] = []
-    monitors.wait_released(notes.append, read=lambda: next(readings), poll_s=0.0)
+    memory.wait_released(notes.append, read=lambda: next(readings), poll_s=0.0)
     assert notes == ["8.0 GB were freed in 0 s"]
     assert list(readings) == []
 
@@ -547,12 +549,12 @@ def test_the_memory_gate_waits_until_nothing_comes_back_any_more() -> None:
 def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
     notes: list[str] = []
     growing = itertools.count(0, 10**12)
-    monitors.wait_released(notes.append, read=lambda: next(growing), poll_s=0.001, longest_s=0.02)
+    memory.wait_released(notes.append, read=lambda: next(growing), poll_s=0.001, longest_s=0.02)
     assert notes == ["memory is still being freed after 0 s; starting anyway"]
     notes.clear()
-    monitors.wait_released(notes.append, read=lambda: 10**9, poll_s=0.0)
+    memory.wait_released(notes.append, read=lambda: 10**9, poll_s=0.0)
     assert notes == []
-    assert monitors.available() > 0
+    assert memory.available() > 0
 
 
 def test_a_start_that_drafts_without_graphs_is_an_event_once_and_again_after_a_restart(
@@ -588,7 +590,7 @@ def test_a_start_that_is_not_attested_is_an_event_and_the_next_ends_it(
 
     monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
     assert read(one, fake, Restarts(), times=2, accepted=3000) == []
-    kept = stacks.last_watch(one.started.server.name)
+    kept = verdicts.last_watch(one.started.server.name)
     assert kept
     assert kept.attested == "attested: 4 functions in 3 processes"
     monkeypatch.setitem(Engine.report_, "attested", {"state": "different", "text": "NOT ATTESTED: vllm.a.f"})
@@ -618,7 +620,7 @@ def test_a_wrong_clock_neither_delays_nor_repeats_anything(
     monkeypatch.setattr(time, "monotonic", lambda: steady() + 11)
     list(look(one, power_w=None, restart=restart))
     assert len(restart.calls) == 2
-    kept = stacks.last_watch(one.started.server.name)
+    kept = verdicts.last_watch(one.started.server.name)
     assert kept
     assert kept.looks
     assert len(kept.restarts) == 2
@@ -635,13 +637,13 @@ def test_status_shows_what_watch_knows(one: Watched, fake: FakeServer) -> None:
     now = stacks.now()
     name = one.started.server.name
     looking = Watching(at=now, active={"hangs": now - 180}, unknown=("a rule (no data)",), last="hangs: restarted")
-    stacks.keep_watch(name, looking)
-    last = stacks.last_verdicts(one.started)
+    verdicts.keep_watch(name, looking)
+    last = verdicts.last_verdicts(one.started)
     (line,) = text.verdict_lines(last)
     assert line == ("  watch     hangs since 3 min ago, looked 0 s ago; hangs: restarted; not judged: a rule (no data)")
     assert text.verdict_document(last)["watch"]["watches"] is True
-    stacks.keep_watch(name, Watching(at=now - 7200))
-    assert list(text.verdict_lines(stacks.last_verdicts(one.started))) == [
+    verdicts.keep_watch(name, Watching(at=now - 7200))
+    assert list(text.verdict_lines(verdicts.last_verdicts(one.started))) == [
         "  watch     no fault, ended; it looked last 2 h ago"
     ]
 
@@ -673,7 +675,7 @@ def test_a_long_log_is_begun_anew(one: Watched, tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_systemd_unit_quotes_what_it_is_given(tmp_path: Path) -> None:
-    text = group_status.unit(Path("/opt/my tools/gemmaspec"), ["a b", 'q"$%'])
+    text = watch_all.unit(Path("/opt/my tools/gemmaspec"), ["a b", 'q"$%'])
     assert 'ExecStart="/opt/my tools/gemmaspec" "watch" "a b" "q\\"$$%%"' in text
 
 
@@ -687,7 +689,7 @@ def test_systemd_takes_the_unit_without_a_word_and_would_say_what_is_wrong(tmp_p
         runtime = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=runtime).stderr
 
-    good = group_status.unit(Path("/bin/true"), ["tiny-cpu"])
+    good = watch_all.unit(Path("/bin/true"), ["tiny-cpu"])
     assert file.name not in verify(good)
     assert file.name in verify(good.replace("KillMode=process", "KillMode=nobody"))
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemmaspec.run.kept.stacks import WATCH
+from gemmaspec.run.kept.verdicts import WATCH
 from tests.docker_support import wait_for
 from tests.real import PROFILE, STATE, environment
 from tests.streamed import QUESTIONS, Streamed, stream

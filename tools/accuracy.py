@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.check.predict.envelope import Curve
+from gemmaspec.check.predict.curve import Curve
 from gemmaspec.check.predict.predict import Cells, predict
 from gemmaspec.core.rows import NONE, Row, parse_rows
 

@@ -23,8 +23,9 @@ from gemmaspec.check.proof.environment import prove_python
 from gemmaspec.check.proof.prove import PROBE, Probes
 from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import launcher
-from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
 from tests.foreign_fixes import TUNED, UNSEEN, Fixes
 

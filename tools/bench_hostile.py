@@ -22,8 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from gemmaspec.core.patching.decide import launcher_patch, needed_paths
+from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
 from tests.hostile_trees import RELEASES, judged, make_case
 from tests.test_hostile_trees import CLAIMS

@@ -25,8 +25,7 @@ from typing import Final
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.releases.drafting import transformers_for
-from gemmaspec.run.runtime import RuntimeSpec, managed
-from gemmaspec.run.runtime import uv as shims
+from gemmaspec.run.runtime import RuntimeSpec, install, managed, release, shims
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.uv import Uv
 
@@ -103,7 +102,7 @@ def ensure_image(spec: RuntimeSpec) -> str:
 def inputs_hash(spec: RuntimeSpec) -> str:
     """Return a hash of everything that affects the image, including this program and the installation rules."""
     digest = hashlib.sha256(spec.key.encode())
-    for source in (__file__, managed.__file__, managed.__file__, shims.__file__):
+    for source in (__file__, release.__file__, install.__file__, shims.__file__):
         digest.update(Path(source).read_bytes())
     return digest.hexdigest()[:16]
 
@@ -129,7 +128,7 @@ def build(spec: RuntimeSpec, work: Path, *, image: str, inputs: str) -> None:
     say(f"Debian {SUITE} after {time.monotonic() - started:.0f} s")
     install_vllm(spec, root, scratch=work / "scratch")
     say(f"vLLM {spec.vllm} after {time.monotonic() - started:.0f} s")
-    versions = managed.smoke_test(("chroot", str(root), "/usr/bin/python3"), device="cpu")
+    versions = install.smoke_test(("chroot", str(root), "/usr/bin/python3"), device="cpu")
     say(f"packages load after {time.monotonic() - started:.0f} s")
     import_root(root, image, labels={LABEL: inputs, **{f"gemmaspec.{k}": str(v) for k, v in versions.items()}})
     say(f"{image} after {time.monotonic() - started:.0f} s")
@@ -150,13 +149,13 @@ def install_vllm(spec: RuntimeSpec, root: Path, *, scratch: Path) -> None:
     packages = root / PACKAGES
     scratch.mkdir()
     uv = Uv(folder=scratch, environment=uv_environment(), progress=say)
-    wheel = managed.unpack(uv, spec.vllm_requirement, scratch / "wheel")
+    wheel = release.unpack(uv, spec.vllm_requirement, scratch / "wheel")
     arguments = ("--python", sys.executable, "--python-version", PYTHON, "--target", str(packages))
     system = ("--python-platform", f"{platform.machine()}-{GLIBC}")
-    into = managed.Destination(
+    into = install.Destination(
         arguments=(*arguments, *system), packages=packages, scratch=scratch, link_mode="hardlink"
     )
-    managed.install(spec, managed.read_release(wheel, spec.distribution), uv=uv, into=into)
+    install.install(spec, release.read_release(wheel, spec.distribution), uv=uv, into=into)
     for unwanted in UNWANTED_PACKAGES:
         shutil.rmtree(packages / unwanted, ignore_errors=True)
     for archive in (packages / "torch" / "lib").glob("*.a"):

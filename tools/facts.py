@@ -26,11 +26,11 @@ from gemmaspec.core import launcher
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import keep, kept, write_whole
 from gemmaspec.core.releases import facts
-from gemmaspec.core.releases.flags import Fact
+from gemmaspec.core.releases.table import Fact
 from gemmaspec.run.index import wheels
-from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees import listing as listing_of
+from gemmaspec.run.trees.listing import PROJECT, Listing
 from gemmaspec.run.trees.reader import ReleaseReader
-from gemmaspec.run.trees.tree import PROJECT, Listing
 
 DATA = Path(__file__).parent.parent / "gemmaspec" / "core" / "releases" / "data"
 FIRST = Version("0.19.0")  # the first release with Gemma 4

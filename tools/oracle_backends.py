@@ -14,7 +14,7 @@ from oracle_release import Oracle, model_folders
 
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.launcher import range_contains
-from gemmaspec.core.releases import drafting
+from gemmaspec.core.releases import spans
 from gemmaspec.core.releases.facts import releases
 
 _DATA: Final = Path(__file__).parent.parent / "gemmaspec" / "core" / "releases" / "data"
@@ -149,7 +149,7 @@ def _keep(name: str, release: str, rows: Iterable[Row], again: set[Row]) -> None
     known, data = releases(), _DATA / name
     table: dict[Row, set[str]] = {}
     for path, text in _paths(json.loads(data.read_text()) if data.exists() else {}):
-        table[path] = set(drafting.read(text, known))
+        table[path] = set(spans.read(text, known))
         if any(path[: len(begins)] == begins for begins in again):
             table[path].discard(release)
     for row in rows:
@@ -160,7 +160,7 @@ def _keep(name: str, release: str, rows: Iterable[Row], again: set[Row]) -> None
             inner = nested
             for part in path[:-1]:
                 inner = inner.setdefault(part, {})
-            inner[path[-1]] = drafting.write(has, known)
+            inner[path[-1]] = spans.write(has, known)
     write_whole(data, json.dumps(nested, indent=1) + "\n")
 
 

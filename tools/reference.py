@@ -41,9 +41,9 @@ from gemmaspec.core.patching.bugs import bugs
 from gemmaspec.core.patching.hashes import KNOWN_FILE
 from gemmaspec.core.patching.patch import Patch, Shelf, Upstream
 from gemmaspec.core.profile.find import profile_names
-from gemmaspec.core.profile.limits import profile_schema
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Measured, Profile
+from gemmaspec.core.profile.schema import profile_schema
 from gemmaspec.core.releases.facts import releases
 from gemmaspec.measure.smoke.catalogue import CHECKS
 from gemmaspec.measure.smoke.known_issues import KNOWN

@@ -15,7 +15,7 @@ from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.patch import Patch
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.releases.facts import Facts, facts_from, nearest, newest, releases, rows_of
-from gemmaspec.core.releases.flags import Fact
+from gemmaspec.core.releases.table import Fact
 from gemmaspec.run.trees.reader import Reader
 
 NAMES: Final = ("flags", "environment", "speculative", "reasoning_parsers", "tool_call_parsers", "quantizations")

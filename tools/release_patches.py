@@ -29,9 +29,12 @@ from gemmaspec.core.patching.patch import Patch
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.lines import clean
 from gemmaspec.run.stack.build import profile_plan
-from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees import listing as listing_of
+from gemmaspec.run.trees.folder import open_folder
+from gemmaspec.run.trees.listing import Listing
 from gemmaspec.run.trees.reader import FolderReader, Reader, ReleaseReader
-from gemmaspec.run.trees.tree import Listing, Releases, Tree, TreeSource, Unreadable, open_folder
+from gemmaspec.run.trees.released import Releases
+from gemmaspec.run.trees.tree import Tree, TreeSource, Unreadable
 from gemmaspec.run.trees.verdicts import Judge
 
 Carried = Literal["clean", "by hand", "unknown"]

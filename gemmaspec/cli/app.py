@@ -20,33 +20,23 @@ from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, Interrupted, UsageError
 
-_ELSEWHERE: Final[Mapping[str, str]] = {
-    "restart": "up",
-    "lock": "pull",
-    "rollback": "pull",
-    "logs": "status",
-    "top": "status",
-    "inspect": "fit",
-    "predict": "fit",
-    "compare": "bench",
-}
-_MODULES: Final[Mapping[str, str]] = {
-    name: _ELSEWHERE.get(name, name) for names in help_.SECTIONS.values() for name in names
-}
-"""Command → module of gemmaspec.cli with the function of its name, or with the group; in the order of the help text."""
+COMMANDS: Final = tuple(name for names in help_.SECTIONS.values() for name in names)
+"""In the order of the help text. Each is a module of gemmaspec.cli with a function of its name, or with a group."""
 
 
 class _Commands(Mapping[str, Any]):
     """Builds only the command that is run, because building all of them takes longer than rendering a stack."""
 
     def __getitem__(self, name: str) -> Any:
-        return _built(_MODULES[name])[name]
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return _built(name)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_MODULES)
+        return iter(COMMANDS)
 
     def __len__(self) -> int:
-        return len(_MODULES)
+        return len(COMMANDS)
 
 
 class _OnDemand(help_.CommandGroup):
@@ -58,15 +48,13 @@ class _OnDemand(help_.CommandGroup):
 
 
 @functools.cache
-def _built(module: str) -> Mapping[str, Any]:
+def _built(name: str) -> Mapping[str, Any]:
     part = help_.Commands()
-    loaded = importlib.import_module(f"gemmaspec.cli.{module}")
+    loaded = importlib.import_module(f"gemmaspec.cli.{name}")
     if hasattr(loaded, "add_to"):  # a group
         loaded.add_to(part)
     else:
-        for name, owner in _MODULES.items():
-            if owner == module:
-                part.command(name)(getattr(loaded, name.replace("-", "_")))
+        part.command(name)(getattr(loaded, name))
     return typer.main.get_group(part).commands
 
 

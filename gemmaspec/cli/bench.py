@@ -1,4 +1,4 @@
-"""`gemmaspec bench` and `gemmaspec compare`."""
+"""`gemmaspec bench`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from gemmaspec.cli import options, output
 from gemmaspec.core.errors import StartFailed, UsageError
-from gemmaspec.measure.bench.compare import places
+from gemmaspec.measure.bench.places import places
 
 
 def bench(
@@ -51,8 +51,8 @@ def bench(
     Starts each as `up` does, measures every cell in both orders, and writes result.json and report.html to a folder.
     Ctrl-C keeps what was measured; --resume continues. Exit code 6 if a server does not start; the others are measured.
     """
-    from gemmaspec.cli.text.stack import start_progress
-    from gemmaspec.measure.bench.cells import BenchRequest
+    from gemmaspec.cli.text.progress import start_progress
+    from gemmaspec.measure.bench.settings import BenchRequest
     from gemmaspec.measure.servers.bench import bench as use_case
 
     if running and url:
@@ -107,41 +107,3 @@ def _show(document: Mapping[str, Any], out: Path, *, as_json: bool) -> None:
         output.progress(
             f"result.json names this machine: {', '.join(named[:_PLACES])}{more}; look at it before you attach it"
         )
-
-
-def compare(
-    a: Annotated[Path, options.argument("A")],
-    b: Annotated[Path, options.argument("B")],
-    tolerance: Annotated[str | None, options.option("--tolerance")] = None,
-    json: options.Json = False,
-) -> None:
-    """Compare two results of bench: what differs between the runs, and how much faster or slower B is.
-
-    Exit code 1 if a cell of B is slower than in A by more than noise, or if B's run ended before it had measured all of
-    A's cells.
-    """
-    from gemmaspec.cli.text import smoke as text
-    from gemmaspec.measure.bench.compare import compare as compared
-    from gemmaspec.measure.bench.compare import comparison_json
-    from gemmaspec.measure.bench.result import read_result
-
-    comparison = compared(read_result(a), read_result(b), tolerance=_share(tolerance))
-    if json:
-        output.json_data({"ok": not (comparison.slower or comparison.lost), **comparison_json(comparison)})
-    else:
-        output.told(*text.lines(comparison, str(a), str(b), width=output.width_of(sys.stdout)))
-    raise typer.Exit(1 if comparison.slower or comparison.lost else 0)
-
-
-def _share(text: str | None) -> float | None:
-    """Return a share of 1: 5%, 5 and 0.05 are the same."""
-    if text is None:
-        return None
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 100:
-        raise UsageError(f"--tolerance must be a share such as 5% or 0.05, not {text!r}")
-    return value / 100 if text.strip().endswith("%") or value >= 1 else value

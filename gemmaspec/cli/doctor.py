@@ -44,7 +44,7 @@ def doctor(
             )
         _hosts(profile, set_ or (), as_json=json)
         return
-    from gemmaspec.look.pods import settings
+    from gemmaspec.look.settings import settings
     from gemmaspec.serve.doctor import doctor as use_case
 
     report = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
@@ -78,7 +78,7 @@ def _show(examined: Examined) -> None:
 
 def _settings() -> None:
     from gemmaspec.cli.text import table
-    from gemmaspec.look.pods import settings
+    from gemmaspec.look.settings import settings
 
     rest = (table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
     known = list(settings())

@@ -1,10 +1,8 @@
-"""`gemmaspec fit`, `gemmaspec inspect` and `gemmaspec predict`."""
+"""`gemmaspec fit`."""
 
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -56,53 +54,3 @@ def fit(
     else:
         output.told(*fit.lines(fitted))
     raise typer.Exit(0 if fitted.fits else 1)
-
-
-def inspect(
-    target: Annotated[str, options.argument("MODEL", autocompletion=options.complete_profile)],
-    draft: Annotated[str | None, options.option("--draft")] = None,
-    revision: Annotated[str | None, options.option("--revision")] = None,
-    draft_revision: Annotated[str | None, options.option("--draft-revision")] = None,
-    offline: Annotated[bool, options.option("--offline")] = False,
-    json: options.Json = False,
-) -> None:
-    """Describe a checkpoint without loading it: layers, quantization as declared and as stored, bytes per part.
-
-    Reads only configuration files and the headers of the weights, by range requests if the checkpoint is remote. Exit
-    code 3 if a checkpoint cannot be loaded, or if the draft does not work with the target.
-    """
-    from gemmaspec.check.here import fit as use_case
-    from gemmaspec.cli.text import inspect as text
-
-    inspection = use_case.inspect(options.request(use_case.InspectRequest, locals()))
-    text.inspection(inspection, as_json=json)
-    raise typer.Exit(0 if inspection.works else 3)
-
-
-def predict(
-    profile: options.Profile,
-    measured: Annotated[Path | None, options.option("--measured")] = None,
-    ks: options.Drafts = None,
-    concurrencies: options.Concurrency = None,
-    contexts: options.Context = None,
-    machine: options.Machine = None,
-    answer_tokens: Annotated[int | None, options.option("--answer-tokens", min=2)] = None,
-    other_machine: Annotated[bool, options.option("--accept-other-machine")] = False,
-    overrides: options.Set = None,
-    json: options.Json = False,
-) -> None:
-    """Predict tokens per second for each draft length, concurrency and context, with a 90 % interval.
-
-    Uses, in this order: measured cells (--measured FILE), those of bench --save-measured, shipped measurements of a
-    similar machine, or the bytes that a step reads. The output says which. Starts nothing.
-    """
-    from gemmaspec.check.here.predict import PredictRequest, predict_profile
-    from gemmaspec.cli.text import predict as text
-    from gemmaspec.core.rows import MAX_CONTEXT
-
-    lengths = options.whole_numbers(contexts, "--context", low=0, high=MAX_CONTEXT)
-    predicted = predict_profile(options.request(PredictRequest, locals(), contexts=lengths))
-    if json:
-        output.json_data(text.document(predicted))
-        return
-    output.told(*text.lines(predicted, width=output.width_of(sys.stdout)))

@@ -51,7 +51,7 @@ def schema() -> None:
     """
     import json
 
-    from gemmaspec.core.profile.limits import profile_schema
+    from gemmaspec.core.profile.schema import profile_schema
 
     output.data(json.dumps(profile_schema(), indent=2, ensure_ascii=False))
 

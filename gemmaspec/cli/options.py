@@ -41,7 +41,7 @@ def argument(metavar: str, *, of: str = "", **settings: Any) -> Any:
 
 def engine_name(text: str | None) -> EngineName | None:
     """Return the engine that --engine names. Raises UsageError for another word."""
-    from gemmaspec.core.profile.find import ENGINES
+    from gemmaspec.core.profile.engines import ENGINES
 
     if text is None:
         return None

@@ -72,11 +72,12 @@ def verify(
     """
     from gemmaspec.check.carry import verify as use_case
     from gemmaspec.cli.text import patch as text
+    from gemmaspec.cli.text import verify as verify_of
 
     request = options.request(use_case.VerifyRequest, locals())
     with text.tree_progress() as progress:
         outcome = use_case.verify(request, progress, output.progress)
-    raise typer.Exit(text.verified(outcome, strict=request.strict, as_json=json))
+    raise typer.Exit(verify_of.verified(outcome, strict=request.strict, as_json=json))
 
 
 def apply(
@@ -101,7 +102,7 @@ def known(
     check: Annotated[bool, options.option("--check", of="patch")] = False,
 ) -> None:
     """Write each patch's known.json: the sha256 of its files in every release, before and after."""
-    from gemmaspec.check.carry import merging as use_case
+    from gemmaspec.check.carry import known as use_case
     from gemmaspec.core import data
 
     stale = use_case.write_known(folder or data.PATCHES, patches or (), check=check)

@@ -188,7 +188,7 @@ def export(
 
     Exit code 5 if the patch does not apply there.
     """
-    from gemmaspec.check.carry import workspace
+    from gemmaspec.check.carry import export as workspace
     from gemmaspec.core.files import unwritable
 
     made = workspace.export(patch, release=release, tree=tree, folders=(folder,) if folder else ())

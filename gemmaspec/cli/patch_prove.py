@@ -62,7 +62,7 @@ def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) ->
     """Return the releases named; by default those that the patches claim, all of them or the ends of each range."""
     from gemmaspec.check.proof.prove import ends_of_ranges
     from gemmaspec.core import launcher
-    from gemmaspec.run.trees import tree as listing_of
+    from gemmaspec.run.trees import listing as listing_of
 
     listing = listing_of.published()
     if texts:

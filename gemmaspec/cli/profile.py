@@ -26,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
 def list_(json: options.Json = False) -> None:
     """List the profiles that you can run, where each comes from, and which were started."""
     from gemmaspec.cli.text import table
-    from gemmaspec.run.kept.newprofile import listed
+    from gemmaspec.run.kept.profiles import listed
 
     rows = listed()
     if json:

@@ -52,7 +52,7 @@ def render(
     """
     from gemmaspec.check.here.lint import stop_on_errors
     from gemmaspec.core.profile.load import load_profile
-    from gemmaspec.run.kept.models import release_of
+    from gemmaspec.run.kept.lockfile import release_of
 
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
     loaded = load_profile(profile, overrides=overrides, no_spec=no_spec)
@@ -111,7 +111,7 @@ def _stack(loaded: Loaded, *, single_file: bool, locked: bool) -> Rendered:
     from gemmaspec.run.stack.build import build_stack
 
     if locked:
-        from gemmaspec.run.kept.models import lock_of
+        from gemmaspec.run.kept.lockfile import lock_of
         from gemmaspec.serve.lock import as_locked
 
         loaded = as_locked(loaded, "docker", lock_of(loaded))

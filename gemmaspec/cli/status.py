@@ -1,36 +1,16 @@
-"""`gemmaspec status`, `gemmaspec logs` and `gemmaspec top`."""
+"""`gemmaspec status`."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemmaspec.cli import options, output
-from gemmaspec.cli.target import told_on_interrupt
+from gemmaspec.cli import options
 from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemmaspec.look.top_page import Top
-
-
-def logs(
-    name: options.Stack,
-    follow: Annotated[bool, options.option("-f", "--follow")] = False,
-    previous: Annotated[bool, options.option("--previous", "-p")] = False,
-    tail: Annotated[int | None, options.option("--tail", "-n", min=0)] = None,
-) -> None:
-    """Print the log of a server since its last start; with replicas, of each after its name."""
-    from gemmaspec.run.kept import logs as use_case
-
-    if follow and previous:
-        raise UsageError("--follow and --previous cannot be used together, because an earlier log has ended")
-    with told_on_interrupt(name):
-        for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
-            output.data(line)
-        if not previous and (why := use_case.how_it_ended(name)):
-            output.progress(f"{name} has exited: {why}")
+    pass
 
 
 def status(
@@ -102,7 +82,7 @@ def _wait(name: str | None, timeout: float, *, as_json: bool) -> None:
 
 
 def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
-    from gemmaspec.cli.text import stack as text
+    from gemmaspec.cli.text import pods as text
     from gemmaspec.look.pods import pods
 
     shown = pods(name, namespace=namespace)
@@ -113,48 +93,3 @@ def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
         raise typer.Exit(4)
     if name and not any(pod.word in ("ready", "starting") for pod in shown):
         raise typer.Exit(1)
-
-
-def top(
-    names: options.Stacks = None,
-    once: Annotated[bool, options.option("--once")] = False,
-    interval: Annotated[float, options.option("--interval", min=0.2, max=60)] = 1.0,
-    web: Annotated[bool, options.option("--web")] = False,
-    port: Annotated[int, options.option("--port", min=0, max=65535)] = 0,
-    json: options.Json = False,
-) -> None:
-    """Show how servers draft, second by second.
-
-    Each cell reads "last 5 seconds (last 10 minutes)". Latencies are the median, the 90th and the 99th percentile.
-    With --json, prints one JSON document per reading. With --once, exit code 1 if no server answers.
-    """
-    from gemmaspec.cli.text import screen as text
-    from gemmaspec.look.top_page import Top
-
-    if web and (once or json):
-        raise UsageError("--web cannot be used with --once or --json", hint="gemmaspec top --web")
-    watched = Top(names or ())
-    if web:
-        _serve(watched, port=port, interval=interval)
-        return
-    if once:
-        watched.look()
-        time.sleep(interval)
-        board = watched.look()
-        text.once(board, as_json=json)
-        raise typer.Exit(1 if board.views and all(view.problem for view in board.views) else 0)
-    if json or not text.is_terminal():
-        while True:
-            text.once(watched.look(), as_json=json)
-            time.sleep(interval)
-    text.live(watched.look, interval=interval)
-
-
-def _serve(watched: Top, *, port: int, interval: float) -> None:
-    from gemmaspec.look.top_page import serve
-
-    with serve(watched, port=port, interval=interval) as address:
-        output.data(address)
-        output.progress("Press Ctrl-C to stop.")
-        while True:
-            time.sleep(3600)

@@ -35,12 +35,14 @@ def carry_out(
 
     Exits with 5 for a server that answers and drafts without CUDA graphs, more slowly than without a draft.
     """
+    from gemmaspec.cli.text import progress as progress_of
     from gemmaspec.cli.text import replicas as replicas_text
     from gemmaspec.cli.text import stack as text
-    from gemmaspec.run.kept.stacks import engine_of, last_verdicts
+    from gemmaspec.run.kept.stacks import engine_of
+    from gemmaspec.run.kept.verdicts import last_verdicts
     from gemmaspec.serve.starting import Running
 
-    with told_on_interrupt(name), text.start_progress() as progress:
+    with told_on_interrupt(name), progress_of.start_progress() as progress:
         result = verb(progress)
     if isinstance(result, Running):
         last = last_verdicts(result.started, engine_of(result.started)) if verdicts else None

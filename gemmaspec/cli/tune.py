@@ -50,7 +50,7 @@ def tune(
     best of what was measured; --continue goes on.
     """
     from gemmaspec.cli.text import tune as text
-    from gemmaspec.cli.text.stack import start_progress
+    from gemmaspec.cli.text.progress import start_progress
     from gemmaspec.measure.servers.tune import plan
     from gemmaspec.measure.servers.tune import tune as use_case
     from gemmaspec.measure.tune.tried import TuneRequest, seconds_of

@@ -1,11 +1,11 @@
-"""`gemmaspec up` and `restart`."""
+"""`gemmaspec up`."""
 
 from __future__ import annotations
 
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +15,6 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.find import is_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gemmaspec.serve.decide import UpRequest
 
 
@@ -46,6 +44,8 @@ def up(
     starts servers with Docker or as processes, never in a cluster: gemmaspec render --to kubernetes writes what kubectl
     deploys.
     """
+    from gemmaspec.cli.text import dry_run as dry_run_of
+    from gemmaspec.cli.text import progress as progress_of
     from gemmaspec.cli.text import stack
     from gemmaspec.serve.decide import UpRequest
     from gemmaspec.serve.observe import has_replicas
@@ -63,12 +63,12 @@ def up(
         _up_replicas(name, request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
-        from gemmaspec.serve.observe import dry_run as planned
+        from gemmaspec.serve.dry_run import dry_run as planned
 
-        stack.dry_run(planned(request, output.progress), as_json=json)
+        dry_run_of.dry_run(planned(request, output.progress), as_json=json)
         return
     if instead_of:
-        from gemmaspec.serve.roll import up_instead
+        from gemmaspec.serve.instead import up_instead
 
         carry_out(name, partial(up_instead, instead_of, request), as_json=json)
         return
@@ -76,9 +76,9 @@ def up(
 
     if detach:
         from gemmaspec.run.kept import stacks
-        from gemmaspec.run.kept.stacks import last_verdicts
+        from gemmaspec.run.kept.verdicts import last_verdicts
 
-        with told_on_interrupt(name), stack.start_progress() as progress:
+        with told_on_interrupt(name), progress_of.start_progress() as progress:
             started = use_case.up_detached(request, progress)
         stack.detached(started, as_json=json, last=last_verdicts(started, stacks.engine_of(started)))
         return
@@ -103,44 +103,6 @@ def _offered(*, yes: bool, dry_run: bool) -> str:
     ):
         raise UsageError("nothing was started", hint="gemmaspec profile list")
     return offered.profile
-
-
-def restart(
-    name: options.Stack,
-    set_: options.Set = None,
-    timeout: options.Timeout = 1800,
-    dry_run: options.DryRun = False,
-    json: options.Json = False,
-) -> None:
-    """Render a profile again and restart its server, with the options that it was started with.
-
-    Options given here are added to those, and kept for the next restart. Replicas are restarted one at a time.
-    With --dry-run, exit code 3 if something would change.
-    """
-    if dry_run:
-        _drift(name, set_ or (), json=json)
-    from gemmaspec.run.kept.groups import is_group
-    from gemmaspec.serve import replicas
-    from gemmaspec.serve import up as single
-
-    verb = replicas.restart if is_group(name) else single.restart
-    carry_out(name, partial(verb, name, timeout_s=timeout, overrides=tuple(set_ or ())), as_json=json)
-
-
-def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
-    """Print what a restart would change in what runs."""
-    from gemmaspec.look.hooks import drift
-
-    drifted = drift(name, overrides=overrides)
-    if json:
-        output.json_data({"ok": drifted.same, **vars(drifted)})
-    else:
-        for text in (*drifted.keys, drifted.files, drifted.command, str(drifted.image) if drifted.image else ""):
-            output.data(text) if text else None
-        output.progress(
-            f"{drifted.name} is up to date: a restart would change nothing ({drifted.engine})"
-        ) if drifted.same else None
-    raise typer.Exit(0 if drifted.same else 3)
 
 
 def _up_replicas(name: str, request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:

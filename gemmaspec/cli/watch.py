@@ -37,11 +37,11 @@ def watch(
     With `watch.container: true` in its profile a stack brings a small watch of its own. That one reports and posts to
     the webhook, and cannot restart the server or run a hook.
     """
-    from gemmaspec.look import group_status
     from gemmaspec.look import watch as use_case
+    from gemmaspec.look import watch_all
 
     if systemd:
-        output.data(group_status.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
+        output.data(watch_all.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
     watches = use_case.watched(names or (), window_s=window, hang_s=hang)
     if not watches:
@@ -55,12 +55,12 @@ def watch(
         _tell(line, as_json=json)
 
     output.progress(f"Watching {', '.join(watch.started.server.name for watch in watches)}. Press Ctrl-C to stop.")
-    group_status.watch_all(watches, interval=interval, restart=_restart, tell=tell)
+    watch_all.watch_all(watches, interval=interval, restart=_restart, tell=tell)
 
 
 def _test(watcheds: Sequence[Watched]) -> None:
     """Send a test event. Raises GemmaspecError if it does not arrive everywhere."""
-    from gemmaspec.look.group_status import test_event
+    from gemmaspec.look.watch_all import test_event
 
     if wrong := test_event(watcheds):
         raise GemmaspecError("; ".join(f"{name}: {problem}" for name, problem in wrong), hint="gemmaspec watch --help")
@@ -68,10 +68,10 @@ def _test(watcheds: Sequence[Watched]) -> None:
 
 
 def _restart(judged: Started, *, no_spec: bool, no_speed: bool) -> None:
-    from gemmaspec.cli.text import stack
-    from gemmaspec.look.monitors import wait_released
-    from gemmaspec.serve.observe import OFF
+    from gemmaspec.cli.text import progress as stack
+    from gemmaspec.look.memory import wait_released
     from gemmaspec.serve.restart_judged import restart_judged
+    from gemmaspec.serve.speedless import OFF
 
     with stack.start_progress() as progress:
         overrides = (OFF,) if no_speed else ()

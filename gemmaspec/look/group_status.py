@@ -1,29 +1,17 @@
-"""`status` of a profile with replicas: each of them, the router, and who gets requests.
-
-`watch` over several servers: each is looked at by a thread of its own, so that none waits for another.
-"""
+"""`status` of a profile with replicas: each of them, the router, and who gets requests."""
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from gemmaspec.core.errors import GemmaspecError
-from gemmaspec.look.hooks import tried
 from gemmaspec.look.status import Status, each
-from gemmaspec.look.watch import Restart, Watched, WatchLine, look
 from gemmaspec.run.engine import router as routers
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import groups, owner, stacks
 from gemmaspec.run.kept.groups import Group
-from gemmaspec.run.kept.stacks import Started
-from gemmaspec.run.machine import nvidia
 from gemmaspec.serve.put_back import left_out
 
 RouterWord = Literal["ready", "degraded", "exited", "stopped", "unknown"]
@@ -117,138 +105,3 @@ def _routed(group: Group) -> dict[str, str]:
         server = group.router.routing.look(groups.place_of(started.server, started.replica or 0))
         states[name] = (GETS if server.healthy else "unhealthy") if server.inside else "taken out"
     return states
-
-
-_LAST_WORDS_S: Final = 3.0
-"""Seconds that looks, and then events, may still take when `watch` ends."""
-
-
-@dataclass
-class _RestartAsked:
-    """A restart that a look asks the main thread for, since only that one can take signals; one at a time."""
-
-    judged: Started
-    no_spec: bool
-    no_speed: bool
-    done: threading.Event = field(default_factory=threading.Event)
-    error: GemmaspecError | None = None
-
-
-@dataclass
-class _Shared:
-    """What the threads share."""
-
-    interval: float
-    tell: Callable[[WatchLine], None]
-    power_w: float | None = None
-    asked: queue.SimpleQueue[_RestartAsked | BaseException] = field(default_factory=queue.SimpleQueue)
-    printing: threading.Lock = field(default_factory=threading.Lock)
-    over: threading.Event = field(default_factory=threading.Event)
-    """The watch ends, and so do its threads."""
-
-    def say(self, line: WatchLine) -> None:
-        with self.printing:
-            self.tell(line)
-
-    def restart(self, judged: Started, *, no_spec: bool, no_speed: bool) -> None:
-        """Have the main thread restart a server, and wait for it. Raises GemmaspecError as that does."""
-        asked = _RestartAsked(judged, no_spec, no_speed)
-        self.asked.put(asked)
-        asked.done.wait()
-        if asked.error:
-            raise asked.error
-
-
-def watch_all(
-    watches: Sequence[Watched], *, interval: float, restart: Restart, tell: Callable[[WatchLine], None]
-) -> None:
-    """Look at every server until Ctrl-C, and restart those that a look asks for, one at a time.
-
-    `interval` is in seconds. What a thread cannot handle is raised here.
-    """
-    shared = _Shared(interval, tell, nvidia.power())
-    threads = [
-        threading.Thread(target=partial(_looks, watch, shared), name=watch.started.server.name, daemon=True)
-        for watch in watches
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        while True:
-            shared.power_w = nvidia.power()
-            _restarted(shared, restart)
-    finally:
-        shared.over.set()
-        until = time.monotonic() + _LAST_WORDS_S
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        for watch in watches:
-            watch.tellers.finish(_LAST_WORDS_S)
-
-
-def _restarted(shared: _Shared, restart: Restart) -> None:
-    """Carry out the next restart that is asked for within an interval."""
-    try:
-        asked = shared.asked.get(timeout=shared.interval)
-    except queue.Empty:
-        return
-    if isinstance(asked, BaseException):
-        raise asked
-    try:
-        restart(asked.judged, no_spec=asked.no_spec, no_speed=asked.no_speed)
-    except GemmaspecError as error:
-        asked.error = error
-    asked.done.set()
-
-
-def _looks(watch: Watched, shared: _Shared) -> None:
-    try:
-        while not shared.over.is_set():
-            began = time.monotonic()
-            for line in look(watch, power_w=shared.power_w, restart=shared.restart, interval=shared.interval):
-                shared.say(line)
-            shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
-    except BaseException as error:
-        shared.asked.put(error)
-
-
-def test_event(watches: Sequence[Watched]) -> list[tuple[str, str]]:
-    """Tell the receivers of each stack that they are tested, and return what went wrong, by the stack's name.
-
-    A stack that tells nobody is named too.
-    """
-    wrong = []
-    for watch in watches:
-        name, to = watch.started.server.name, watch.tellers
-        event = {"stack": name, "kind": "test", "begins": True, "reason": "gemmaspec watch --test-webhook"}
-        if not (to.command or to.url):
-            wrong.append((name, "neither watch.hook nor watch.webhook is set, and GEMMASPEC_WEBHOOK is not exported"))
-        wrong += [(name, problem) for problem in tried(to.command, to.url, event)]
-    return wrong
-
-
-def unit(executable: Path, names: Sequence[str]) -> str:
-    """Return a systemd user unit that keeps `watch` running."""
-    command = " ".join(_quoted(word) for word in (str(executable), "watch", *names))
-    return f"""\
-[Unit]
-Description=gemmaspec watch {" ".join(names)}
-After=network.target
-
-[Service]
-ExecStart={command}
-Restart=on-failure
-RestartSec=10
-KillMode=process
-NoNewPrivileges=true
-PrivateTmp=false
-
-[Install]
-WantedBy=default.target
-"""
-
-
-def _quoted(word: str) -> str:
-    """Quote a word for ExecStart: systemd expands % and $ inside quotes too."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"'

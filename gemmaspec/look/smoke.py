@@ -20,29 +20,19 @@ from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.redact import redact
 from gemmaspec.core.rows import Row
+from gemmaspec.measure.chat import ChatAsking, ask_all
+from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import served, version_in, version_of
 from gemmaspec.measure.smoke.catalogue import CHECKS, budget_s, chosen
-from gemmaspec.measure.smoke.check import (
-    LONGEST_BODY,
-    Ask,
-    Check,
-    Need,
-    Received,
-    ServerOffer,
-    SmokeRow,
-    body_text,
-    curl,
-    fix_of,
-    judged,
-    skipped,
-    verdict_of,
-)
-from gemmaspec.measure.stream import ChatAsking, ask_all, speculates
-from gemmaspec.run.engine.answer import ChatAnswer, book
+from gemmaspec.measure.smoke.check import Ask, Check, Need, Received, ServerOffer, judged, skipped
+from gemmaspec.measure.smoke.questions import book
+from gemmaspec.measure.smoke.row import LONGEST_BODY, SmokeRow, body_text, curl, fix_of, verdict_of
+from gemmaspec.run.engine.answer import ChatAnswer
 from gemmaspec.run.engine.http import exchange
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import measurements, stacks
-from gemmaspec.run.kept.stacks import Started, keep_smoke
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.kept.verdicts import keep_smoke
 from gemmaspec.run.ready.first_request import api_key_for
 from gemmaspec.run.ready.logline import printable
 

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile, other_owner
-from gemmaspec.core.fleet.hosts import same_as
+from gemmaspec.core.fleet.agree import same_as
 from gemmaspec.core.live.sample import Counters
-from gemmaspec.core.profile.find import uses_image
-from gemmaspec.measure.stream import AT_ONCE, together
+from gemmaspec.core.profile.engines import uses_image
+from gemmaspec.measure.load import AT_ONCE, together
 from gemmaspec.run.engine.choose import engine_of_nodes, seats
 from gemmaspec.run.engine.lines import split_host
 from gemmaspec.run.engine.server import Engine, Server, State
 from gemmaspec.run.kept import owner, stacks
 from gemmaspec.run.kept.attention import Graphs, Logged, graphs_lost, of_running
 from gemmaspec.run.kept.logs import next_after, why_ended
-from gemmaspec.run.kept.stacks import Last, Started, hang_of, last_verdicts
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.kept.verdicts import Last, hang_of, last_verdicts
 from gemmaspec.run.ready.death import Death
 from gemmaspec.run.ready.first_request import api_key_for, healthy, read_metrics
 from gemmaspec.run.ready.phases import PhaseTracker
 from gemmaspec.run.trees.verdicts import ChangedFile, compare
-from gemmaspec.serve import observe as speedless
+from gemmaspec.serve import speedless
 
 if TYPE_CHECKING:
     from gemmaspec.run.engine.fleet import FleetEngine
@@ -298,7 +299,7 @@ def _hangs(started: Started, state: State) -> bool:
     """Return whether a server that is green on /health gives no token; a container's own health check knows."""
     if uses_image(started.engine):
         return state.unhealthy
-    from gemmaspec.run.ready.first_request import hangs  # slow to import, and only a server that answers is asked
+    from gemmaspec.run.ready.moving import hangs  # slow to import, and only a server that answers is asked
 
     return hangs(started.server, started.server.run_dir / _LOOK)
 

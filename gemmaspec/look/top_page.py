@@ -17,11 +17,13 @@ import psutil
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
-from gemmaspec.core.live.window import NOW_S, Board, GpuLoad, History, View, document
-from gemmaspec.measure.stream import AT_ONCE, together
+from gemmaspec.core.live.board import Board, GpuLoad, View, document
+from gemmaspec.core.live.window import NOW_S, History
+from gemmaspec.measure.load import AT_ONCE, together
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.groups import each_of
-from gemmaspec.run.kept.stacks import Started, hang_of, last_verdicts
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.kept.verdicts import hang_of, last_verdicts
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 

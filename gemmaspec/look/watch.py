@@ -15,24 +15,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
 
-from gemmaspec.check.predict.envelope import Prompts
+from gemmaspec.check.predict.prompts import Prompts
 from gemmaspec.core.errors import GemmaspecError
-from gemmaspec.core.live.faults import (
-    HOUR_S,
-    Event,
-    FaultKind,
-    Faults,
-    Policy,
-    Reaction,
-    Reference,
-    drains,
-    limits_of,
-    reaction,
-)
+from gemmaspec.core.live.faults import Event, FaultKind, Faults, limits_of
+from gemmaspec.core.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
+from gemmaspec.core.live.reference import Reference
 from gemmaspec.core.live.sample import Sample
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.rows import NONE, Row
-from gemmaspec.look import hooks
+from gemmaspec.look import hooks, suspects
 from gemmaspec.look.sidecar.asking import ask
 from gemmaspec.look.sidecar.known import KnownOfServer, Question
 from gemmaspec.run.engine.choose import seats
@@ -41,7 +32,8 @@ from gemmaspec.run.kept import measurements, owner, stacks
 from gemmaspec.run.kept.attention import graphs_lost
 from gemmaspec.run.kept.groups import each_of
 from gemmaspec.run.kept.logs import ending, keep_log
-from gemmaspec.run.kept.stacks import Started, Watching, keep_watch, last_watch, stack_folder
+from gemmaspec.run.kept.stacks import Started, stack_folder
+from gemmaspec.run.kept.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.serve.restart_judged import LeftAlone
 
@@ -293,8 +285,8 @@ def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator
         else:
             stack.since.pop(event.kind, None)
         done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
-        speed = hooks.of(stack.started, event, stack.engine) if event.begins else ()
-        parts = [event.reason, done.note, hooks.sentence(stack.started.server.name, speed)]
+        speed = suspects.of(stack.started, event, stack.engine) if event.begins else ()
+        parts = [event.reason, done.note, suspects.sentence(stack.started.server.name, speed)]
         reason = "; ".join(part for part in parts if part)
         stack.last = f"{event.kind}: {done.note}" if done.note else stack.last
         yield _line(stack, "begins" if event.begins else "ends", fault=event.kind, reason=reason)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.core.errors import GemmaspecError, UsageError
-from gemmaspec.measure.bench.prompts import Prompt, lengthened, padded
+from gemmaspec.measure.bench.filler import lengthened, padded
+from gemmaspec.measure.bench.prompts import Prompt
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.engine.http import exchange

@@ -172,7 +172,7 @@ def _size(model: ModelRef) -> int | None:
 
 
 def _image_bytes(image: str) -> int | None:
-    from gemmaspec.run.engine import image as pulling
+    from gemmaspec.run.engine import pulling
 
     with contextlib.suppress(GemmaspecError):
         return pulling.download_bytes(image, pulling.architecture())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileError
 from gemmaspec.core.lock.document import Lock
-from gemmaspec.core.profile.find import other_engines, uses_image
+from gemmaspec.core.profile.engines import other_engines, uses_image
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.server import EngineName, Server, State
 from gemmaspec.run.kept.models import ModelRef

@@ -11,7 +11,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.server import EngineName
-from gemmaspec.serve import doctor_machine, doctor_subject
+from gemmaspec.serve import doctor_engine, doctor_machine
 from gemmaspec.serve.doctor_subject import DoctorSubject
 
 Check = Callable[[DoctorSubject], Iterator[CheckResult]]
@@ -33,12 +33,12 @@ class Examined:
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("docker", doctor_subject.docker),
-    ("nvidia runtime", doctor_subject.nvidia_runtime),
-    ("lock", doctor_subject.lock),
-    ("image", doctor_subject.image),
-    ("runtime", doctor_subject.runtime),
-    ("gpu", doctor_subject.gpu),
+    ("docker", doctor_engine.docker),
+    ("nvidia runtime", doctor_engine.nvidia_runtime),
+    ("lock", doctor_engine.lock),
+    ("image", doctor_engine.image),
+    ("runtime", doctor_engine.runtime),
+    ("gpu", doctor_engine.gpu),
     ("memory", doctor_machine.memory),
     ("models", doctor_machine.models),
     ("disks", doctor_machine.disks),

@@ -16,12 +16,12 @@ from gemmaspec.core.fleet.hosts import Host
 from gemmaspec.core.profile.command import command_of
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.run.engine.docker import DockerEngine
-from gemmaspec.run.engine.fleet import look
-from gemmaspec.run.engine.identity import together
+from gemmaspec.run.engine.look import look
 from gemmaspec.run.engine.server import Node
+from gemmaspec.run.engine.together import together
 from gemmaspec.run.kept.fleet import load_fleet, nodes_of
 from gemmaspec.run.kept.models import models_of
-from gemmaspec.run.models.hub import is_commit
+from gemmaspec.run.models.hub_cache import is_commit
 from gemmaspec.run.stack.paths import on_host
 
 _BOUND_S: Final = 120.0

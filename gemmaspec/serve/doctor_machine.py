@@ -6,22 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemmaspec.check.doctor.result import (
-    CheckResult,
-    clock_row,
-    container_shm_row,
-    disk_row,
-    failed,
-    memory_row,
-    ok,
-    open_files_row,
-    shm_row,
-    skipped,
-    warning,
-)
+from gemmaspec.check.doctor.machine import clock_row, container_shm_row, disk_row, memory_row, open_files_row, shm_row
+from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.files import state_dir
-from gemmaspec.run.engine import lines as ports
+from gemmaspec.run.engine import port as ports
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.kept.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.run.machine import readings

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import UnreadableFile
-from gemmaspec.core.profile.find import ENGINES
+from gemmaspec.core.profile.engines import ENGINES
 from gemmaspec.run.engine import record
 from gemmaspec.run.engine.server import Engine, Server
-from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.owner import owned
 from gemmaspec.run.kept.stacks import Outcome, Started
 
@@ -39,7 +39,7 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
             note(f"the server of {name} was not running, but its watch was")
         if not damaged:
             _write_down(started, "stopped")
-        groups.settle(name, None)
+        claims.settle(name, None)
     return was_running
 
 
@@ -48,7 +48,7 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
 
     Waits for no other command. Raises GemmaspecError for what survives, is another user's, or cannot be found out.
     """
-    from gemmaspec.run.engine.tail import marked
+    from gemmaspec.run.engine.orphans import marked
 
     ended = False
     with contextlib.suppress(GemmaspecError, OSError):
@@ -84,7 +84,7 @@ def _end_orphan(name: str) -> bool:
     """Stop a server whose stack's folder was deleted; return whether it still ran."""
     lost = stacks.orphaned().get(name)
     ended = bool(lost) and record.end(lost, grace_s=Server.stop_grace_s) if lost else False
-    groups.settle(name, None)
+    claims.settle(name, None)
     return ended
 
 

@@ -17,8 +17,8 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileErr
 from gemmaspec.core.files import UnreadableFile, state_dir
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.run.engine.identity import together
 from gemmaspec.run.engine.server import Node
+from gemmaspec.run.engine.together import together
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.fleet import load_fleet, nodes_of
 from gemmaspec.run.runtime.managed import remove_folder, runtime_dir
@@ -128,7 +128,7 @@ def _prompts(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
 
 def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     """Yield the unused volumes of the docker CLI's daemon, then those of each other machine that this state knows."""
-    from gemmaspec.run.engine import image as volumes
+    from gemmaspec.run.engine import volumes
 
     nodes = [node for node in _known_nodes(note) if not volumes.same_daemon(node)]
     calls = {"": functools.partial(volumes.unused, _PREFIX)}
@@ -164,7 +164,7 @@ def _known_nodes(note: Callable[[str], None]) -> list[Node]:
 
 
 def _remove_volume(piece: Garbage) -> None:
-    from gemmaspec.run.engine import image as volumes
+    from gemmaspec.run.engine import volumes
 
     volumes.remove(piece.name, piece.node)
 

@@ -17,7 +17,8 @@ from typing import Final
 from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.files import make_folder, state_dir
-from gemmaspec.core.lock.document import MAX_CHARACTERS, Lock, lock_text, parse_lock, pinned, warnings
+from gemmaspec.core.lock.document import Lock, pinned, warnings
+from gemmaspec.core.lock.text import MAX_CHARACTERS, lock_text, parse_lock
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import stacks

@@ -8,15 +8,17 @@ from pathlib import Path
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.core.files import write_whole
-from gemmaspec.core.lock.document import NONE, Lock, LockedImage, Moved, lock_text, moved, pinned
-from gemmaspec.core.profile.find import uses_image
+from gemmaspec.core.lock.document import NONE, Lock, LockedImage, Moved, moved, pinned
+from gemmaspec.core.lock.text import lock_text
+from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.models import DamagedLock, ModelRef, digest_of, in_cache, lock_file, models_of, read_lock
+from gemmaspec.run.kept.lockfile import DamagedLock, lock_file, read_lock
+from gemmaspec.run.kept.models import ModelRef, digest_of, in_cache, models_of
 from gemmaspec.run.kept.owner import owned
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import Unreachable

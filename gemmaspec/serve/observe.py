@@ -1,123 +1,34 @@
-"""What decides a start: the profile, the engine, what runs under its name, and what is on this machine.
-
-Patches for speed that may be why a start has failed, or why a server goes wrong.
-
-`up --dry-run`: what `up` would do.
-"""
+"""What decides a start: the profile, the engine, what runs under its name, and what is on this machine."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
 
-from gemmaspec.check.here.lint import costly, stop_on_errors
-from gemmaspec.core import data
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, UsageError
+from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile
-from gemmaspec.core.finding import Finding
-from gemmaspec.core.patching.bugs import Choices
-from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import can_be_process
-from gemmaspec.core.profile.find import is_path, uses_image
+from gemmaspec.core.profile.engines import uses_image
+from gemmaspec.core.profile.find import is_path
 from gemmaspec.core.profile.load import Loaded, load_profile, replica_of
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.engine.choose import choose_engine, engine_on
 from gemmaspec.run.engine.identity import image_identity
-from gemmaspec.run.engine.image import not_pulled_here
 from gemmaspec.run.engine.proc import boot_id
-from gemmaspec.run.engine.server import Engine, Server
+from gemmaspec.run.engine.pulling import not_pulled_here
+from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.fleet import hosts_of, nodes_of
-from gemmaspec.run.kept.models import ModelRef, hub_is_off, lock_of, models_of, release_by, release_of, server_cache
+from gemmaspec.run.kept.lockfile import lock_of, release_by
+from gemmaspec.run.kept.models import ModelRef, hub_is_off, models_of, server_cache
 from gemmaspec.run.models import access
-from gemmaspec.run.models.hub import is_commit
-from gemmaspec.run.ready.failures import find_cause
-from gemmaspec.run.ready.known_failures import ENVIRONMENT
-from gemmaspec.run.ready.logline import message_of
+from gemmaspec.run.models.hub_cache import is_commit
 from gemmaspec.run.runtime.managed import describe
 from gemmaspec.run.stack import folder as stack_files
-from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve import lock
-from gemmaspec.serve.ahead import Ahead, ahead
-from gemmaspec.serve.decide import FoundStack, Here, ModelSeen, Observed, Start, UpRequest, decide
+from gemmaspec.serve.decide import FoundStack, Here, ModelSeen, Observed, UpRequest
 from gemmaspec.serve.prepare import prepare
-
-OFF: Final = "patches.speed=off"
-_LINES: Final = 4000
-_APPLIED: Final = re.compile(r"gemmaspec: patch (?P<patch>[a-z0-9-]{1,80}): applies\b")
-_FRAME: Final = re.compile(r'  File "[^"]{0,400}?(?P<path>vllm/[^"]{1,300}\.py)", line \d')
-_OF_KERNELS: Final = re.compile(
-    r"CUDA error|illegal memory|device-side assert|misaligned|triton|kernel|shared memory", re.IGNORECASE
-)
-"""What an error says that a changed kernel can cause, wherever it is raised: kernels run later than they are called."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suspicion:
-    """The patches for speed of a start that failed."""
-
-    patches: tuple[str, ...]
-    named: tuple[str, ...]
-    """Those whose code is in a traceback of the log."""
-
-    def __str__(self) -> str:
-        if self.named:
-            return f"its log has a traceback through code of {', '.join(self.named)}"
-        names = ", ".join(self.patches)
-        return f"{names} {'was' if len(self.patches) == 1 else 'were'} in, and may be the cause"
-
-
-def speed_files(plan: str) -> dict[str, frozenset[str]]:
-    """Return the patches for speed in the text of a plan.json, each with the files that it changes."""
-    try:
-        rows = [load for load in json.loads(plan)["patches"] if load.get("purpose") == "speed"]
-        return {
-            str(row["id"]): frozenset(str(file["path"]) for variant in row["variants"] for file in variant["files"])
-            for row in rows
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def suspicion(files: Mapping[str, str], lines: Sequence[str], error: GemmaspecError) -> Suspicion | None:
-    """Return the patches for speed that may be why a start failed; None if there are none, or something else is.
-
-    `files` are the stack's, `lines` its log; without a log, every patch of the plan counts as applied.
-    """
-    planned = speed_files(files.get("plan.json", ""))
-    if not planned or not isinstance(error, StartFailed) or error.exit_code == ENVIRONMENT:
-        return None
-    messages = [message_of(line) for line in lines]
-    applied = {match["patch"] for text in messages if (match := _APPLIED.match(text))}
-    inside = tuple(name for name in planned if name in applied or not lines)
-    if not inside:
-        return None
-    seen = {match["path"] for text in messages if (match := _FRAME.match(text))}
-    named = tuple(name for name in inside if planned[name] & seen)
-    cause = find_cause(lines)
-    if not named and cause and not cause.failure.general and not _OF_KERNELS.search(cause.message):
-        return None
-    return Suspicion(patches=inside, named=named)
-
-
-def log_of(engine: Engine, server: Server) -> list[str]:
-    """Return the end of a server's log; nothing if it cannot be read."""
-    try:
-        return list(engine.logs(server, tail=_LINES))
-    except (GemmaspecError, OSError):
-        return []
-
-
-def in_report(report: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the patches for speed that a running server has."""
-    rows = report.get("patches") if report else None
-    speed = [row for row in rows or () if isinstance(row, dict) and row.get("purpose") == "speed"]
-    return tuple(sorted(str(row.get("patch")) for row in speed if row.get("state") in ("applies", "applied")))
 
 
 def has_replicas(request: UpRequest) -> bool:
@@ -249,36 +160,3 @@ def _image(image: str | None, profile: Profile) -> Here:
             hint = f"gemmaspec up {profile.name} --engine process    # or: {hint}"
         raise EnvironmentMissing(lacking.message, hint=hint)
     return "missing"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
-    """What `up` would do, for people."""
-
-    start: Start
-    ahead: Ahead | None
-    """Image, runtime and models that are not on this machine, and how long it takes; None if it runs already."""
-    graphs: tuple[str, ...]
-    """The CUDA graphs that it would lack, and what brings them back."""
-    speed: Choices
-    """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
-    costs: tuple[Finding, ...] = ()
-    """What lint knows of its speed and memory."""
-
-
-def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
-    """Return what `up` would do. Changes nothing; asks the engine, and for the sizes of what is missing.
-
-    Raises DifferencesFound where `up` would refuse what its lock does not pin.
-    """
-    observed, _ = observe(request, load_request(request), note)
-    start, profile = decide(request, observed), observed.loaded.profile
-    if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
-        lock.check_runtime(observed.loaded, start.locked_runtime, start.server)
-    return DryRun(
-        start=start,
-        ahead=None if start.joins else ahead(start),
-        graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
-        speed=speed_choice(profile, Shelf(data.patch_folders())),
-        costs=costly(observed.loaded, release=release_of(observed.loaded)),
-    )

@@ -14,8 +14,8 @@ from gemmaspec.core.files import state_dir
 from gemmaspec.core.fleet.hosts import Host
 from gemmaspec.core.lock.document import Lock, LockedImage, LockedModel, Versions
 from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.core.profile.fields import LOOK_UPS
-from gemmaspec.core.profile.find import uses_image
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
@@ -29,7 +29,7 @@ from gemmaspec.run.kept.stacks import stack_folder
 from gemmaspec.run.runtime.managed import interpreter_of, versions_at
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
-from gemmaspec.run.stack.folder import rank_composes
+from gemmaspec.run.stack.nodes import rank_composes
 from gemmaspec.run.stack.paths import Paths, container_paths, host_paths, is_local
 from gemmaspec.run.stack.serve import served_at
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from gemmaspec.core.errors import EnvironmentMissing, Interrupted, UsageError
-from gemmaspec.core.profile.find import uses_image
+from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.run.engine import image as pulling
+from gemmaspec.run.engine import pulling
 from gemmaspec.run.engine.choose import choose_engine
-from gemmaspec.run.engine.image import not_pulled_here
+from gemmaspec.run.engine.pulling import not_pulled_here
 from gemmaspec.run.engine.server import Engine, EngineName
 from gemmaspec.run.kept.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.run.models.download import Cache, CommitFiles, RemoteFile, list_files

@@ -9,10 +9,10 @@ from pathlib import Path
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.cluster.build import Manifests, build_manifests
-from gemmaspec.run.cluster.names import yaml_text
 from gemmaspec.run.cluster.server import ClusterSettings
+from gemmaspec.run.cluster.text import yaml_text
 from gemmaspec.run.engine import kubectl
-from gemmaspec.run.kept.models import lock_file, lock_of
+from gemmaspec.run.kept.lockfile import lock_file, lock_of
 from gemmaspec.run.kept.owner import owned
 from gemmaspec.run.kept.stacks import stack_folder
 from gemmaspec.run.stack import folder as stack_files

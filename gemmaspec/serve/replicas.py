@@ -19,7 +19,7 @@ from gemmaspec.run.engine import router as routers
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.router import RouterServer
 from gemmaspec.run.engine.server import EngineName
-from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept import claims, groups, stacks
 from gemmaspec.run.kept.groups import Group
 from gemmaspec.run.kept.owner import StartProgress, Told, owned
 from gemmaspec.run.kept.stacks import Options, stack_folder
@@ -31,8 +31,8 @@ from gemmaspec.serve import up as single
 from gemmaspec.serve.decide import FoundStack, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe, observe_stack
 from gemmaspec.serve.roll import Rolled, Rolling
+from gemmaspec.serve.rollback import current, restore
 from gemmaspec.serve.starting import Running
-from gemmaspec.serve.up import current, restore
 from gemmaspec.serve.wait import until_nobody_starts_it, wait
 
 
@@ -70,7 +70,7 @@ def up(request: UpRequest, progress: StartProgress, *, command: str = "up") -> R
         serve = _serving(request, loaded)
         rolling = Rolling(group=group, roll=roll, before=before, command=command, told=told, serve=serve)
         rolled = _completed(rolling)
-        groups.settle(name, group.router.port)
+        claims.settle(name, group.router.port)
         return rolled
 
 
@@ -168,7 +168,7 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
             except GemmaspecError as error:
                 errors.append(error)
                 groups.write_audit(name, "down", replica, error.message)
-        groups.settle(name, None)
+        claims.settle(name, None)
         if errors:
             raise errors[0]
     return was_running
@@ -266,7 +266,7 @@ def _ensure_cores(loaded: Loaded, note: Callable[[str], None]) -> None:
 
 
 def _ensure_ports(router: RouterServer) -> None:
-    groups.claim(router.port, router.name)
+    claims.claim(router.port, router.name)
     routers.ensure_ports(router)
 
 

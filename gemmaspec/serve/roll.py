@@ -1,7 +1,4 @@
-"""Carry out a rolling change, step by step: rolling/steps.py says what comes next, and this does it.
-
-`up B --instead-of A`: stop one server and start another in its place, and go back if the other fails.
-"""
+"""Carry out a rolling change, step by step: rolling/steps.py says what comes next, and this does it."""
 
 from __future__ import annotations
 
@@ -12,72 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gemmaspec.core.errors import GemmaspecError, StartFailed, UsageError
+from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.rolling.steps import End, Outcome, Roll, RollEvent, Step, interrupted, next_step
 from gemmaspec.run.engine import router as routers
-from gemmaspec.run.engine.router import RouterPlace
-from gemmaspec.run.engine.server import Engine
+from gemmaspec.run.engine.routing import RouterPlace
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group
-from gemmaspec.run.kept.models import check_access, check_folder
 from gemmaspec.run.kept.owner import StartProgress, Told
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.run.ready.phases import Phase
-from gemmaspec.run.runtime.managed import ensure_runtime
-from gemmaspec.serve import down, put_back, up
-from gemmaspec.serve.decide import LIVE, Start, UpRequest, decide
-from gemmaspec.serve.observe import load_request, observe
+from gemmaspec.serve import put_back, rollback
 from gemmaspec.serve.starting import Running
-
-
-def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Running:
-    """Stop the stack `before`, and start the requested one; the first one runs again if the other does not answer.
-
-    What the other one needs is fetched first. Raises UsageError if `before` does not run, and what `up` raises, which
-    then says whether `before` runs again.
-    """
-    started = stacks.find(before)
-    loaded = load_request(request)
-    name = loaded.profile.name
-    if name == before:
-        raise UsageError(f"{before} cannot be started instead of itself", hint=f"gemmaspec restart {before}")
-    if stacks.look(started).status not in LIVE:
-        raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
-    observed, engine = observe(request, loaded, progress.note)
-    start = decide(request, observed)
-    _prepare(start, engine, progress)
-    back = up.again(before, timeout_s=max(request.timeout_s, UpRequest.timeout_s))
-    progress.note(f"stopping {before}")
-    try:
-        down.down(before, progress.note)
-        return up.up(request, progress)
-    except BaseException as error:
-        live = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).status in LIVE]
-        if name in live and not (start.joins or start.replaces):  # it has answered, or cannot be stopped
-            outlook = f"{name} runs, and {before} stays stopped."
-        else:
-            progress.note(f"{name} does not run; starting {before} again")
-            try:
-                down.down(before)  # its end may have begun
-                up.up(back, progress)
-                outlook = f"{before} runs again as before."
-            except GemmaspecError as again:
-                outlook = f"{before} did not start again either: {again.message}"
-        if isinstance(error, GemmaspecError):
-            raise error.amended(f"{error.message}\n{outlook}") from None
-        progress.note(outlook)
-        raise
-
-
-def _prepare(start: Start, engine: Engine, progress: StartProgress) -> None:
-    """Fetch and check what the start needs, while the other server still runs and may hold the port."""
-    for folder in start.folders:
-        check_folder(folder)
-    check_access(start.ask_access, note=progress.note)
-    if start.runtime:
-        ensure_runtime(start.runtime, progress=progress.note)
-    engine.preflight(start.server, port_is_free=True)
-
 
 _SETTLE_S: Final = 1.0
 """How long a request takes, at most, from the router's choice until the replica counts it."""
@@ -120,7 +62,7 @@ class Rolling:
     def carry_out(self) -> Rolled:
         """Do every step. Raises the first failure, with what serves now."""
         events: list[RollEvent] = []
-        self.ran = {name: up.current(name) for name, _ in self.roll.replicas}
+        self.ran = {name: rollback.current(name) for name, _ in self.roll.replicas}
         while isinstance(step := next_step(self.roll, events), Step):
             try:
                 outcome = self._do(step)
@@ -148,7 +90,7 @@ class Rolling:
         if step.action not in ("start", "replace") or not self._serves(step.replica):
             return "failed"
         ran = self.ran.get(step.replica)
-        return "back" if step.action == "replace" and ran and up.current(step.replica) == ran else "done"
+        return "back" if step.action == "replace" and ran and rollback.current(step.replica) == ran else "done"
 
     def _as_it_is_now(self, events: list[RollEvent], end: End) -> Group:
         """Return the record after a failure: with the router that runs, and the change only if it changed a replica."""

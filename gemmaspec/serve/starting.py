@@ -15,7 +15,7 @@ from gemmaspec.core.data import shipped
 from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.server import Engine, Server
-from gemmaspec.run.kept import groups, stacks
+from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.models import ModelRef, check_access, check_folder, hub_answers, place
 from gemmaspec.run.kept.owner import Terminated, Told
@@ -145,7 +145,7 @@ def check(start: Start, told: Told) -> None:
     """Raise EnvironmentMissing for anything missing that the start needs and nothing brings."""
     told.doing("checking")
     if not start.remote:
-        groups.claim(start.server.port, start.server.name)
+        claims.claim(start.server.port, start.server.name)
     for folder in start.folders:
         check_folder(folder)
     check_access(start.ask_access, note=told.note)
@@ -231,9 +231,9 @@ def ports_settled(start: Start) -> Iterator[None]:
     except BaseException:
         before = start.replaces
         lives = before and not _has_ended(before)
-        groups.settle(name, before.started.server.port if before and lives else None)
+        claims.settle(name, before.started.server.port if before and lives else None)
         raise
-    groups.settle(name, None if start.remote else start.server.port)
+    claims.settle(name, None if start.remote else start.server.port)
 
 
 def _has_ended(before: FoundStack) -> bool:

@@ -16,7 +16,8 @@ from typing import Final
 from extraction.hints import hints_of
 from extraction.sources import Hint, Sources, Unexpected, assigned, constant, method_of
 from extraction.values import LIMITS, MODALITIES, MULTIMODAL, Configs, bounds_of, configs_of, names_of, word_of
-from gemmaspec.core.releases.flags import ANY, Flag
+from gemmaspec.core.releases.flags import Flag
+from gemmaspec.core.releases.values import ANY
 
 SERVE: Final = "vllm/entrypoints/cli/serve.py"
 UTILITIES: Final = "vllm/utils/argparse_utils.py"

@@ -1,4 +1,4 @@
-"""What was extracted from a release as facts of the table (gemmaspec/core/releases/flags.py), and the table's files."""
+"""What was extracted from a release as facts of the table (gemmaspec/core/releases/table.py), and the table's files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Final
 from extraction.attention import Attention
 from extraction.extract import Extracted
 from extraction.runner import RunnerChoice
-from gemmaspec.core.releases import drafting
-from gemmaspec.core.releases.flags import FILES, IN, Fact, Flag, Nested
+from gemmaspec.core.releases import spans
+from gemmaspec.core.releases.flags import Flag
+from gemmaspec.core.releases.table import FILES, IN, Fact, Nested
 
 _MARKS: Final = ("folds", "negatable", "bare", "paired")
 _WITH_VALUES: Final = ("speculative", "environment")
@@ -55,7 +56,7 @@ def write(by_release: Mapping[str, frozenset[Fact]]) -> dict[str, Nested]:
     files: dict[str, Nested] = {name: {} for name in FILES}
     where = {kind: name for name, kinds in FILES.items() for kind in kinds}
     for fact in sorted(set().union(*by_release.values())):
-        span = drafting.write([release for release in releases if fact in by_release[release]], releases)
+        span = spans.write([release for release in releases if fact in by_release[release]], releases)
         _put(files[where[fact[0]]], fact, span)
     return files
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from extraction.hints import hints_of
 from extraction.sources import Hint, Sources, Unexpected, constant
-from gemmaspec.core.releases.flags import ANY
+from gemmaspec.core.releases.values import ANY
 
 _BOUNDS: Final = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _READABLE: Final = frozenset(

@@ -12,11 +12,11 @@ from gemmaspec.check.carry.shipped import is_required
 from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import PatchConflict, UsageError
 from gemmaspec.core.files import unwritable
-from gemmaspec.core.patching.decide import compile_plan
 from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.patching.plan import compile_plan
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.stack.build import profile_plan
-from gemmaspec.run.trees.tree import package_in, read_inside
+from gemmaspec.run.trees.folder import package_in, read_inside
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,13 @@ from typing import Any
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import EnvironmentMissing, PatchConflict, PatchError, UsageError
 from gemmaspec.core.patching import decide as deciding
-from gemmaspec.core.patching import rewrite
-from gemmaspec.core.patching.hashes import KNOWN_FILE, FileDiff, fingerprint, minimal_diff, place_of
+from gemmaspec.core.patching import plan, rewrite
+from gemmaspec.core.patching.hashes import KNOWN_FILE, fingerprint
+from gemmaspec.core.patching.minimal import FileDiff, minimal_diff
 from gemmaspec.core.patching.patch import Patch, load_patch, read_text
+from gemmaspec.core.patching.places import place_of
+from gemmaspec.run.trees.listing import Listing
 from gemmaspec.run.trees.reader import ReleaseReader
-from gemmaspec.run.trees.tree import Listing
 from gemmaspec.run.trees.verdicts import Judge
 
 Pairs = Mapping[str, tuple[bytes, bytes]]
@@ -136,7 +138,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
 
 def also_fits(patch: Patch, made_on: str, listing: Callable[[], Listing], say: Say) -> list[str]:
     """Return the other published releases that a new patch's one diff fits, oldest first; none without an index."""
-    compiled = deciding.launcher_patch(patch)
+    compiled = plan.launcher_patch(patch)
     edits = compiled.variants[0].files
     alone = dataclasses.replace(compiled, variants=(launcher.Variant("new", ">=0", edits),), superseded=())
     try:
@@ -245,7 +247,7 @@ def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
 
 def _check_target(new: Patch, wanted: Wanted) -> None:
     """Raise PatchError unless the patch applies to the new vLLM by its own ranges and rules, and is then detected."""
-    compiled = deciding.launcher_patch(new)
+    compiled = plan.launcher_patch(new)
     for state, side in (("applies", 0), ("applied", 1)):
         files = {path: pair[side] for path, pair in wanted.files.items()}
         verdict = deciding.decide((compiled,), wanted.vllm, files.get)[-1]
@@ -260,7 +262,7 @@ def _check_others(
     judge: Judge, new: Patch, floor: str, others: Callable[[Callable[[str], bool]], Iterator[_Release]]
 ) -> None:
     """Raise PatchConflict if the new range takes a release away from a diff that fits it."""
-    chain = (*judge.patches[:-1], deciding.launcher_patch(new))
+    chain = (*judge.patches[:-1], plan.launcher_patch(new))
     lost = [
         other.version
         for other in others(lambda version: launcher.release_key(plain(version)) >= launcher.release_key(floor))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import PatchError, UsageError
-from gemmaspec.core.patching.decide import PatchVerdict, unknown_patch
+from gemmaspec.core.patching.decide import PatchVerdict
 from gemmaspec.core.patching.patch import Patch, Shelf
+from gemmaspec.core.patching.plan import unknown_patch
 from gemmaspec.run.trees.tree import TreeSource
 from gemmaspec.run.trees.verdicts import Judge, judge
 

@@ -19,9 +19,9 @@ from gemmaspec.core.errors import GemmaspecError, PatchConflict, UsageError
 from gemmaspec.core.patching import decide as deciding
 from gemmaspec.core.patching.decide import PatchVerdict
 from gemmaspec.core.patching.patch import Patch, load_patch
-from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees import listing as listing_of
+from gemmaspec.run.trees.listing import Listing
 from gemmaspec.run.trees.reader import Reader, open_reader
-from gemmaspec.run.trees.tree import Listing
 from gemmaspec.run.trees.verdicts import Judge
 
 

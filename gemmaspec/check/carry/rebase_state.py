@@ -21,7 +21,7 @@ from typing import Final
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import GemmaspecError, PatchConflict, PatchError, UsageError
 from gemmaspec.core.files import state_dir, unwritable, write_whole
-from gemmaspec.run.trees.tree import read_inside
+from gemmaspec.run.trees.folder import read_inside
 
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MARKER: Final = re.compile(rb"^(<{7} |\|{7} |>{7} )", re.MULTILINE)

@@ -15,8 +15,11 @@ from gemmaspec.core.patching.decide import FileVerdict, PatchVerdict
 from gemmaspec.run.engine.choose import seats
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.trees import tree as listing_of
-from gemmaspec.run.trees.tree import Listing, Releases, Tree, TreeSource, Unreadable, open_folder
+from gemmaspec.run.trees import listing as listing_of
+from gemmaspec.run.trees.folder import open_folder
+from gemmaspec.run.trees.listing import Listing
+from gemmaspec.run.trees.released import Releases
+from gemmaspec.run.trees.tree import Tree, TreeSource, Unreadable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ def verify(
         _add_running(name, request, outcome)
         progress(TreeSource(kind="running", ref=name))
     if request.by_behaviour:
-        from gemmaspec.check.carry.importing import ask
+        from gemmaspec.check.carry.behaviour import ask
 
         outcome.cells, notes = ask(outcome.cells, patches, say)
         outcome.notes += notes

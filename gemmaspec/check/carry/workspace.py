@@ -4,89 +4,29 @@ STATE/new/ID/
   state.json     the vLLM that the files come from, and the sha256 of each
   vllm/…         the files to edit
   pristine/      the files before any edit
-
-`patch export`: write a patch as an ordinary diff for one vLLM, with three lines of context.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec.check.carry import rebase_state
 from gemmaspec.check.carry.newpatch import NewPatch, folder_for, write_patch
 from gemmaspec.check.carry.newvariant import Say, also_fits, diffs_of, release_number
-from gemmaspec.check.carry.patchset import load_set
 from gemmaspec.check.carry.rebase import Rebased, resume
 from gemmaspec.check.carry.rebase_state import Carried, CarriedFile, Merge
 from gemmaspec.core import launcher
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, PatchError, UsageError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchError, UsageError
 from gemmaspec.core.files import state_dir, unwritable, write_whole
 from gemmaspec.core.patching.patch import Patch, load_patch
-from gemmaspec.run.trees import tree as listing_of
+from gemmaspec.run.trees import listing
+from gemmaspec.run.trees.folder import read_inside
 from gemmaspec.run.trees.reader import Reader, is_source, open_reader
-from gemmaspec.run.trees.tree import read_inside
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """The diff (bytes, because vLLM's files need not be UTF-8), its vLLM, and the decision."""
-
-    patch: str
-    vllm: str
-    state: str
-    diff: bytes
-
-
-def export(
-    id_: str, *, release: str | None = None, tree: Path | None = None, folders: tuple[Path, ...] = ()
-) -> Exported:
-    """Return a diff for `git apply` and `patch -p1 -F0`, for the files of one release or folder.
-
-    A patch that needs others is exported on top of them. Raise PatchConflict, with the reason, if it does not apply;
-    UsageError and EnvironmentMissing for a missing or unreadable vLLM.
-    """
-    patches = load_set((id_,), folders)
-    for error in patches.refused.values():
-        raise error
-    judge = patches.judges[id_]
-    reader = open_reader(release, tree, functools.cache(listing_of.published))
-    files = reader.files(judge.needed_paths(reader.vllm))
-    plan = launcher.Plan(1, "", "", (), judge.patches, "")
-    result = launcher.decide_plan(plan, reader.vllm, files.__getitem__)[0][-1]
-    if result.state not in ("applies", "drifted"):
-        detail = "; ".join(f"{file.path}:{file.line or 1}: {file.detail}" for file in result.files if file.detail)
-        raise PatchConflict(
-            f"cannot export {id_}: its state on {reader.place} is {result.state}" + (f": {detail}" * bool(detail)),
-            hint=f"gemmaspec patch verify {id_}",
-        )
-    texts = [_diff(file.path, file.before or b"", file.after or b"") for file in result.files]
-    return Exported(patch=id_, vllm=reader.vllm, state=result.state, diff=b"".join(texts))
-
-
-def _diff(path: str, before: bytes, after: bytes) -> bytes:
-    """Return a unified diff as git writes it, with lines that end only at a newline."""
-    old, new = before.split(b"\n"), after.split(b"\n")
-    names = (f"a/{path}".encode(), f"b/{path}".encode())
-    lines = difflib.diff_bytes(difflib.unified_diff, _ended(old), _ended(new), *names, n=3, lineterm=b"\n")
-    return b"".join(_complete(lines))
-
-
-def _ended(lines: list[bytes]) -> list[bytes]:
-    """Return the lines with their newlines; the last one has none if the file does not end in one."""
-    ended = [line + b"\n" for line in lines[:-1]]
-    return ended if lines[-1] == b"" else [*ended, lines[-1]]
-
-
-def _complete(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a diff, with the note for a file without a final newline."""
-    for line in lines:
-        yield line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
 
 
 @dataclass(frozen=True)
@@ -138,7 +78,7 @@ def open_workspace(
             raise UsageError(
                 f"--file {path!r} is not a .py file in vllm/", hint="--file vllm/v1/core/kv_cache_utils.py"
             )
-    reader = open_reader(release, tree, functools.cache(listing_of.published))
+    reader = open_reader(release, tree, functools.cache(listing.published))
     before = load(id_) if place.exists() else Workspace(1, id_, reader.vllm, str(reader.place), ())
     if before.place != str(reader.place) or not paths:
         why = f"the workspace of {id_} contains files of {before.place}" if paths else "name the files to edit"
@@ -199,7 +139,7 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
         )
         patch = write_patch(new, place)
         diff, versions = patch.text.variants[0].diff, patch.text.variants[0].versions
-        also = also_fits(patch, state.vllm, listing_of.published, say)
+        also = also_fits(patch, state.vllm, listing.published, say)
     rebase_state.remove(place_of(id_))
     return Committed(patch=patch, diff=diff, versions=versions, unchanged=unchanged, also=also)
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.core.fleet.hosts import Host, HostFacts, host_line, hosts_disagree
+from gemmaspec.core.fleet.agree import HostFacts, hosts_disagree
+from gemmaspec.core.fleet.hosts import Host, host_line
 from gemmaspec.core.launcher.rank_facts import nccl_hangs
 from gemmaspec.core.sentences import duration
 

@@ -1,173 +1,18 @@
-"""The estimate as one document, and what to change so that more fits, with the effect of each change."""
+"""The estimate as one document."""
 
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+from gemmaspec.check.fit.advice import Advice
 from gemmaspec.check.fit.kvgroups import Unplannable
+from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import MemoryPlan
-from gemmaspec.check.fit.roofline import Link, ServingRoofline
+from gemmaspec.check.fit.roofline import ServingRoofline
 from gemmaspec.core.profile.model import Measured
-
-_MOST: Final = 0.95
-_MOST_SHARED: Final = 0.85
-"""Maximum share of memory that the operating system uses too; lint warns about more (GS504)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """One change, and what fits after it."""
-
-    change: str
-    """The options to type: --set serve.kv_cache_dtype=fp8."""
-    effect: str
-    starts: bool
-    longest: int
-    """max_model_len for one request."""
-    sequences: int
-    """max_num_seqs after it."""
-    longest_for_all: int
-    """max_model_len for that many concurrent requests."""
-
-
-Changed = tuple[str, MemoryPlan, str]
-
-
-def advice(plan: MemoryPlan) -> list[Advice]:
-    """Yield changes that help, each on its own; those without a cost come first."""
-    before = _reach(plan)
-    helpful = []
-    for change, changed, effect in _changes(plan):
-        after = _reach(changed)
-        starts = not changed.problems()
-        if after > before or (starts and plan.problems()):
-            helpful.append(
-                Advice(
-                    change=change,
-                    effect=effect,
-                    starts=starts,
-                    longest=after[0],
-                    sequences=changed.flags.max_num_seqs,
-                    longest_for_all=after[1],
-                )
-            )
-    return helpful
-
-
-def _reach(plan: MemoryPlan) -> tuple[int, int]:
-    try:
-        return plan.longest, plan.longest_for_all
-    except Unplannable:
-        return 0, 0
-
-
-def _changes(plan: MemoryPlan) -> Iterator[Changed]:
-    for change in (_patch, _cache_fp8, _hybrid, _no_towers, _batch, _utilization, _sequences, _length, _no_draft):
-        yield from change(plan)
-
-
-def _with(plan: MemoryPlan, **flags: object) -> MemoryPlan:
-    return MemoryPlan(plan.models, replace(plan.flags, **flags), plan.device)  # type: ignore[arg-type]
-
-
-def _patch(plan: MemoryPlan) -> Iterator[Changed]:
-    if not plan.flags.joins_windows and not plan.flags.hybrid:
-        changed = _with(plan, joins_windows=True)
-        yield "patches.required: add kv-spec-uniform-valueerror", changed, "lets one group hold two windows"
-
-
-def _cache_fp8(plan: MemoryPlan) -> Iterator[Changed]:
-    if not plan.flags.cache_dtype.startswith(("fp8", "int", "nvfp4")):
-        changed = _with(plan, cache_dtype="fp8", draft_cache_dtype="fp8")
-        yield "--set serve.kv_cache_dtype=fp8", changed, "one byte per number in the cache"
-
-
-def _hybrid(plan: MemoryPlan) -> Iterator[Changed]:
-    """Yield the hybrid manager, unless a draft model's layers would get several groups, which runner v1 cannot use."""
-    may = plan.flags.method != "draft_model" or plan.flags.runner == "v2"
-    if not plan.flags.hybrid and may:
-        changed = _with(plan, hybrid=True)
-        yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep only their window"
-
-
-def _no_towers(plan: MemoryPlan) -> Iterator[Changed]:
-    if plan.flags.towers and plan.target.towers:
-        changed = _with(plan, towers=False)
-        yield "--set serve.language_model_only=true", changed, "text only, without image and audio encoders"
-
-
-def _batch(plan: MemoryPlan) -> Iterator[Changed]:
-    batch, least = plan.flags.max_num_batched_tokens, plan.item.tokens if plan.item else 0
-    if batch < least:
-        changed = _with(plan, max_num_batched_tokens=least)
-        yield f"--set serve.max_num_batched_tokens={least}", changed, "room for a whole item"
-    elif batch > max(2048, least) and not plan.device.cpu:
-        smaller = max(2048, least)
-        changed = _with(plan, max_num_batched_tokens=smaller)
-        yield f"--set serve.max_num_batched_tokens={smaller}", changed, "smaller activations, slower prefill"
-
-
-def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
-    """Yield the smallest share that lets it start, else the largest: what is free now, at most 0.95 (0.85)."""
-    if plan.flags.cpu_cache is not None:
-        return
-    most = _MOST_SHARED if plan.device.unified else _MOST
-    if plan.device.free is not None:
-        most = min(most, plan.device.free / plan.device.memory)
-    shares = [share / 100 for share in range(1, int(most * 100) + 1)]
-    wanted = [share for share in shares if share > plan.flags.utilization or _too_much(plan)]
-    if not wanted:
-        return
-    least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
-    share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
-    changed = _with(plan, utilization=share)
-    change, effect = f"--set serve.gpu_memory_utilization={share:g}", f"{share:.0%} of the memory for vLLM"
-    yield change, changed, effect
-    longest = _safely(lambda: changed.longest)
-    if _too_much(plan) and changed.problems() and 0 < longest < plan.flags.max_model_len:
-        shorter = _with(plan, utilization=share, max_model_len=longest)
-        yield f"{change} --set serve.max_model_len={longest}", shorter, f"{effect}, and the longest that fits"
-
-
-def _too_much(plan: MemoryPlan) -> bool:
-    return plan.device.free is not None and plan.device.free < plan.requested
-
-
-def _sequences(plan: MemoryPlan) -> Iterator[Changed]:
-    """Yield as many sequences as fit; if nothing fits, halve them until the server starts."""
-    number = _safely(lambda: plan.cache.sequences(plan.available, plan.flags.max_model_len))
-    if number == 0:
-        halves = [plan.flags.max_num_seqs >> step for step in range(1, plan.flags.max_num_seqs.bit_length())]
-        number = next((half for half in halves if not _with(plan, max_num_seqs=half).problems()), 0)
-    if 0 < number < plan.flags.max_num_seqs:
-        changed = _with(plan, max_num_seqs=number)
-        yield f"--set serve.max_num_seqs={number}", changed, "less to sample at once, and no request waits"
-
-
-def _length(plan: MemoryPlan) -> Iterator[Changed]:
-    longest = _safely(lambda: plan.longest)
-    if 0 < longest < plan.flags.max_model_len:
-        changed = _with(plan, max_model_len=longest)
-        yield f"--set serve.max_model_len={longest}", changed, "the longest that fits"
-
-
-def _no_draft(plan: MemoryPlan) -> Iterator[Changed]:
-    if plan.models.draft:
-        models = replace(plan.models, draft=None)
-        flags = replace(plan.flags, method=None, draft_tokens=0)
-        yield "--no-spec", MemoryPlan(models, flags, plan.device), "no draft, no speculation"
-
-
-def _safely(ask: Callable[[], int]) -> int:
-    try:
-        return ask()
-    except Unplannable:
-        return 0
-
 
 _MOST_SEQUENCES = 64
 

@@ -9,14 +9,14 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.check.fit.kvgroups import known_cache_dtypes, kv_rules
+from gemmaspec.check.fit.kvspec import known_cache_dtypes, kv_rules
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.command import Command, asked_of_runner, command_of
 from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.profile.graphs import graph_modes
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases import drafting
+from gemmaspec.core.releases import model_runner
 from gemmaspec.core.releases.batch import (
     BatchDefaults,
     Modality,
@@ -25,8 +25,9 @@ from gemmaspec.core.releases.batch import (
     raised_for_images,
     wants_whole_items,
 )
-from gemmaspec.core.releases.drafting import RunnerInput, RunnerName, method_run, runner_for, shortens
+from gemmaspec.core.releases.drafting import method_run, shortens
 from gemmaspec.core.releases.facts import facts_for, nearest
+from gemmaspec.core.releases.model_runner import RunnerInput, RunnerName, runner_for
 
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
 """The patch that lets one KV cache group hold two sliding windows."""
@@ -140,7 +141,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
     draft_dtype = cache_dtype
     if draft and spec and spec.kv_cache_dtype:
         draft_dtype = cache_dtype_of(spec.kv_cache_dtype, serve.dtype, draft)
-    runner = drafting.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device))
+    runner = model_runner.runs(runner_for(vllm), _runner_input(profile, command, target, draft, vllm, device))
     if draft and spec and shortens(spec.method, vllm, runner):
         length = min(length, spec.max_model_len or draft.text.max_position_embeddings)
     return Flags(
@@ -190,7 +191,7 @@ def _runner_input(
     return RunnerInput(
         mixture=target.text.experts > 0,
         triton=not device.cpu,
-        forced=drafting.forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+        forced=model_runner.forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
         method=method_run(spec.method if spec else None, vllm, head=head, called=None),
         options=asked_of_runner(profile, command, facts.runner_unsupported if facts else frozenset()),
     )

@@ -1,166 +1,22 @@
-"""Weights, overhead and KV cache on one machine: the memory left for the cache, and what fits into it.
-
-The size of the weights once vLLM has loaded them, and the part that a step reads.
-"""
+"""Weights, overhead and KV cache on one machine: the memory left for the cache, and what fits into it."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from packaging.version import Version
-
 from gemmaspec.check.fit.flags import Flags
-from gemmaspec.check.fit.kvgroups import KvCache, Owned, Unplannable, groups_of, kv_rules, layer_caches
-from gemmaspec.check.fit.overhead import Overhead, gib, overheads, sees_images
-from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Tensor, TextModel, part_of
+from gemmaspec.check.fit.images import sees_images
+from gemmaspec.check.fit.kvgroups import KvCache, Unplannable, groups_of
+from gemmaspec.check.fit.kvspec import Owned, kv_rules, layer_caches
+from gemmaspec.check.fit.overhead import Overhead, gib, overheads
+from gemmaspec.check.fit.weights import Weights, weights_of
+from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.profile.device import Device
 from gemmaspec.core.releases.batch import Item, largest_item
-
-_LAYER: Final = re.compile(r"\blayers\.([0-9]+)\.")
-_TOWERS: Final = ("vision", "audio")
-_KEYS: Final = ".self_attn.k_proj."
-_KEYS_AND_VALUES: Final = (".self_attn.k_proj.", ".self_attn.v_proj.", ".self_attn.k_norm.")
-_EXPERTS: Final = re.compile(r"\.experts\b")
-_SIXTEEN_BITS: Final = ("BF16", "F16")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Weights:
-    """One model in memory, in bytes."""
-
-    decoder: int
-    """Decoder layers without routed experts."""
-    experts: int
-    """Routed experts of all layers."""
-    embeddings: int
-    """Input embeddings; a tied output head is the same table."""
-    head: int
-    """A separate output head."""
-    per_layer: int
-    """Per-layer embeddings of E2B and E4B: one row of each layer is read for a token."""
-    towers: int
-    """Image and audio encoders."""
-    rotary: int
-    """Tables of the rotary embedding, one for each kind of attention: a row for every position of the model's own
-    longest context, however long `max_model_len` is."""
-    experts_share: float
-    """Share of the experts that one token uses."""
-    head_of_a_token: int | None = None
-    """Bytes of the output head that one token reads, if centroids choose a few of its rows; None for all of it."""
-
-    @property
-    def total(self) -> int:
-        """Total bytes."""
-        stored = self.decoder + self.experts + self.embeddings + self.head + self.per_layer + self.towers
-        return stored + self.rotary
-
-    def read(self, tokens: int, *, alike: bool = False) -> int:
-        """Return the bytes that one pass over `tokens` tokens reads: every layer, the head, and all used experts.
-
-        With n experts of which a token uses m, t tokens use 1 - (1 - m/n)^t of them, if they choose independently.
-        Tokens of one text do not; `alike` computes with all of them choosing the same experts, which is the least.
-        """
-        used = self.experts_share if alike else 1 - (1 - self.experts_share) ** tokens
-        head = self.head or self.embeddings
-        if self.head_of_a_token is not None:
-            head = min(head, self.head_of_a_token * (1 if alike else tokens))
-        return self.decoder + head + round(self.experts * used)
-
-
-def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool = False) -> Weights:
-    """Return a checkpoint's weights as that release keeps them.
-
-    `fp8_online`: quantized to FP8 while loading, one byte for each number of a linear layer.
-    """
-    sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
-    for tensor, nbytes in _kept(model, vllm, towers):
-        place = _place(tensor)
-        sizes[place] += nbytes // 2 if fp8_online and _linear(tensor, place) else nbytes
-    text = model.text
-    return Weights(
-        decoder=sizes["decoder"],
-        experts=sizes["experts"],
-        embeddings=sizes["embeddings"],
-        head=0 if text.tied_embeddings else sizes["lm_head"],
-        per_layer=sizes["per-layer"],
-        towers=sizes["towers"],
-        rotary=rotary_tables(text),
-        experts_share=text.experts_per_token / text.experts if text.experts else 0.0,
-        head_of_a_token=_head_of_a_token(model, sizes["embeddings"]),
-    )
-
-
-def _head_of_a_token(model: Checkpoint, table: int) -> int | None:
-    """Return the bytes that a token reads of a small assistant's head: the rows of the best centroids.
-
-    Gemma4MTPMaskedEmbedder in vllm/model_executor/models/gemma4_mtp.py, from 0.21.0, with its defaults.
-    """
-    if model.config.get("use_ordered_embeddings") is not True:
-        return None
-    centroids, best = model.config.get("num_centroids", 2048), model.config.get("centroid_intermediate_top_k", 32)
-    if not isinstance(centroids, int) or not isinstance(best, int) or not 0 < best <= centroids:
-        return None
-    return table * best // centroids
-
-
-def rotary_tables(text: TextModel) -> int:
-    """Return the bytes of cosines and sines in bfloat16, shared by the layers of one kind (get_rope's cache)."""
-    widths = {layer.kind: layer.head_dim for layer in text.layers}
-    return 2 * text.max_position_embeddings * sum(widths.values())
-
-
-def _kept(model: Checkpoint, vllm: str, towers: bool) -> Iterator[tuple[Tensor, int]]:
-    """Yield the tensors that stay in memory, with their size.
-
-    vllm/model_executor/models/gemma4.py: where keys are values, the key projection is loaded into both places. Keys
-    and values of layers that share another's cache are loaded up to 0.29, and left out from 0.30.0 on.
-    """
-    leaves_out = Version(vllm) >= Version("0.30.0")
-    casts = model.dtype in ("bfloat16", "float16")
-    for tensor in model.tensors:
-        if not towers and part_of(tensor.name) in _TOWERS:
-            continue
-        layer = _decoder_layer(model, tensor)
-        if casts and tensor.dtype == "F32" and len(tensor.shape) > 1 and tensor.name.endswith("weight"):
-            yield tensor, tensor.nbytes // 2  # copied into a parameter of the model's own type
-        elif layer is None:
-            yield tensor, tensor.nbytes
-        elif leaves_out and layer.shares_with is not None and any(part in tensor.name for part in _KEYS_AND_VALUES):
-            continue
-        elif layer.keys_are_values and _KEYS in tensor.name:
-            yield tensor, 2 * tensor.nbytes
-        else:
-            yield tensor, tensor.nbytes
-
-
-def _decoder_layer(model: Checkpoint, tensor: Tensor) -> Layer | None:
-    if part_of(tensor.name) != "decoder layers":
-        return None
-    match = _LAYER.search(tensor.name)
-    index = int(match[1]) if match else -1
-    return model.text.layers[index] if 0 <= index < len(model.text.layers) else None
-
-
-def _place(tensor: Tensor) -> str:
-    part = part_of(tensor.name)
-    if part in _TOWERS:
-        return "towers"
-    if part == "per-layer embeddings":
-        return "per-layer"
-    if part in ("embeddings", "lm_head"):
-        return part
-    return "experts" if _EXPERTS.search(tensor.name) else "decoder"
-
-
-def _linear(tensor: Tensor, place: str) -> bool:
-    """Return whether quantizing while loading changes it: 16-bit matrices of the decoder."""
-    return place in ("decoder", "experts") and len(tensor.shape) > 1 and tensor.dtype in _SIXTEEN_BITS
-
 
 HELD: Final = 8320 * 2**20
 """Bytes that a GPU held in addition to the weights at the peak of loading: 6.5 to 8.1 GiB for a 31B in NVFP4,

@@ -3,95 +3,21 @@
 vLLM measures these while it starts (Worker.determine_available_memory): one batch of max_num_batched_tokens through the
 model. What is computed here are the tensors that are alive at the peak, held against 34 starts of vLLM 0.26.0 on an
 H200 with models of full size (tests/data/memory-h200-0.26.0.json; docs/guides/fit.md has the errors).
-
-Memory of images and videos while vLLM measures its peak.
-
-profile_run passes as many of the largest item through the tower as a batch holds: in the first model runner
-(vllm/v1/worker/gpu_model_runner.py) in every release, in the second (gpu/model_runner.py there) from 0.27.0 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from packaging.version import Version
 
 from gemmaspec.check.fit.flags import Flags
-from gemmaspec.core.checkpoint.fields import WEIGHT_ONLY
-from gemmaspec.core.checkpoint.parts import Checkpoint, part_of
+from gemmaspec.check.fit.images import encoding, sees_images
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.quantization import WEIGHT_ONLY
+from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.profile.device import GIB, Device
-from gemmaspec.core.releases.batch import Item, largest_item
-
-_PIXELS: Final = 3 * 16 * 16
-"""Numbers of a patch."""
-_ANY_NUMBER: Final = 999
-"""Items that a request may hold where limit_mm_per_prompt does not say (vllm/config/multimodal.py)."""
-
-
-def sees_images(target: Checkpoint, flags: Flags) -> bool:
-    """Return whether the target takes images while it runs."""
-    return flags.towers and "image" in target.modalities and largest_item(flags.media) is not None
-
-
-def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str] | None:
-    """Return bytes that the tower takes for them, and the formula; None where vLLM does not try it."""
-    item = largest_item(flags.media)
-    if item is None or not (flags.runner == "v1" or Version(flags.vllm) >= Version("0.27.0")):
-        return None
-    number = _items(item, flags)
-    frames = number * item.frames
-    chunk = min(frames, _chunk(item, target, flags, device))
-    each = _of_a_patch(target, flags)
-    nbytes = chunk * item.patches * each + frames * item.patches * 2 * _PIXELS
-    things = f"{number} {item.modality}{'s' if number > 1 else ''}"
-    return (
-        nbytes,
-        f"{things}, {chunk} of {frames} concurrent frames x {item.patches} patches x {each:,} bytes, and pixels",
-    )
-
-
-def _items(item: Item, flags: Flags) -> int:
-    """Return MultiModalBudget._get_max_items (vllm/multimodal/encoder_budget.py)."""
-    for_one = max(1, min(flags.media.get(item.modality, _ANY_NUMBER), flags.max_model_len // item.tokens))
-    return max(1, min(flags.max_num_batched_tokens // item.tokens, flags.max_num_seqs * for_one))
-
-
-def _chunk(item: Item, target: Checkpoint, flags: Flags, device: Device) -> int:
-    """Return the frames per pass of the tower: Gemma4ForConditionalGeneration._encoder_chunk, 1 before 0.22.0.
-
-    It takes half of the free memory where that is less than a tenth of all, which is not followed here.
-    """
-    if Version(flags.vllm) < Version("0.22.0"):
-        return 1
-    return max(1, device.memory // 10 // (item.patches * 4 * 8 * _positions(target)))
-
-
-def _of_a_patch(target: Checkpoint, flags: Flags) -> int:
-    """Return bytes that are alive for each patch at the peak.
-
-    transformers before 5.10.1 writes a patch's place as a row of 2 x positions numbers, in int64 and then in bfloat16
-    (Gemma4VisionPatchEmbedder); releases from 0.29.0 on come with a later one, which looks it up. Then a layer is the
-    peak. That was counted tensor by tensor on a CPU with transformers 5.19.0 (35,347 bytes where this says 35,040), and
-    not measured on a GPU.
-    """
-    hidden, inner = _number(target, "hidden_size", 1152), _number(target, "intermediate_size", 4304)
-    if Version(flags.vllm) >= Version("0.29.0"):
-        return 2 * (4 * hidden + 3 * inner)
-    return 2 * _positions(target) * (8 + 2) + 2 * (_PIXELS + hidden)
-
-
-def _positions(target: Checkpoint) -> int:
-    return _number(target, "position_embedding_size", 10240)
-
-
-def _number(target: Checkpoint, key: str, otherwise: int) -> int:
-    """Return a number of the tower's config; `otherwise` is the 31B's, the larger one."""
-    vision = target.config.get("vision_config")
-    value = vision.get(key) if isinstance(vision, Mapping) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else otherwise
-
 
 _LOGITS_BYTES: Final = 6
 """For each sampled token and word of the vocabulary: logits in bfloat16 and in float32. With 256 requests at once

@@ -18,7 +18,8 @@ from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Draft, Profile, Target
 from gemmaspec.core.releases.facts import asked_release
-from gemmaspec.run.kept.models import models_of, release_of
+from gemmaspec.run.kept.lockfile import release_of
+from gemmaspec.run.kept.models import models_of
 from gemmaspec.run.stack.build import template_file, template_outside
 from gemmaspec.run.stack.paths import template_in_image
 

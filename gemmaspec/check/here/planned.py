@@ -30,8 +30,8 @@ from gemmaspec.core.releases.facts import asked_release, nearest, newest, releas
 from gemmaspec.core.rows import GRAPH_MODES, NONE, GraphMode, Setting
 from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.attention import Backends, expected
+from gemmaspec.run.kept.lockfile import release_of
 from gemmaspec.run.kept.measurements import Taken
-from gemmaspec.run.kept.models import release_of
 from gemmaspec.run.machine.readings import this_cpu, this_gpu
 from gemmaspec.run.stack.paths import is_local
 

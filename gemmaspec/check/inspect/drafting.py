@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmaspec.check.inspect.meaning import finding
-from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Speculator, parts
+from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Speculator
 from gemmaspec.core.checkpoint.sizes import UNIFIED
+from gemmaspec.core.checkpoint.stored import parts
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import error_text
 from gemmaspec.core.releases.drafting import ASSISTANTS_FROM, found_in_path, since

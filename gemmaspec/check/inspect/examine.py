@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.check.inspect.quantized import quantization_findings
-from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor, part_of, parts
+from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
+from gemmaspec.core.checkpoint.stored import part_of, parts
 from gemmaspec.core.finding import Finding
 
 _LAYER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.(.+)$")

@@ -11,8 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gemmaspec.check.inspect.meaning import finding
-from gemmaspec.core.checkpoint.fields import AWQ, MIXED, WEIGHT_ONLY, printable
-from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization, Stored, part_of, stored
+from gemmaspec.core.checkpoint.fields import printable
+from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization
+from gemmaspec.core.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
+from gemmaspec.core.checkpoint.stored import Stored, part_of, stored
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import error_text
 from gemmaspec.core.releases.facts import knows_method, newest, spans

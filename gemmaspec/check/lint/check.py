@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from gemmaspec.check.lint import drafting, kv_cache, machine, names, pairing, patching, runtime, sizes
+from gemmaspec.check.lint import (
+    drafting,
+    kv_cache,
+    machine,
+    names,
+    pairing,
+    parallel,
+    patching,
+    quantization,
+    runtime,
+    sizes,
+    values,
+)
 from gemmaspec.check.lint.rule import Issue, Path, Role, Rule, Subject, rule
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.finding import SEVERITIES, Finding, Severity
@@ -97,7 +109,10 @@ def _says_so(subject: Subject) -> Path:
 
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
-_MODULES: Final = (names, pairing, drafting, machine, kv_cache, patching, runtime, sizes)
+_MODULES: Final = (
+    *(values, names, pairing, quantization, drafting, machine, parallel),
+    *(kv_cache, patching, runtime, sizes),
+)
 RULES: Final = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
 CODES: Final[Mapping[str, Rule]] = {rule.code: rule for rule in reversed((*RULES, *ABOUT_THE_RELEASE))}  # the first
 

@@ -11,7 +11,8 @@ from gemmaspec.check.lint.kv_cache import attention_backend
 from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
-from gemmaspec.core.patching.bugs import RunsOn, bug_of, is_shown, speed_patches, why_not
+from gemmaspec.core.patching.bugs import bug_of
+from gemmaspec.core.patching.choice import RunsOn, is_shown, speed_patches, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, VARIABLE, family_of, is_twice, readers
 
 _SHARING: Final = "kv-sharing-uniform-specs"

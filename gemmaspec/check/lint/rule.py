@@ -14,7 +14,7 @@ from gemmaspec.core.finding import Finding, Severity
 from gemmaspec.core.profile.command import Argument, Command, asked_of_runner, command_of, masks_of
 from gemmaspec.core.profile.machines import MACHINES, Machine
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases import drafting
+from gemmaspec.core.releases import model_runner
 from gemmaspec.core.releases.batch import (
     BatchDefaults,
     batch_defaults,
@@ -22,8 +22,9 @@ from gemmaspec.core.releases.batch import (
     raised_for_images,
     wants_whole_items,
 )
-from gemmaspec.core.releases.drafting import RunnerInput, RunnerName, method_run
+from gemmaspec.core.releases.drafting import method_run
 from gemmaspec.core.releases.facts import Facts
+from gemmaspec.core.releases.model_runner import RunnerInput, RunnerName
 
 if TYPE_CHECKING:
     from gemmaspec.core.checkpoint.parts import Checkpoint
@@ -150,12 +151,12 @@ class Subject:
     @property
     def runner(self) -> RunnerName:
         """The model runner that will run."""
-        return drafting.runs(self.facts.runner, self.runner_input)
+        return model_runner.runs(self.facts.runner, self.runner_input)
 
     @property
     def falls_back(self) -> str | None:
         """Why vLLM uses model runner v1 instead of v2; None if it uses v2."""
-        return drafting.falls_back(self.facts.runner, self.runner_input)
+        return model_runner.falls_back(self.facts.runner, self.runner_input)
 
     @property
     def runner_input(self) -> RunnerInput:
@@ -163,7 +164,7 @@ class Subject:
         return RunnerInput(
             mixture=self.is_mixture,
             triton=bool(self.machine.gpus),
-            forced=drafting.forced_by(self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+            forced=model_runner.forced_by(self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
             method=self.method,
             stages=self.number("--pipeline-parallel-size") or 1,
             options=asked_of_runner(self.profile, self.command, self.facts.runner_unsupported),

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.check.lint.kv_cache import attention_backend
-from gemmaspec.check.lint.names import CONDITIONS, configured, one_of
+from gemmaspec.check.lint.names import one_of
 from gemmaspec.check.lint.patching import taken
 from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
+from gemmaspec.check.lint.values import CONDITIONS, configured
 from gemmaspec.core.finding import Severity
 from gemmaspec.core.profile.command import LEVEL
 from gemmaspec.core.profile.graphs import capture_sizes

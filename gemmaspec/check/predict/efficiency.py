@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gemmaspec.check.predict.envelope import curve
+from gemmaspec.check.predict.curve import curve
 from gemmaspec.check.predict.predict import ANSWER, QUANTILE, Cells, Predicted
 from gemmaspec.check.predict.steps import StepTime
 from gemmaspec.core import data

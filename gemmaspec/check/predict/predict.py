@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gemmaspec.check.predict.envelope import Curve, Prompts, curve
+from gemmaspec.check.predict.curve import Curve, curve
+from gemmaspec.check.predict.prompts import Prompts
 from gemmaspec.check.predict.steps import NOISE, StepAt, Steps, StepTime, Timed, server_of
 from gemmaspec.core.rows import NONE, Row, Setting, setting_json
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.check.predict.envelope import Cholesky, dot
+from gemmaspec.check.predict.algebra import Cholesky, dot
 from gemmaspec.core.releases.drafting import BLOCKS
 from gemmaspec.core.rows import Setting
 

@@ -12,9 +12,9 @@ from gemmaspec.check.proof.environment import prove_python
 from gemmaspec.check.proof.prove import PROBE, RUNNER, ProbeResult, Probes, Proof, judge
 from gemmaspec.core import launcher
 from gemmaspec.core.files import cache_dir, keep, kept
-from gemmaspec.core.patching.decide import chain
 from gemmaspec.core.patching.patch import Patch
-from gemmaspec.run.trees.tree import package_in
+from gemmaspec.core.patching.plan import chain
+from gemmaspec.run.trees.folder import package_in
 
 
 class Behaviour(contextlib.AbstractContextManager["Behaviour"]):

@@ -18,7 +18,8 @@ from typing import Final
 from gemmaspec.core.files import state_dir, unwritable, write_whole
 from gemmaspec.run.runtime.managed import held_lock, site_packages
 from gemmaspec.run.runtime.pip_settings import uv_environment
-from gemmaspec.run.runtime.uv import Uv, define_torchvision_ops
+from gemmaspec.run.runtime.shims import define_torchvision_ops
+from gemmaspec.run.runtime.uv import Uv
 
 TORCH: Final = "torch==2.13.0"
 TRANSFORMERS: Final = "transformers>=5.14,<5.15"

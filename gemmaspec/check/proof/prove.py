@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import PatchError
-from gemmaspec.core.patching.decide import chain
 from gemmaspec.core.patching.patch import Patch
+from gemmaspec.core.patching.plan import chain
 
 PROBE: Final = "probe.py"
 NUMBERS: Final = "numbers.py"

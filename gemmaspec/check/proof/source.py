@@ -18,7 +18,7 @@ from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import cache_dir, unwritable
 from gemmaspec.core.reasons import reason
 from gemmaspec.run.index import wheels
-from gemmaspec.run.trees import tree
+from gemmaspec.run.trees import listing
 
 _GAP: Final = 128 * 1024  # smaller gaps are read too, to save a request; bytes
 _SLACK: Final = 1024  # a member's local header: 30 bytes, its name and its extra field
@@ -30,13 +30,13 @@ def source_of(version: str) -> Path:
 
     Raise EnvironmentMissing if the wheel is missing or unreadable, or the cache cannot be written.
     """
-    sha256 = tree.published().wheels.get(version)
+    sha256 = listing.published().wheels.get(version)
     if not sha256:
         raise EnvironmentMissing(f"the package index lists no wheel of vllm {version} with a sha256")
     folder = cache_dir() / "sources" / sha256
     if not folder.is_dir():
         try:
-            _make(folder, wheels.released_wheels(tree.PROJECT)[version])
+            _make(folder, wheels.released_wheels(listing.PROJECT)[version])
         except OSError as error:
             raise unwritable(folder, error) from None
     return folder

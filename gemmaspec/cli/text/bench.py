@@ -7,8 +7,9 @@ from typing import Any
 
 from gemmaspec.check.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
 from gemmaspec.cli.text import table
-from gemmaspec.measure.bench.prompts import remarks
-from gemmaspec.measure.bench.result import Row, alone, mark_of, patch_set, said, speedup, spread_of
+from gemmaspec.measure.bench.page import remarks
+from gemmaspec.measure.bench.result import mark_of, spread_of
+from gemmaspec.measure.bench.rows import Row, alone, patch_set, said, speedup
 
 _COLUMNS = (
     table.Column("method"), table.number("k"), table.number("requests"), table.number("context"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gemmaspec.check.fit.document import Advice, Fit, layer_rows, longest_by_sequences
+from gemmaspec.check.fit.advice import Advice
+from gemmaspec.check.fit.document import Fit, layer_rows, longest_by_sequences
 from gemmaspec.check.fit.flags import Flags
 from gemmaspec.check.fit.kvgroups import Unplannable
+from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
-from gemmaspec.check.fit.roofline import Link, ServingRoofline
+from gemmaspec.check.fit.roofline import ServingRoofline
 from gemmaspec.cli.text.predict import told
 from gemmaspec.core.profile.model import Measured
 from gemmaspec.run.kept.attention import words

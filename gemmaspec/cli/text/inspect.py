@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.cli import output
-from gemmaspec.core.checkpoint.parts import parameters, part_of, parts, stored
 from gemmaspec.core.checkpoint.published.shipped import shipped_for
+from gemmaspec.core.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.core.sentences import readable_size
 from gemmaspec.run.kept.attention import words
 
 if TYPE_CHECKING:
-    from gemmaspec.check.here.fit import Inspected, Inspection
+    from gemmaspec.check.here.inspect import Inspected, Inspection
     from gemmaspec.check.inspect.pair import Pairing
     from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Quantization
     from gemmaspec.core.finding import Finding

@@ -1,4 +1,4 @@
-"""Print patches, verdicts, release days, and what a patch for speed buys, for people and as JSON."""
+"""Print patches for people and as JSON."""
 
 from __future__ import annotations
 
@@ -6,80 +6,17 @@ import contextlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
-from gemmaspec.run.engine.lines import clean
 
 if TYPE_CHECKING:
     from gemmaspec.check.carry.apply import Applied
-    from gemmaspec.check.carry.patchset import PatchOnTree, PatchSet
-    from gemmaspec.check.carry.verify import Verification
-    from gemmaspec.core.patching.decide import FileVerdict
-    from gemmaspec.core.patching.evidence import Pair
+    from gemmaspec.check.carry.patchset import PatchSet
     from gemmaspec.core.patching.patch import Patch
     from gemmaspec.run.trees.tree import TreeSource
-
-
-_MOST: Final = 12
-"""The most cells that are shown to a person."""
-
-
-def paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
-    """Yield the paragraphs of `patch explain` that only a patch for speed has."""
-    from gemmaspec.core.patching.evidence import pairs_of
-
-    claims = [
-        f"vllm {claim.versions} on {', '.join(claim.gpus)}: {', '.join(claim.methods)} with {', '.join(claim.backends)}"
-        for claim in patch.text.pays
-    ]
-    yield "Where patches.speed: auto takes it", claims or ["nowhere yet: it claims no setting in which it pays"]
-    pairs = sorted(pairs_of(patch.id, patch.evidence), key=lambda pair: -pair.gain)
-    if pairs:
-        more = [f"and {len(pairs) - _MOST} more cells: patch explain --json"] if len(pairs) > _MOST else []
-        yield "What it buys, measured", [*map(_line, pairs[:_MOST]), *more]
-        slowest = pairs[-1]
-        if slowest.gain < 1:
-            yield "Where it costs most", [_line(slowest)]
-    sources = dict.fromkeys(f"{run.gpu}, {run.date}: {run.source}" for run in patch.evidence)
-    if sources:
-        yield "Where the cells come from", list(sources)
-    if patch.text.dropped_in:
-        yield "The release of vLLM that has it", [patch.text.dropped_in]
-
-
-def _line(pair: Pair) -> str:
-    row = pair.having
-    method = "no speculation" if row.method == "none" else f"{row.method} k={row.k}"
-    cell = f"{method}, {row.context:,} tokens of prompt, {row.concurrency} concurrent, vllm {row.vllm}"
-    gains = [f"{pair.without.step_ms:.1f} -> {row.step_ms:.1f} ms a step, {pair.step_gain:.2f} times"]
-    if pair.first_token_gain and pair.without.ttft_ms and row.ttft_ms:
-        gains.append(
-            f"first token {pair.without.ttft_ms:,.0f} -> {row.ttft_ms:,.0f} ms, {pair.first_token_gain:.2f} times"
-        )
-    beside = sorted({*row.patches} & {*pair.without.patches})
-    return f"{cell}{f', with {chr(44).join(beside)}' if beside else ''}: {'; '.join(gains)}"
-
-
-def document(patch: Patch) -> dict[str, Any]:
-    """Return the same for machines; nothing for a patch of a defect."""
-    from gemmaspec.core.patching.evidence import pairs_of
-
-    if not patch.is_speed:
-        return {}
-    pairs = [
-        {
-            "machine": pair.run.machine,
-            "date": pair.run.date,
-            "with": pair.having,
-            "without": pair.without,
-            "step_gain": pair.step_gain,
-            "first_token_gain": pair.first_token_gain,
-        }
-        for pair in pairs_of(patch.id, patch.evidence)
-    ]
-    return {"pays": patch.text.pays, "dropped_in": patch.text.dropped_in, "evidence": pairs}
+from gemmaspec.cli.text.evidence import document, paragraphs
 
 
 @contextlib.contextmanager
@@ -92,69 +29,6 @@ def tree_progress() -> Iterator[Callable[[TreeSource], None]]:
 
     with Screen(stderr=True).status("reading vllm") as status:
         yield lambda place: status.update(f"read {place}")
-
-
-def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
-    """Print what `verify` found and return the exit code."""
-    code = 5 if outcome.conflict else 4 if outcome.unread else 3 if strict and outcome.drift else 0
-    if as_json:
-        output.json_data(_outcome_json(outcome, ok=not code))
-    else:
-        from gemmaspec.cli.text import matrix
-
-        matrix.show(outcome)
-    for note in outcome.notes:
-        output.progress(clean(f"note: {note}"))
-    if outcome.bytes_of_wheels:
-        output.progress(
-            f"read {outcome.bytes_received / 1e6:.1f} MB of {outcome.bytes_of_wheels / 1e9:.1f} GB of wheels"
-        )
-    told: set[str] = set()
-    for unread in outcome.unread:
-        if unread.error.message not in told:
-            same = [str(failed.place) for failed in outcome.unread if failed.error.message == unread.error.message]
-            output.progress(f"cannot read {', '.join(same)}: {unread.error.message}")
-            output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
-        told.add(unread.error.message)
-    return code
-
-
-def _outcome_json(outcome: Verification, *, ok: bool) -> dict[str, Any]:
-    """Return the document of `--json` without its schema: a row for each patch and tree, and for each unread tree."""
-    unread: list[dict[str, Any]] = [
-        {
-            "patch": None,
-            "tree": {"kind": failed.place.kind, "ref": failed.place.ref, "vllm": None},
-            "state": "unread",
-            "required": True,
-            "variant": None,
-            "detail": failed.error.message,
-            "hint": failed.error.hint,
-            "files": [],
-        }
-        for failed in outcome.unread
-    ]
-    return {"ok": ok, "results": [*map(_cell_json, outcome.cells), *unread]}
-
-
-def _cell_json(cell: PatchOnTree) -> dict[str, Any]:
-    return {
-        "patch": cell.verdict.patch,
-        "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
-        "state": cell.verdict.state,
-        "required": cell.required,
-        "variant": cell.verdict.variant,
-        "detail": cell.verdict.detail,
-        "files": [_file_json(file) for file in cell.verdict.files],
-    }
-
-
-def _file_json(file: FileVerdict) -> dict[str, Any]:
-    """Return the row of one file, with the expected and the found lines if they differ."""
-    row = {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
-    if not (file.expected or file.found):
-        return row
-    return {**row, "expected": list(file.expected), "found": list(file.found)}
 
 
 def listing(patches: PatchSet, *, as_json: bool) -> None:

@@ -1,140 +1,21 @@
-"""Print results of starts, for people and as JSON, and what `status --kubernetes` shows."""
+"""Print results of starts, for people and as JSON."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import shlex
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table
-from gemmaspec.core.redact import redact
 from gemmaspec.run.kept.attention import graphs_lost, of_running
 
 if TYPE_CHECKING:
-    from gemmaspec.look.pods import PodStatus
     from gemmaspec.run.engine.server import Server
-    from gemmaspec.run.kept.owner import StartProgress
-    from gemmaspec.run.kept.stacks import Last, Started, Watching
+    from gemmaspec.run.kept.stacks import Started
+    from gemmaspec.run.kept.verdicts import Last, Watching
     from gemmaspec.run.ready.first_request import Answer
-    from gemmaspec.run.ready.phases import Phase
-    from gemmaspec.serve.observe import DryRun
     from gemmaspec.serve.starting import Running
-
-
-class PlainProgress:
-    """Prints a line for every step, for logs, pipes and CI."""
-
-    def note(self, text: str) -> None:
-        output.progress(text)
-
-    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
-        output.progress(f"{elapsed:7.1f} s  {_entered(phase, left)}")
-
-
-class TerminalProgress:
-    """Shows one live line with a clock, and leaves a line for every finished phase."""
-
-    def __init__(self) -> None:
-        from rich.progress import Progress as Bar
-        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        from gemmaspec.cli.text.screen import Screen
-
-        self._console = Screen(stderr=True)
-        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        self._bar = Bar(*columns, console=self._console, transient=True)
-        self._task = self._bar.add_task("starting", total=None)
-
-    def __enter__(self) -> TerminalProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def note(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that is closed meanwhile ends no start
-            self._console.print(output.fitted(redact(text), output.width_of(sys.stderr)), markup=False, soft_wrap=True)
-
-    def phase(self, phase: Phase, elapsed: float, left: float | None = None) -> None:
-        with contextlib.suppress(OSError):
-            self._console.print(f"{elapsed:7.1f} s  {_entered(phase, left)}", markup=False)
-            self._bar.update(self._task, description=str(phase))
-
-
-def _entered(phase: Phase, left: float | None) -> str:
-    """Return a phase, with what is left if an earlier start shows it."""
-    from gemmaspec.core.sentences import duration
-
-    return f"{phase}, about {duration(left)} left" if left and left >= 1 else str(phase)
-
-
-@contextlib.contextmanager
-def start_progress() -> Iterator[StartProgress]:
-    """Yield progress on stderr: live on a terminal, plain lines elsewhere."""
-    if sys.stderr.isatty():
-        with TerminalProgress() as progress:
-            yield progress
-    else:
-        yield PlainProgress()
-
-
-def dry_run(plan: DryRun, *, as_json: bool) -> None:
-    """Print what `up --dry-run` would do."""
-    start, taken, left_out = plan.start, plan.speed.taken, plan.speed.left_out
-    before = start.replaces.started if start.replaces else None
-    known = {
-        "engine": start.engine,
-        "why": start.why,
-        "joins": start.joins,
-        "stops": f"{before.server.name} ({before.engine}, port {before.server.port})" if before else None,
-        "ahead": plan.ahead,
-        "files": [str(start.server.folder / name) for name in sorted(start.files)],
-        "command": shlex.join(start.command),
-        "environment": start.environment,
-        "hosts": start.started.options.hosts,
-        "offline": start.offline,
-        "expects": start.expects,
-        "graphs": plan.graphs,
-        "speed_patches": tuple(taken),
-        "left_out": left_out,
-        "notes": [finding.document() for finding in plan.costs],
-    }
-    if as_json:
-        output.json_data({"ok": True, **known})
-        return
-    output.told(f"engine: {start.why}")
-    for rank, host in enumerate(start.started.options.hosts):
-        output.told(f"host:   {host} (rank {rank})")
-    if start.joins:
-        output.told("runs:   already, unchanged; only the probe would be sent")
-    if before:
-        output.told(f"stop:   {known['stops']}")
-    if plan.ahead:
-        for part in plan.ahead.parts:
-            output.told(f"{'fetch:' if part.verb == 'download' else f'{part.verb}:':<7} {part}")
-        output.told(f"time:   {plan.ahead.time()}")
-    if start.files:
-        folders = sorted({str((start.server.folder / name).parent) for name in start.files})
-        output.told(f"write:  {len(start.files)} files in {', '.join(folders)}")
-    output.told(f"env:    {', '.join(start.environment) or 'no variables set'}")
-    if start.offline != "no":
-        output.told(f"hub:    not used by the server ({start.offline})")
-    if taken:
-        output.told(f"speed:  {', '.join(taken)}")
-    for why in dict.fromkeys(left_out.values()):
-        output.told(f"speed:  not {', '.join(name for name, reason in left_out.items() if reason == why)}: {why}")
-    for line in plan.graphs:
-        output.told(f"graphs: WARNING: {line}")
-    for finding in plan.costs:
-        output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
-    output.told(f"run:    {known['command']}")
-    output.told(f"ready:  when {start.expects}")
 
 
 def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:
@@ -190,7 +71,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
 
 def _curl(server: Server) -> str:
     """Return a command that asks the server something which even a tiny model can answer."""
-    from gemmaspec.measure.smoke.check import body_text, curl
+    from gemmaspec.measure.smoke.row import body_text, curl
 
     body = body_text({"messages": [{"role": "user", "content": "Hello"}]}, model=server.model)
     return curl(server.base_url, body, file=None, key=server.needs_api_key, streams=False)
@@ -272,50 +153,6 @@ def _attested(report: dict[str, Any]) -> Iterator[str]:
 def _clipped(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 100 else f"{line[:99]}…"
-
-
-_COLUMNS = (
-    table.Column("POD"), table.Column("NAMESPACE", 2), table.Column("PROFILE", 3), table.Column("NODE", 4),
-    table.Column("STATE"), table.Column("RESTARTS", 1), table.Column("", wraps=True),
-)  # fmt: skip
-
-
-def show(pods: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
-    """Print the pods as a table; with a profile named, what the first one's launcher reports, too."""
-    if as_json:
-        output.json_data({"pods": [_document(each) for each in pods]})
-        return
-    if not pods:
-        output.progress(
-            "no gemmaspec pods in this namespace; for another one: gemmaspec status --kubernetes --namespace NAME"
-        )
-        return
-    table.show(_COLUMNS, [_row(each) for each in pods])
-    reports = [each.report for each in pods if each.report]
-    if one and reports:
-        report_lines(dict(reports[0]))
-        if len(reports) > 1 and not any(each.findings for each in pods):
-            output.told(f"  same      the plan and every patched file, in {len(reports)} of {len(pods)} pods")
-    for each in pods:
-        for finding in each.findings:
-            output.told(f"  CHANGED   {each.pod.name}: {finding}")
-
-
-def _row(status: PodStatus) -> tuple[str, ...]:
-    pod = status.pod
-    why = status.findings[0] if status.findings else pod.reason or status.problem.partition("\n")[0]
-    return pod.name, pod.namespace, status.profile, pod.node or "-", status.word, str(pod.restarts), why
-
-
-def _document(pod: PodStatus) -> dict[str, Any]:
-    return {
-        **vars(pod.pod),
-        "profile": pod.profile,
-        "state": pod.word,
-        "problem": pod.problem or None,
-        "findings": pod.findings,
-        "report": pod.report,
-    }
 
 
 def ago(moment: float | None) -> str:

@@ -2,80 +2,17 @@
 
 The rules avoid false alarms: they ignore the first window after a start and a server without requests, and a window
 stays open until it has enough drafts. A restart of the server resets them. A fault ends after two good windows.
-
-What speculation is worth: measured step times, and the acceptance of now.
-
-What to do about a fault: what the profile says, limited by how often it was done recently.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Literal
+from typing import Final
 
+from gemmaspec.core.live.reference import Reference, slower
 from gemmaspec.core.live.sample import Sample
 from gemmaspec.core.live.window import Window, restarted, window
-
-PAYS_FROM: Final = 0.97
-"""Share of the speed without speculation under which drafting costs more than it gives."""
-_NEAR: Final = 2.0
-"""A step time counts for up to this many times more or fewer requests than it was measured with."""
-_MOVED: Final = 0.25
-"""A window whose mean k is farther than this from a whole number had several, by speculative.k_by_requests."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gain:
-    """Tokens per second of one request, as they are and as they would be without speculation."""
-
-    k: int
-    acceptance_length: float
-    concurrency: int
-    """Requests at once that the step times were measured with."""
-    drafted: float
-    alone: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference:
-    """Step times of this profile on this machine."""
-
-    seconds: Mapping[tuple[int, int], float]
-    """T(k, requests at once), k = 0 without speculation."""
-
-    def gain(self, window: Window, running: float) -> Gain | None:
-        """Return what a window's acceptance is worth; None where k moved, or no step time of its k and load is known.
-
-        Only acceptance is taken from the window. Its speed would be wrong: prompts are read in between.
-        """
-        if window.k is None or window.acceptance_length is None or running <= 0:
-            return None
-        k = round(window.k)
-        both = [at for drafted, at in self.seconds if drafted == k and (0, at) in self.seconds]
-        near = min(both, key=lambda at: abs(math.log(at / running)), default=None)
-        if not k or abs(window.k - k) > _MOVED or near is None or not 1 / _NEAR <= near / running <= _NEAR:
-            return None
-        return Gain(
-            k=k,
-            acceptance_length=window.acceptance_length,
-            concurrency=near,
-            drafted=window.acceptance_length / self.seconds[k, near],
-            alone=1 / self.seconds[0, near],
-        )
-
-
-def slower(gain: Gain) -> str | None:
-    """Return why speculation does not pay; None if it does."""
-    if gain.drafted >= PAYS_FROM * gain.alone:
-        return None
-    return (
-        f"acceptance length {gain.acceptance_length:.2f} at k = {gain.k} is worth {gain.drafted:.1f} tokens/s a "
-        f"request, and {gain.alone:.1f} were measured without speculation ({gain.concurrency} at once)"
-    )
-
 
 ENOUGH_DRAFTS: Final = 200
 """A window with fewer stays open: a slow or rarely used server is judged later, not never."""
@@ -313,52 +250,3 @@ def _cut(window: Window) -> str | None:
     if min(len(shares) - 1, k) < DEEP or shares[0] < 0.5 or shares[DEEP - 2] < 0.05 or any(shares[DEEP - 1 :]):
         return None
     return f"position 1 is accepted in {shares[0]:.0%} of drafts and position {DEEP} and later never"
-
-
-HOUR_S: Final = 3600.0
-Action = Literal["report", "off", "restart"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """What a profile allows `watch` to do; see `watch:` in the profile."""
-
-    on_dead_draft: Action = "report"
-    on_slower: Action = "report"
-    on_hang: Action = "report"
-    on_exit: Action = "report"
-    most_restarts_per_hour: int = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reaction:
-    """What to do, and why not more."""
-
-    action: Action
-    note: str = ""
-
-
-def reaction(event: Event, policy: Policy, *, restarts: Sequence[float], now: float) -> Reaction:
-    """Return what to do about an event. `restarts` are the times, in seconds, of those that `watch` has done."""
-    if not event.begins:
-        return Reaction(action="report")
-    wished = _wish(event.kind, policy)
-    lately = sum(abs(now - restart) < HOUR_S for restart in restarts)
-    if wished == "report" or lately < policy.most_restarts_per_hour:
-        return Reaction(action=wished)
-    return Reaction(action="report", note=f"not restarted: the limit of {lately} restarts per hour is reached")
-
-
-def _wish(kind: FaultKind, policy: Policy) -> Action:
-    wishes: dict[FaultKind, Action] = {
-        FaultKind.DEAD_DRAFT: policy.on_dead_draft,
-        FaultKind.SLOWER: policy.on_slower,
-        FaultKind.HANGS: policy.on_hang,
-        FaultKind.GONE: policy.on_exit,
-    }
-    return wishes.get(kind, "report")
-
-
-def drains(kind: FaultKind) -> bool:
-    """Return whether running requests are worth waiting for before a restart: those of a hung server never end."""
-    return kind not in (FaultKind.HANGS, FaultKind.GONE)

@@ -23,8 +23,9 @@ from gemmaspec.core.profile.command import (
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import LEVELS, Layers, modes_of, support_of
-from gemmaspec.core.releases.drafting import BLOCKS, RunnerInput, forced_by, runs
+from gemmaspec.core.releases.drafting import BLOCKS
 from gemmaspec.core.releases.facts import Facts, facts_near, newest
+from gemmaspec.core.releases.model_runner import RunnerInput, forced_by, runs
 
 PATCH: Final = "composite-full-graphs"
 """The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""

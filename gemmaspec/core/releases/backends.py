@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.core.releases import drafting as spans
+from gemmaspec.core.releases import spans
 from gemmaspec.core.releases.facts import releases
 
 _DATA: Final = Path(__file__).parent / "data"

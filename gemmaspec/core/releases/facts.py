@@ -12,11 +12,12 @@ from typing import Final
 from packaging.version import InvalidVersion, Version
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.releases import drafting
-from gemmaspec.core.releases import drafting as runs
-from gemmaspec.core.releases import flags as table
-from gemmaspec.core.releases.drafting import Method, RunnerRule, runner_for, transformers_for
-from gemmaspec.core.releases.flags import FILES, Fact, Flag, Nested, flag_of, last
+from gemmaspec.core.releases import drafting, table
+from gemmaspec.core.releases import spans as runs
+from gemmaspec.core.releases.drafting import Method, transformers_for
+from gemmaspec.core.releases.flags import Flag, flag_of
+from gemmaspec.core.releases.model_runner import RunnerRule, runner_for
+from gemmaspec.core.releases.table import FILES, Fact, Nested, last
 
 _DATA: Final = Path(__file__).parent / "data"
 _KINDS: Final = {
@@ -72,7 +73,7 @@ class Facts:
     transformers_declared: str
     """The requirement in METADATA."""
     transformers_working: str
-    """The releases that run Gemma 4 (transformers.py)."""
+    """The releases that run Gemma 4 (drafting.py)."""
     cuda: str
     """CUDA of the released image, as 13.0.3; empty if unknown."""
     methods: tuple[Method, ...]

@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.core.live.faults import Event, Faults, Limits, Policy, limits_of, reaction
+from gemmaspec.core.live.faults import Event, Faults, Limits, limits_of
+from gemmaspec.core.live.reaction import Policy, reaction
 from gemmaspec.core.webhooks import webhook
 from gemmaspec.look.sidecar.asking import NoReading, ask, post, read
 from gemmaspec.look.sidecar.known import KnownOfServer

@@ -1,15 +1,15 @@
-"""Compare two results: what differs, its effect on speed, and what in them names this machine. Pure."""
+"""Compare two results: what differs, and its effect on speed. Pure."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.measure.bench.result import alike, nearest, patch_set, said, spread_of
+from gemmaspec.measure.bench.result import spread_of
+from gemmaspec.measure.bench.rows import alike, nearest, patch_set, said
 
 TOLERANCE: Final = 0.02
 """Relative change that counts as noise, unless the rounds themselves differ by more."""
@@ -245,32 +245,3 @@ def _of_maps(name: str, a: Any, b: Any) -> Iterator[RunDifference]:
             yield from _of_maps(f"{name}.{key}" if name else str(key), a.get(key), b.get(key))
     elif a != b:
         yield RunDifference(what=name or "what it ran", a=a, b=b)
-
-
-_PLACE: Final = re.compile(r"(?:^|[=:\s,\"'])(?:~?/|\./|\.\./|state:|file:)[^\s/]|://", re.ASCII)
-"""A path, wherever it begins in a value, or an address."""
-
-
-def places(document: object, *, host: str, key: str = "") -> Iterator[str]:
-    """Yield the dotted key of every text with a path, an address or the name of this machine, `host`.
-
-    The name of a model or an image on a public hub is not one of them.
-    """
-    if isinstance(document, Mapping):
-        for name, value in document.items():
-            inner = f"{key}.{name}".strip(".")
-            if _names(str(name), host):
-                yield inner
-            yield from places(value, host=host, key=inner)
-    elif isinstance(document, str):
-        if _names(document, host):
-            yield key
-    elif isinstance(document, Sequence):
-        for index, value in enumerate(document):
-            yield from places(value, host=host, key=f"{key}.{index}")
-
-
-def _names(text: str, host: str) -> bool:
-    return bool(_PLACE.search(text)) or (
-        len(host) > 1 and re.search(rf"(?<!\w){re.escape(host)}(?!\w)", text) is not None
-    )

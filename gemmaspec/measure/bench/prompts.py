@@ -1,24 +1,16 @@
-"""Prompts: conversations by category, from a folder of JSON lines.
-
-report.html: one self-contained page from a result, drawn by templates/result.html.
-
-Text that fills a prompt up to a context length: entries of an invented logbook, no two alike.
-"""
+"""Prompts: conversations by category, from a folder of JSON lines."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
-from gemmaspec.measure.bench.result import Row, mark_of, speedup
 
 MAX_FILE: Final = 16 * 1024 * 1024
 MAX_PROMPTS: Final = 10_000
@@ -167,81 +159,3 @@ def _maps(value: Any, place: str) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(value, list) or not all(isinstance(member, dict) for member in value):
         raise UsageError(f"{place}: must be a list of maps")
     return tuple(value)
-
-
-_PLACE: Final = '<script type="application/json" id="result">{}</script>'
-_SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
-
-
-def page(document: Mapping[str, Any]) -> str:
-    """Return the page of a result: the template with the result's rows in it, as JSON that can hold no markup."""
-    rows: Sequence[Row] = document["rows"]
-    timed = [{**row, "times": round(times, 3) if (times := speedup(row, rows)) else None} for row in rows]
-    shown = {name: document.get(name) for name in _SHOWN} | {"rows": timed, "remarks": list(remarks(document))}
-    inside = json.dumps(shown).replace("<", "\\u003c")
-    template = (data.TEMPLATES / "result.html").read_text(encoding="utf-8")
-    return template.replace(_PLACE, _PLACE.replace("{}", inside))
-
-
-def remarks(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the caveats that a reader must know first."""
-    rows = document["rows"]
-    for arm, why in (document.get("failed") or {}).items():
-        yield f"{arm} did not start: {why}"
-    if not document["complete"]:
-        yield "Incomplete: not every cell was measured."
-    if any(not row["steady"] for row in rows):
-        yield "Cells marked ! may be unreliable: the reference step changed by more than 3 % while they were measured."
-    if any(mark_of(row) not in ("", "!") for row in rows):
-        yield "Cells marked with rounds count only those in which the reference step changed by at most 3 %."
-    if any(row.get("weights") == "dummy" for row in rows):
-        yield "Weights are random (--dummy-weights): times are real, answers mean nothing."
-    if any(row.get("acceptance_by") == "synthetic" for row in rows):
-        yield "Acceptance is synthetic (rejection_sample_method: synthetic): costs are real, E(k) is not."
-    if document["settings"].get("ignore_eos"):
-        yield "Answers continue past their natural end (ignore_eos), which overstates acceptance: use costs, not E(k)."
-    if any(cell["foreign_tokens"] for cell in document["cells"]):
-        yield "Another client used the server: it generated tokens that this run did not request."
-
-
-_LOGBOOK: Final[Mapping[str, Sequence[str]]] = json.loads(Path(__file__).with_name("logbook.json").read_text("utf-8"))
-
-
-def filler(characters: int, *, seed: str) -> str:
-    """Return about `characters` characters of it, the same for the same seed."""
-    dice = random.Random(seed)  # noqa: S311 - a text that repeats itself
-    entries: list[str] = []
-    length = 0
-    for entry in _entries(dice):
-        if length >= characters:
-            break
-        entries.append(entry)
-        length += len(entry) + 1
-    return "\n".join(entries)[: max(characters, 0)]
-
-
-def lengthened(prompt: Prompt, characters: int) -> Prompt:
-    """Return the prompt with that much of the logbook before its first user message."""
-    messages: list[Any] = [dict(message) for message in prompt.messages]
-    place = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
-    book = filler(characters, seed=prompt.id)
-    text = messages[place].get("content") or ""
-    messages[place]["content"] = f"From the logbook of the works:\n{book}\n\nLeave the logbook aside now.\n{text}"
-    return Prompt(id=prompt.id, category=prompt.category, messages=tuple(messages), tools=prompt.tools)
-
-
-def padded(prompt: Prompt, words: int) -> Prompt:
-    """Return the prompt with so many more words in its last message, each of them one token."""
-    *before, last = prompt.messages
-    text = f"{last['content']}{' a' * words}"
-    return replace(prompt, messages=(*before, {**last, "content": text}))
-
-
-def _entries(dice: random.Random) -> Iterator[str]:
-    number = dice.randrange(100, 900)
-    while True:
-        number += 1
-        did = dice.choice(_LOGBOOK["did"]).format(n=dice.randrange(2, 99), m=dice.randrange(2, 99))
-        hour = f"{dice.randrange(24):02}:{dice.randrange(60):02}"
-        who, then = dice.choice(_LOGBOOK["who"]).capitalize(), dice.choice(_LOGBOOK["then"])
-        yield f"Entry {number}, {hour}. {who} {did}. {then}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,57 +13,9 @@ from gemmaspec.core.rows import read_text, result_file
 from gemmaspec.measure.bench.cells import NONE, Task
 from gemmaspec.measure.bench.samples import MeasuredCell, figures
 
-Row = Mapping[str, Any]
 KIND: Final = "gemmaspec bench"
 SCHEMA: Final = 1
 MAX_BYTES: Final = 256 * 1024 * 1024
-_OF_ARM: Final = (
-    *("arm", "patches", "attention_backend", "draft_backend", "graphs", "head_graphs", "images", "kv_cache_dtype"),
-    *("linear_kernel", "sampling"),
-)
-"""What a cell says of its server and of how it was asked."""
-_AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", "acceptance_length")
-
-
-def patch_set(row: Row) -> tuple[str, ...] | None:
-    """Return the set of a row; None if it is not known. A row of an older gemmaspec, without the key, has none."""
-    patches = row.get("patches", ())
-    return None if patches is None else tuple(sorted(map(str, patches)))
-
-
-def said(row: Row) -> str:
-    """Return the set for a table."""
-    patches = patch_set(row)
-    return "unknown" if patches is None else " + ".join(patches) or "none"
-
-
-def several(rows: Iterable[Row]) -> bool:
-    """Return whether rows that draft were measured with different sets, or those that do not."""
-    rows = list(rows)
-    return any(len({patch_set(row) for row in rows if bool(row["k"]) is drafts}) > 1 for drafts in (True, False))
-
-
-def nearest(row: Row, among: Sequence[Row]) -> Row | None:
-    """Return the row whose set is most like that of another row: the same, else the one with the fewest others."""
-    patches = set(patch_set(row) or ())
-    return min(among, key=lambda other: len(patches ^ set(patch_set(other) or ())), default=None)
-
-
-def alike(row: Row, other: Row) -> bool:
-    """Return whether two rows have the same concurrency, and contexts that differ by at most a tenth."""
-    near = abs(row["context"] - other["context"]) <= 0.1 * max(row["context"], other["context"])
-    return bool(row["concurrency"] == other["concurrency"] and near)
-
-
-def alone(row: Row, rows: Sequence[Row]) -> Row | None:
-    """Return the row without speculation to compare a row with: of several, that with the most similar patches."""
-    return nearest(row, [base for base in rows if base["k"] == 0 and alike(base, row)])
-
-
-def speedup(row: Row, rows: Sequence[Row]) -> float | None:
-    """Return how many times as fast a row is as the one without speculation."""
-    base = alone(row, rows) if row["k"] else None
-    return row["tokens_per_second"] / base["tokens_per_second"] if base else None
 
 
 def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any]:
@@ -89,55 +40,6 @@ def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any
         "counters": [dataclasses.asdict(group) for group in cell.groups],
         "samples": [_compact(dataclasses.asdict(sample)) for sample in cell.samples],
     }
-
-
-def rows_of(cells: Iterable[Mapping[str, Any]], *, common: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one row per arm, concurrency and context: the medians over the rounds, as predict reads them.
-
-    `common` describes the machine and its settings in every row. Cells with a steady machine take precedence.
-    """
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for cell in cells:
-        arm = cell.get("arm", (cell["method"], cell["k"]))
-        groups.setdefault((arm, patch_set(cell), cell["concurrency"], cell["context"]), []).append(cell)
-    return [_row(group, common) for group in groups.values()]
-
-
-def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, Any]:
-    steady = [cell for cell in cells if cell["reference"]["steady"]]
-    used = steady or list(cells)
-    rates = [statistics.median(position) for position in zip(*(cell["acceptance"] for cell in used), strict=True)]
-    first = used[0]
-    context = first["context"] or round(statistics.median(cell["prompt_tokens"] for cell in used))
-    return {
-        "method": first["method"],
-        "k": first["k"],
-        "concurrency": first["concurrency"],
-        "context": context,
-        "acceptance": [round(rate, 6) for rate in rates],
-        **{name: statistics.median(cell[name] for cell in used) for name in _AVERAGED},
-        "ttft_ms": statistics.median(cell["ttft_ms"]["median"] for cell in used),
-        "tpot_ms": statistics.median([cell["tpot_ms"]["median"] for cell in used if cell["tpot_ms"]] or [0.0]),
-        **_answer(used),
-        "spread": _spread([cell["tokens_per_second"] for cell in used]),
-        "rounds": len(used),
-        "rounds_measured": len(cells),
-        "steady": bool(steady),
-        **{name: first[name] for name in _OF_ARM if name in first},
-        **common,
-    }
-
-
-def _answer(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the tokens of an answer, unless its rate is of decoding alone."""
-    if any(cell.get("prompts") == "apart" for cell in cells):
-        return {}
-    return {"answer_tokens": statistics.mean(cell["completion_tokens"] / cell["requests"] for cell in cells)}
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    """Return the relative distance of the largest from the smallest; None for one round, which has none."""
-    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else None
 
 
 def spread_of(row: Mapping[str, Any]) -> float | None:

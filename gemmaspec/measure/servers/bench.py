@@ -27,27 +27,19 @@ from gemmaspec.core.profile.command import compile_of
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.rows import RESULT
-from gemmaspec.measure.bench import result
-from gemmaspec.measure.bench.cells import (
-    Arm,
-    BenchRequest,
-    Task,
-    arms_of,
-    beyond_measuring,
-    cells_of,
-    in_words,
-    order,
-    with_stored,
-)
-from gemmaspec.measure.bench.prompts import PromptSet, chosen, page
+from gemmaspec.measure.bench import result, rows
+from gemmaspec.measure.bench.cells import Arm, Task, arms_of, cells_of, order
+from gemmaspec.measure.bench.page import page
+from gemmaspec.measure.bench.prompts import PromptSet, chosen
+from gemmaspec.measure.bench.settings import BenchRequest, beyond_measuring, in_words, with_stored
 from gemmaspec.measure.cell import Asking
-from gemmaspec.measure.servers import bench_server
+from gemmaspec.measure.servers import dummy
 from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.kept import groups, measurements
-from gemmaspec.run.kept.measurements import is_own, signature
 from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.run.kept.signed import is_own, signature
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
 
@@ -163,7 +155,7 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
         groups.need_one_server(request.profile, loaded, "bench", url=True)
     if request.dummy_weights and (request.running or request.url):
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
-    prompts = bench_server.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
+    prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
     return _BenchRun(request, _decided(request, loaded, prompts), loaded, prompts, progress).run()
 
 
@@ -347,7 +339,7 @@ class _BenchRun:
             "signature": signature(self._settings.settings()),
             "provenance": {**self._servers.machine, "arms": self._servers.facts},
             "failed": self._failed,
-            "rows": result.rows_of(self._cells, common=common),
+            "rows": rows.rows_of(self._cells, common=common),
             "cells": self._cells,
         }
 

@@ -12,9 +12,10 @@ from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.measure.bench import result
-from gemmaspec.measure.bench.cells import OWN, Asked, Cell, Task
+from gemmaspec.measure.bench.cells import Cell, Task
 from gemmaspec.measure.bench.prompts import Prompt, PromptSet, mixed, read_prompts
 from gemmaspec.measure.bench.samples import MeasuredCell
+from gemmaspec.measure.bench.settings import OWN, Asked
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import fitting, of_length
 from gemmaspec.run.engine.server import Server

@@ -1,20 +1,15 @@
-"""The servers of one run of bench: one per arm, started as `up` does it, or the one that already runs.
-
-What `--dummy-weights` replaces in a profile: its weights, and how drafts are accepted. Nothing else.
-"""
+"""The servers of one run of bench: one per arm, started as `up` does it, or the one that already runs."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
-from gemmaspec.core.files import state_dir
 from gemmaspec.core.launcher import LEFT_OUT
 from gemmaspec.core.profile.command import command_of, images_off, vllm_of
 from gemmaspec.core.profile.graphs import as_logged
@@ -23,72 +18,27 @@ from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.facts import newest
 from gemmaspec.core.rows import GRAPH_MODES
-from gemmaspec.measure.bench.cells import NONE, Arm, Asked
-from gemmaspec.measure.bench.prompts import Prompt, PromptSet
+from gemmaspec.measure.bench.cells import NONE, Arm
+from gemmaspec.measure.bench.settings import Asked
+from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import ServedModel, served, version_of
-from gemmaspec.measure.stream import Broken, speculates
+from gemmaspec.measure.servers.dummy import draws_lots, dummy_overrides
+from gemmaspec.measure.stream import Broken
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import logged
-from gemmaspec.run.kept.models import models_of
 from gemmaspec.run.kept.owner import StartProgress, this_command
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
-from gemmaspec.run.models.datasets import dummy_model
 from gemmaspec.run.ready.failures import find_cause
 from gemmaspec.run.ready.first_request import api_key_for
-from gemmaspec.run.ready.logline import printable, root_exception
-from gemmaspec.serve import observe
+from gemmaspec.run.ready.logline import printable
+from gemmaspec.run.ready.tracebacks import root_exception
+from gemmaspec.serve import speedless
 from gemmaspec.serve.decide import UpRequest
 from gemmaspec.serve.down import down
 from gemmaspec.serve.prepare import resolve
 from gemmaspec.serve.up import up
-
-RATE: Final = 0.7
-"""Probability that a drafted token is accepted if those before it are."""
-NAME: Final = "dummy"
-PROMPTS: Final = PromptSet(
-    name=NAME,
-    sha256="",
-    prompts=tuple(
-        Prompt(id=f"{NAME}-{number}", category=NAME, messages=({"role": "user", "content": "Go on."},))
-        for number in range(1, 33)
-    ),
-)
-"""Dummy weights answer nothing, so that a prompt is its length: of them --each takes some, and fills them up."""
-
-
-def dummy_overrides(profile: str, overrides: Sequence[str], arm: Arm, note: Callable[[str], None]) -> tuple[str, ...]:
-    """Return the overrides that give an arm's server dummy weights, once its models' folders are made.
-
-    Raises what dummy_model raises.
-    """
-    run = load_profile(profile, overrides=(*overrides, *arm.overrides), no_spec=arm.alone).profile
-    return tuple(_overrides(run, arm, note))
-
-
-def draws_lots(run: Profile) -> bool:
-    """Return whether vLLM can accept drafts by lot on a machine: not on a CPU (utils/cpu_triton_utils.py, 0.32.0)."""
-    return bool(MACHINES[run.machine].gpus)
-
-
-def _overrides(run: Profile, arm: Arm, note: Callable[[str], None]) -> Iterator[str]:
-    into = state_dir() / NAME / run.name
-    for model in models_of(run):
-        made = dummy_model(model.model, model.folder if model.local else None, into=into / model.role, note=note)
-        yield f"{model.role}.model={json.dumps(str(made))}"
-        if model.revision:
-            yield f"{model.role}.revision="
-    if not run.serve.served_model_name:
-        yield f"serve.served_model_name={json.dumps(run.target.model)}"
-    yield "serve.load_format=dummy"
-    yield 'env.HF_HUB_OFFLINE="1"'
-    spec = run.speculative
-    if spec and draws_lots(run) and spec.rejection_sample_method != "synthetic":
-        rates = [round(RATE**place, 4) for place in range(1, arm.k + 1)]
-        yield "speculative.rejection_sample_method=synthetic"
-        yield f"speculative.synthetic_acceptance_rates={json.dumps(rates)}"
-
 
 _LOOK_S: Final = 30.0
 OF_SERVER: Final = (
@@ -327,7 +277,7 @@ def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
         engine = stacks.engine_of(started)
         report = engine.report(started.server)
         if report is not None:
-            facts["patches"] = list(observe.in_report(report))
+            facts["patches"] = list(speedless.in_report(report))
             left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
             facts |= {"left_out": left_out} if left_out else {}
         of_log = logged(engine.logs(started.server))

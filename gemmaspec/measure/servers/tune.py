@@ -25,10 +25,11 @@ from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.servers.tune_field import Compared, launches_of
 from gemmaspec.measure.stream import Broken
-from gemmaspec.measure.tune import choose as stored
+from gemmaspec.measure.tune import stored
+from gemmaspec.measure.tune.arms import with_launches
 from gemmaspec.measure.tune.choose import TuneChoice, choose
 from gemmaspec.measure.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
-from gemmaspec.measure.tune.tried import Tried, TriedCell, TuneRequest, with_launches
+from gemmaspec.measure.tune.tried import Tried, TriedCell, TuneRequest
 from gemmaspec.run.kept.owner import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice

@@ -25,14 +25,15 @@ from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
+from gemmaspec.measure.tune.arms import Field, field_of
 from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
-from gemmaspec.measure.tune.tried import Field, TuneRequest, field_of
+from gemmaspec.measure.tune.tried import TuneRequest
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.kept.attention import expected
 from gemmaspec.run.kept.groups import need_one_server, need_profile
 from gemmaspec.run.kept.models import hub_cache, models_of
 from gemmaspec.run.machine import readings
-from gemmaspec.run.models.hub import cached_snapshot
+from gemmaspec.run.models.hub_cache import cached_snapshot
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve.doctor_subject import DoctorSubject, said_on_gpu

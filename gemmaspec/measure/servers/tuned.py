@@ -13,7 +13,8 @@ from gemmaspec.core.profile.command import settings_digest
 from gemmaspec.core.profile.find import own_folder, profile_folders
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile, Tuned, TunedLoad
-from gemmaspec.measure.tune.choose import TuneChoice, profile_text
+from gemmaspec.measure.tune.choose import TuneChoice
+from gemmaspec.measure.tune.written import profile_text
 from gemmaspec.serve.prepare import plan_digest
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -1,28 +1,16 @@
-"""What is chosen of everything that was tried, and why.
-
-The profile that a tuning writes.
-
-What a tuning has tried, as a file: whole after every cell, and read again by --continue.
-"""
+"""What is chosen of everything that was tried, and why."""
 
 from __future__ import annotations
 
-import copy
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
-
-import yaml
-from pydantic import TypeAdapter, ValidationError
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from gemmaspec.check.predict.envelope import GAIN
-from gemmaspec.core import strict_yaml
-from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.model import Tuned
 from gemmaspec.measure.bench.cells import Arm
+from gemmaspec.measure.tune.arms import Field
 from gemmaspec.measure.tune.next_arm import all_arms, last_rung, members
-from gemmaspec.measure.tune.tried import Field, Tried, Worth, worth
+from gemmaspec.measure.tune.tried import Tried, Worth, worth
 
 TIE: Final = 0.01
 """Arms so near to the best count as equal to it: the smaller k, less memory and fewer patches decide then."""
@@ -154,88 +142,3 @@ def _more(chosen: Worth, other: Worth) -> str:
 def _loads(tried: Tried) -> str:
     shown = [str(load) for load in tried.loads]
     return f"{', '.join(shown[:-1])} and {shown[-1]} at once" if len(shown) > 1 else f"{shown[0]} at once"
-
-
-_HEAD = """\
-# Written by gemmaspec tune, which replaces it when it is run again with this name. `tuned` says what was measured, and
-# on what; `gemmaspec up {name}` says whether it is still so.
-"""
-
-
-def profile_text(name: str, arm: Arm, *, overrides: Sequence[str], tuned: Tuned) -> str:
-    """Return a profile that extends the arm's with what was set for it. `overrides` are the user's own KEY=VALUE."""
-    drafts = "without speculation" if arm.alone else f"{arm.method}, k={arm.k}"
-    document: dict[str, Any] = {"extends": arm.profile, "name": name, "summary": f"{arm.profile}, tuned: {drafts}"}
-    if arm.knob:
-        document["summary"] += f", {arm.knob}"
-    for override in (*overrides, *arm.overrides):
-        document = _set(document, override)
-    if arm.alone:
-        document |= {"draft": None, "speculative": None}
-    document["tuned"] = tuned.model_dump(mode="json", exclude_none=True)
-    return _HEAD.format(name=name) + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
-
-
-def _set(document: Mapping[str, Any], override: str) -> dict[str, Any]:
-    key, _, text = override.partition("=")
-    changed = copy.deepcopy(dict(document))
-    place = changed
-    *path, last = key.split(".")
-    for part in path:
-        inner = place.get(part)
-        place[part] = inner if isinstance(inner, dict) else {}
-        place = place[part]
-    place[last] = strict_yaml.parse(text, file=f"--set {key}").data if text.strip() else None
-    return changed
-
-
-KIND: Final = "gemmaspec tune"
-SCHEMA: Final = 1
-MAX_BYTES: Final = 8 * 1024 * 1024
-
-
-def tried_json(tried: Tried, field: Field) -> dict[str, Any]:
-    """Return the arms and what was tried of them."""
-    arms = [{"key": tried_arm.key, **asdict(tried_arm)} for tried_arm in all_arms(tried, field)]
-    return {"arms": arms, "left_out": dict(field.left_out), "tried": asdict(tried)}
-
-
-def choice_json(choice: TuneChoice | None) -> dict[str, Any] | None:
-    """Return the answer, as far as there is one."""
-    if choice is None:
-        return None
-    return {
-        "arm": choice.arm.key,
-        **asdict(choice.arm),
-        "why": choice.why,
-        "times": choice.worth.score,
-        "k_by_load": [
-            {
-                "concurrency": load.concurrency,
-                "k": load.k,
-                "tokens_per_second": round(load.tokens_per_second, 3),
-                "times": round(load.times, 4),
-                "fastest": load.fastest.key,
-                "fastest_times": round(load.fastest_times, 4),
-            }
-            for load in choice.loads
-        ],
-    }
-
-
-def parse(text: str, *, file: str) -> tuple[dict[str, Any], Tried]:
-    """Return a stored tuning and what it tried. Raises UsageError for a file that tune did not write."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or (document.get("kind"), document.get("schema")) != (KIND, SCHEMA):
-        raise UsageError(f"{file} is damaged, or another gemmaspec wrote it", hint="start again, without --continue")
-    maps = all(isinstance(document.get(name), dict) for name in ("settings", "provenance"))
-    try:
-        tried = TypeAdapter(Tried).validate_python(document.get("tried"))
-    except ValidationError:
-        tried = None
-    if tried is None or not maps or not isinstance(document.get("spent_s"), int | float):
-        raise UsageError(f"{file} is damaged: what was tried cannot be read", hint="start again, without --continue")
-    return document, tried

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemmaspec.core.checkpoint.fields import printable
-from gemmaspec.core.checkpoint.parts import Checkpoint, TextModel, stored
+from gemmaspec.core.checkpoint.parts import Checkpoint, TextModel
+from gemmaspec.core.checkpoint.stored import stored
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
 
 _GAIN: Final = 1.02

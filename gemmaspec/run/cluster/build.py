@@ -9,9 +9,9 @@ from typing import Final
 from gemmaspec import __version__
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.profile.load import Loaded
-from gemmaspec.run.cluster.names import yaml_text
 from gemmaspec.run.cluster.objects import Object, files, objects_of
 from gemmaspec.run.cluster.server import ClusterSettings, PodServer, pod_server
+from gemmaspec.run.cluster.text import yaml_text
 
 KUSTOMIZATION: Final = "kustomization.yaml"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
 from gemmaspec.core.profile.command import can_be_process
-from gemmaspec.core.profile.find import ENGINES
+from gemmaspec.core.profile.engines import ENGINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.engine.server import Engine, EngineName, Node, Server
 
@@ -52,7 +52,7 @@ def choose_engine(
 
 def _lacking_image(docker: DockerEngine, profile: Profile) -> str:
     """Return why docker cannot run a profile whose image is neither here nor in a registry; '' if it can."""
-    from gemmaspec.run.engine.image import not_pulled_here
+    from gemmaspec.run.engine.pulling import not_pulled_here
 
     image = profile.image
     if not image or not not_pulled_here(image) or docker.image_facts("", image):

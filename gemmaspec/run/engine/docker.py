@@ -22,13 +22,13 @@ from docker.models.containers import Container
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.core.files import read_regular
-from gemmaspec.core.fleet.hosts import HostFacts, ImageFacts
-from gemmaspec.run.engine import endpoint, record
-from gemmaspec.run.engine import lines as compose
-from gemmaspec.run.engine import lines as port
-from gemmaspec.run.engine.image import ensure_image, has_nvidia, log_start, moment, publishes, state_of
-from gemmaspec.run.engine.kubectl import MAX_REPORT, parse_report, with_attested
+from gemmaspec.core.fleet.agree import HostFacts, ImageFacts
+from gemmaspec.run.engine import compose, endpoint, port, record
+from gemmaspec.run.engine.attested import with_attested
+from gemmaspec.run.engine.container import has_nvidia, log_start, moment, publishes, state_of
+from gemmaspec.run.engine.image import ensure_image
 from gemmaspec.run.engine.lines import clean, lines
+from gemmaspec.run.engine.report import MAX_REPORT, parse_report
 from gemmaspec.run.engine.server import EngineName, Node, Runs, Server, State
 from gemmaspec.run.stack.build import STACK_FILES
 from gemmaspec.run.stack.paths import IN_CONTAINER

@@ -1,32 +1,22 @@
-"""One server on several docker daemons, as one engine: all ranks start, run and stop together.
-
-Ask a machine what only a container of it can say: its interfaces, RDMA devices, cache and disk.
-"""
+"""One server on several docker daemons, as one engine: all ranks start, run and stop together."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import docker.types
-import requests
-from docker.errors import APIError, NotFound
-
-from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from gemmaspec.core.fleet.hosts import hosts_disagree, images_disagree, reports_disagree
-from gemmaspec.run.engine import endpoint
+from gemmaspec.core.fleet.agree import hosts_disagree, images_disagree, reports_disagree
 from gemmaspec.run.engine.docker import DockerEngine
-from gemmaspec.run.engine.identity import merged, together
-from gemmaspec.run.engine.lines import clean, host_line
+from gemmaspec.run.engine.lines import host_line
+from gemmaspec.run.engine.merged import merged
 from gemmaspec.run.engine.server import EngineName, Node, Runs, Server, State
+from gemmaspec.run.engine.together import together
 
 T = TypeVar("T")
 
@@ -248,35 +238,3 @@ def _lines(member: Member, *, follow: bool, tail: int | None) -> Iterator[str]:
             yield host_line(member.host, line)
     except GemmaspecError as error:
         yield host_line(member.host, f"(its log cannot be read: {error.message})")
-
-
-_LIMIT_S: Final = 60
-_LARGEST: Final = 256 * 1024
-
-
-def look(where: endpoint.DockerEndpoint, image: str, *, python: str, models: Sequence[str], cache: str | None) -> str:
-    """Return what launcher/look.py prints in a container of `image` that is removed at once.
-
-    It sees the machine's network and, read-only, the folder `cache`. Raise EnvironmentMissing if docker does not
-    answer, refuses, or has not ended it within a minute.
-    """
-    name = f"gemmaspec-look-{secrets.token_hex(6)}"
-    mounts = [docker.types.Mount("/cache", cache, type="bind", read_only=True)] if cache else []
-    with endpoint.client(where) as client:
-        try:
-            container = client.containers.create(
-                image, ["-c", data.LOOK.read_text(encoding="utf-8"), *models], entrypoint=[python], name=name,
-                mounts=mounts, network_mode="host", read_only=True, cap_drop=["ALL"],
-                security_opt=["no-new-privileges:true"],
-            )  # fmt: skip
-            container.start()
-            container.wait(timeout=_LIMIT_S)
-            printed: bytes = container.logs(stdout=True, stderr=False, tail=1)
-            return printed[:_LARGEST].decode("utf-8", "replace")
-        except APIError as error:
-            raise EnvironmentMissing(f"docker cannot run {image}: {clean(str(error.explanation))}") from None
-        except requests.RequestException as error:
-            raise EnvironmentMissing(f"a container of {image} did not end: {clean(str(error))}") from None
-        finally:  # by its name: Ctrl-C may come before docker has answered with an id
-            with contextlib.suppress(NotFound, requests.RequestException):
-                client.api.remove_container(name, v=True, force=True)

@@ -1,12 +1,4 @@
-"""The user's kubectl: what it is asked, and what its failures mean. It reads the user's own configuration.
-
-What the processes of a server attest of their patched functions: the verdict of launcher/attest_sum.py, read.
-
-Anything in the server could have written the file, so it is hostile input. What is missing is never fine: a server
-with patches and without a verdict is not attested.
-
-The launcher's report as data, read by either engine.
-"""
+"""The user's kubectl: what it is asked, and what its failures mean. It reads the user's own configuration."""
 
 from __future__ import annotations
 
@@ -14,68 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, TimedOut
+from gemmaspec.run.engine.attested import with_attested
 from gemmaspec.run.engine.lines import clean
-
-FILE: Final = "attested.json"  # in the run folder, next to the launcher's report
-MAX_ATTESTED: Final = 4 * 1024 * 1024  # bytes
-NOBODY: Final = "no process has attested its patched functions"
-_STATES: Final = ("attested", "different", "not attested")
-
-
-def parse_attested(text: bytes | None) -> dict[str, Any]:
-    """Return the verdict with only what belongs into it; nothing attested where it is missing or invalid."""
-    try:
-        if text and len(text) <= MAX_ATTESTED:
-            document = json.loads(text)
-            if document["schema"] == 2 and document["state"] in _STATES and document["processes"]:
-                return {
-                    "state": document["state"],
-                    "text": _text(document["text"]),
-                    "problems": list(map(_text, document["problems"])),
-                    "notes": list(map(_text, document["notes"])),
-                    "processes": list(map(_process, document["processes"])),
-                }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        pass
-    nothing: dict[str, Any] = {"problems": [NOBODY], "notes": [], "processes": []}
-    return {"state": "not attested", "text": f"NOT ATTESTED: {NOBODY}", **nothing}
-
-
-def _process(entry: Mapping[str, Any]) -> dict[str, Any]:
-    lists = {name: list(map(_text, entry[name])) for name in ("roles", "functions", "different", "optional", "wrapped")}
-    return {"pid": int(entry["pid"]), "title": _text(entry["title"]), "cost_ms": float(entry["cost_ms"]), **lists}
-
-
-def _text(value: object) -> str:
-    return clean(str(value))[:500]
-
-
-def with_attested(report: dict[str, Any], text: bytes | None) -> dict[str, Any]:
-    """Return a report with what the processes attest, if the launcher gave them something to attest."""
-    return {**report, "attested": parse_attested(text)} if isinstance(report.get("attestation"), dict) else report
-
-
-MAX_REPORT: Final = 1024 * 1024
-"""Maximum bytes of a report."""
-
-
-def parse_report(text: bytes) -> dict[str, Any]:
-    """Return a report as data. Raise GemmaspecError if it is too long or not a JSON object."""
-    if len(text) > MAX_REPORT:
-        raise GemmaspecError(f"cannot read the launcher's report: longer than {MAX_REPORT} bytes")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise GemmaspecError("cannot read the launcher's report: not a JSON object")
-    return document
-
+from gemmaspec.run.engine.report import parse_report
 
 REPORT: Final = "/run/gemmaspec/report.json"
 ATTESTED: Final = "/run/gemmaspec/attested.json"

@@ -20,15 +20,17 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFaile
 from gemmaspec.core.exclusive import exclusively
 from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir, unwritable
 from gemmaspec.core.launcher.origins import interpreter_of
-from gemmaspec.run.engine import lines as port
-from gemmaspec.run.engine import proc, record
+from gemmaspec.run.engine import port, proc, record
 from gemmaspec.run.engine import tail as tail_of
-from gemmaspec.run.engine.kubectl import FILE as ATTESTED
-from gemmaspec.run.engine.kubectl import MAX_REPORT, parse_report, with_attested
+from gemmaspec.run.engine.attested import FILE as ATTESTED
+from gemmaspec.run.engine.attested import with_attested
+from gemmaspec.run.engine.detached import signals_wait, start_detached
+from gemmaspec.run.engine.last_start import Elsewhere, holder_of, last_of
 from gemmaspec.run.engine.lines import lines
+from gemmaspec.run.engine.orphans import orphans
 from gemmaspec.run.engine.record import MARKER, Record
+from gemmaspec.run.engine.report import MAX_REPORT, parse_report
 from gemmaspec.run.engine.server import EngineName, Runs, Server, State
-from gemmaspec.run.engine.tail import Elsewhere, holder_of, last_of, orphans, signals_wait, start_detached
 
 LOG: Final = "server.log"
 """The server's output in its run folder; LOG.1 is that of the previous start."""

@@ -1,18 +1,11 @@
-"""The router of replicas: a process of this machine, whatever engine they run on.
-
-Add replicas to a running HAProxy and take them out, through its runtime socket.
-
-HAProxy 2.6: `set server`, `show stat` (management guide, 9.3).
-"""
+"""The router of replicas: a process of this machine, whatever engine they run on."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import os
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,100 +17,15 @@ from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.exclusive import exclusively
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.profile.model import Policy
-from gemmaspec.run.engine import lines as port
-from gemmaspec.run.engine import proc, record
+from gemmaspec.run.engine import port, proc, record
 from gemmaspec.run.engine import tail as tail_of
+from gemmaspec.run.engine.detached import signals_wait, start_detached
 from gemmaspec.run.engine.http import exchange
 from gemmaspec.run.engine.lines import lines
 from gemmaspec.run.engine.record import MARKER, Record
+from gemmaspec.run.engine.routing import HaProxy
 from gemmaspec.run.engine.server import State
-from gemmaspec.run.engine.tail import signals_wait, start_detached
-from gemmaspec.run.stack.paths import ADMIN_SOCKET, BACKEND, CONFIG_FILE, haproxy_config
-
-_TIMEOUT_S: Final = 10.0
-_MOST_BYTES: Final = 4 * 1024 * 1024
-
-
-class RouterError(GemmaspecError):
-    """The router does not answer, or refuses a command."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterPlace:
-    """One replica as the router knows it."""
-
-    index: int
-    """Counted from 1."""
-    url: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Routed:
-    """What the router says of a replica."""
-
-    inside: bool
-    """Whether it gets requests while it is healthy."""
-    healthy: bool = False
-    requests: int | None = None
-    """Requests that the router has open there; None if the router does not say."""
-
-
-class HaProxy:
-    """The runtime commands of HAProxy."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def answers(self) -> bool:
-        """Return whether the router takes commands. Raise RouterError if it cannot be reached."""
-        return BACKEND in self._tell("show stat")
-
-    def add(self, place: RouterPlace) -> None:
-        """Have the router send requests to a replica; one that it has is left as it is. Raise RouterError."""
-        self._set(place, "ready")
-
-    def remove(self, place: RouterPlace) -> None:
-        """Have the router send no new requests to a replica; those that it has go on. Raise RouterError."""
-        self._set(place, "maint")
-
-    def look(self, place: RouterPlace) -> Routed:
-        """Return what the router says of a replica. Raise RouterError."""
-        text = self._tell("show stat").removeprefix("# ")
-        for row in csv.DictReader(text.splitlines()):
-            if (row.get("pxname"), row.get("svname")) == (BACKEND, f"r{place.index}"):
-                status, open_ = row.get("status") or "", row.get("scur") or ""
-                return Routed(
-                    inside=not status.startswith(("MAINT", "DRAIN")),
-                    healthy=status.startswith("UP"),
-                    requests=int(open_) if open_.isdecimal() else None,
-                )
-        raise RouterError(f"HAProxy knows no replica {place.index}")
-
-    def _set(self, place: RouterPlace, state: str) -> None:
-        refusal = self._tell(f"set server {BACKEND}/r{place.index} state {state}").strip()
-        if refusal or self.look(place).inside != (state == "ready"):
-            raise RouterError(f"HAProxy does not set replica {place.index} to {state}: {refusal[:200]}")
-
-    def _tell(self, command: str) -> str:
-        """Send one command. The socket is opened through its folder, since its path may be too long for a socket."""
-        try:
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise RouterError(f"cannot open {self._folder}: {error.strerror}") from None
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(_TIMEOUT_S)
-                connection.connect(f"/proc/self/fd/{folder}/{ADMIN_SOCKET}")
-                connection.sendall(f"{command}\n".encode())
-                answer = b""
-                while (chunk := connection.recv(65536)) and len(answer) < _MOST_BYTES:
-                    answer += chunk
-                return answer.decode("utf-8", "replace")
-        except OSError as error:
-            raise RouterError(f"HAProxy does not answer at {self._folder / ADMIN_SOCKET}: {error.strerror}") from None
-        finally:
-            os.close(folder)
-
+from gemmaspec.run.stack.router import CONFIG_FILE, haproxy_config
 
 LOG: Final = "router.log"
 _START_S: Final = 30.0

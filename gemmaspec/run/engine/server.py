@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.find import EngineName
+from gemmaspec.core.profile.engines import EngineName
 
 __all__ = ["Engine", "EngineName", "Node", "Runs", "Server", "State", "server_at"]
 

@@ -12,8 +12,8 @@ from typing import Final
 from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile, write_whole
 from gemmaspec.run.engine import tail as tail_of
-from gemmaspec.run.engine.identity import merged
 from gemmaspec.run.engine.lines import host_line, lines
+from gemmaspec.run.engine.merged import merged
 from gemmaspec.run.engine.process import LOG
 from gemmaspec.run.engine.server import Engine, Server, State
 from gemmaspec.run.kept import stacks

@@ -1,7 +1,4 @@
-"""The models of a profile: which they are, where they are stored, and whether they exist before a start.
-
-Where a profile's lock is, and what it contains.
-"""
+"""The models of a profile: which they are, where they are stored, and whether they exist before a start."""
 
 from __future__ import annotations
 
@@ -11,80 +8,19 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gemmaspec.core import data
-from gemmaspec.core.errors import EnvironmentMissing, ProfileError
-from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir
-from gemmaspec.core.profile.command import vllm_of
-from gemmaspec.core.profile.find import own_folder
-from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.files import make_folder, state_dir
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.models import access
-from gemmaspec.run.models.download import folder_digest
+from gemmaspec.run.models.digest import folder_digest
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.run.stack.paths import is_local, on_host
 
 if TYPE_CHECKING:
-    from gemmaspec.core.lock.document import Lock
-
-
-class DamagedLock(ProfileError):
-    """An invalid lock; locking again replaces it."""
-
-
-SUFFIX: Final = ".lock"
-
-
-def release_of(loaded: Loaded) -> str | None:
-    """Return the vLLM release that a profile will run, according to itself or else its lock; None if unknown."""
-    return release_by(loaded.profile, lock_of(loaded))
-
-
-def release_by(profile: Profile, lock: Lock | ProfileError | None) -> str | None:
-    """Return the same, given what `lock_of` returns."""
-    stated = vllm_of(profile)
-    if stated or lock is None or isinstance(lock, ProfileError):
-        return stated
-    same = lock.image.name == profile.image if lock.image else profile.runtime.python is not None
-    return lock.versions.vllm if same else None
-
-
-def lock_of(loaded: Loaded) -> Lock | ProfileError | None:
-    """Return the lock of a profile, if any, or why it cannot be read: only some commands need it."""
-    try:
-        return read_lock(loaded)
-    except ProfileError as error:
-        return error
-
-
-def lock_file(loaded: Loaded) -> Path:
-    """Return the path of a profile's lock: next to its file, or in the user's profile folder for a shipped profile."""
-    shipped = loaded.file.is_relative_to(data.PROFILES)
-    folder = own_folder() if shipped else loaded.file.parent
-    return folder / f"{loaded.file.stem}{SUFFIX}"
-
-
-def read_lock(loaded: Loaded) -> Lock | None:
-    """Return the lock of a profile, if any. Raises ProfileError for an invalid lock or one of another profile."""
-    from gemmaspec.core.lock.document import MAX_CHARACTERS, parse_lock
-
-    file = lock_file(loaded)
-    try:
-        content = read_regular(file, limit=4 * MAX_CHARACTERS, follow=True)
-    except UnreadableFile as error:
-        raise ProfileError(f"{file}: cannot read the lock: {error.why}", hint=error.hint) from None
-    if content is None:
-        return None
-    try:
-        lock = parse_lock(content.decode("utf-8"), file=str(file))
-    except UnicodeDecodeError:
-        raise DamagedLock(f"{file}: the lock is not UTF-8 text", hint=f"gemmaspec lock {loaded.typed}") from None
-    except ProfileError as error:
-        raise DamagedLock(error.message, hint=f"gemmaspec lock {loaded.typed}    # writes a new lock") from None
-    if lock.profile != loaded.profile.name:
-        raise ProfileError(f"{file}: the lock belongs to {lock.profile}, not to {loaded.profile.name}")
-    return lock
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)

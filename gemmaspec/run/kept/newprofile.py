@@ -1,7 +1,4 @@
-"""`profile new`: a profile that extends another one, or one from what somebody serves with today.
-
-`profile list`: every profile that can be run, where it comes from, and whether it was started here.
-"""
+"""`profile new`: a profile that extends another one, or one from what somebody serves with today."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any, Final
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.published.shipped import draft_for
 from gemmaspec.core.errors import ProfileError, UsageError
-from gemmaspec.core.files import state_dir, write_whole
+from gemmaspec.core.files import write_whole
 from gemmaspec.core.profile.find import own_folder, profile_folders, profile_names
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_with
@@ -210,38 +207,3 @@ def _written(file: Path, text: str) -> New:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, text, mode=0o600)
     return New(file=file)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed:
-    """One profile in the list."""
-
-    name: str
-    machine: str
-    summary: str
-    """Its summary, or the error that makes it invalid."""
-    file: str
-    source: str
-    """`shipped`, `own`, or the folder of GEMMASPEC_PROFILES that contains it."""
-    state: str
-    """`started` when a stack of it is on this machine, `invalid`, or ``."""
-
-
-def listed() -> list[Listed]:
-    """Return every profile, by name."""
-    started = {record.parent.name for record in (state_dir() / "stacks").glob("*/record.json")}
-    return [_row(name, file, started) for name, file in profile_names(profile_folders()).items()]
-
-
-def _row(name: str, file: Path, started: set[str]) -> Listed:
-    where = {data.PROFILES: "shipped", own_folder(): "own"}
-    source = where.get(file.parent, str(file.parent))
-    try:
-        profile = load_profile(str(file)).profile
-    except ProfileError as error:
-        why = f"invalid: {error.message.splitlines()[0]}"
-        return Listed(name=name, machine="?", summary=why, file=str(file), source=source, state="invalid")
-    state = "started" if name in started else ""
-    return Listed(
-        name=name, machine=profile.machine, summary=profile.summary, file=str(file), source=source, state=state
-    )

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.models.hub import SECONDS, Unreachable, cached_snapshot, is_commit, refusals
+from gemmaspec.run.models.hub import SECONDS, Unreachable, refusals
+from gemmaspec.run.models.hub_cache import cached_snapshot, is_commit
 
 ON: Final = {"1", "ON", "YES", "TRUE"}
 """The values that huggingface_hub accepts as true in its variables."""

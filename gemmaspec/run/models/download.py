@@ -3,10 +3,6 @@
 huggingface_hub resumes a transfer only while its process lives; from 2.0 on it removes partial files of a failed one.
 This module therefore fetches the large files, which the Hub lists with their sha256, into the cache's own place for
 partial files, so that a later run can resume. huggingface_hub then finds them there and links them into the snapshot.
-
-Which files of a checkpoint vLLM reads.
-
-A fast digest of a model's folder, which does not cover the weights themselves.
 """
 
 from __future__ import annotations
@@ -14,84 +10,17 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import unwritable
 from gemmaspec.run.models import access
-from gemmaspec.run.models.hub import MOST_FILES, SECONDS, Unreachable, page
-
-WEIGHTS: Final = ".safetensors"
-_SUFFIXES: Final = (WEIGHTS, ".json", ".jinja", ".model", ".txt", ".py")
-"""Weights; configurations, index and tokenizer; chat templates; SentencePiece; merges; code for trust_remote_code."""
-_LONGEST: Final = 255
-"""Bytes of a file's name."""
-_DUPLICATES: Final = ("consolidated",)
-"""Prefixes of names of copies of the same weights for other programs."""
-
-
-def is_needed(path: str) -> bool:
-    """Return whether vLLM may read this file of a checkpoint, by its path.
-
-    Folders (onnx/, original/, gguf) and .bin, .pth and .gguf files contain other forms of the same weights. vLLM
-    prefers safetensors of the top folder (model_executor/model_loader/weight_utils.py, every release). Names that are
-    unsafe for a file system or a terminal are rejected too.
-    """
-    return _is_plain(path) and path.endswith(_SUFFIXES) and not path.startswith(_DUPLICATES)
-
-
-def _is_plain(name: str) -> bool:
-    """Return whether the name is printable and names a file of the top folder on any system."""
-    return not set(name) & {"/", "\\"} and name.isprintable() and len(name.encode()) <= _LONGEST
-
-
-def is_weights(path: str) -> bool:
-    """Return whether a file contains tensors."""
-    return path.endswith(WEIGHTS)
-
-
-LARGEST_HEADER: Final = 100 * 1024 * 1024
-"""Bytes; the safetensors library refuses longer headers."""
-LARGEST_TEXT: Final = 512 * 1024 * 1024
-"""Bytes; Gemma 4's tokenizer.json has 32 million."""
-
-
-def folder_digest(folder: Path) -> str:
-    """Return sha256:… over the files that vLLM reads, by name: small files whole, safetensors by size and header.
-
-    The header contains every tensor's name, type, shape and offsets. The digest does not detect weights that were
-    trained further in the same shapes. Raise EnvironmentMissing for an unreadable folder or file.
-    """
-    whole = hashlib.sha256()
-    try:
-        names = sorted(path.name for path in folder.iterdir() if path.is_file() and is_needed(path.name))
-        for name in names:
-            with (folder / name).open("rb") as file:
-                part = _header_digest(file, folder / name) if is_weights(name) else _content_digest(file, folder / name)
-            whole.update(f"{name}\0{part}\n".encode())
-    except OSError as error:
-        raise EnvironmentMissing(f"cannot read {error.filename or folder}: {error.strerror}") from None
-    return f"sha256:{whole.hexdigest()}"
-
-
-def _content_digest(file: IO[bytes], path: Path) -> str:
-    if path.stat().st_size > LARGEST_TEXT:
-        raise EnvironmentMissing(f"{path} is too large for such a file of a model: more than {LARGEST_TEXT} bytes")
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type] # a real file
-
-
-def _header_digest(file: IO[bytes], path: Path) -> str:
-    start = file.read(8)
-    length = struct.unpack("<Q", start)[0] if len(start) == 8 else LARGEST_HEADER + 1
-    if length > LARGEST_HEADER:
-        raise EnvironmentMissing(f"{path} is not a safetensors file, or is truncated")
-    digest = hashlib.sha256(start + file.read(length)).hexdigest()
-    return f"{digest} {path.stat().st_size}"
-
+from gemmaspec.run.models.files import MOST_FILES
+from gemmaspec.run.models.hub import SECONDS, Unreachable, page
+from gemmaspec.run.models.needed import is_needed, is_weights
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -1,152 +1,20 @@
 """A checkpoint on the Hugging Face Hub, read with range requests and without writing to the cache.
 
 huggingface_hub handles the endpoint, the token, the proxies and which host may get the token.
-
-The files of one checkpoint, local or remote, read piece by piece.
-
-The Hugging Face cache: which commit of a model it has, and where.
-
-Compare whole vocabularies if both are on this machine.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
-from gemmaspec.core.checkpoint.config import hub_ids, words
-from gemmaspec.core.checkpoint.parts import Checkpoint
-from gemmaspec.core.data import shipped
-from gemmaspec.core.errors import CheckpointError, EnvironmentMissing, GemmaspecError
-from gemmaspec.core.files import state_dir
+from gemmaspec.core.checkpoint.card import hub_ids
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.reasons import reason
-from gemmaspec.run.stack.paths import is_local, on_host
-
-MOST_FILES: Final = 10_000
-LARGEST_HASHED: Final = 256 * 2**20
-"""Bytes."""
-
-
-class CheckpointFiles(Protocol):
-    """One checkpoint at one revision."""
-
-    source: Literal["folder", "cache", "hub"]
-    revision: str | None
-    """Commit hash; None for a folder."""
-    sizes: Mapping[str, int]
-    """Name → bytes, of the files at the top level."""
-    bytes_read: int
-
-    def read(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes from start to stop, fewer only at the end of the file.
-
-        Raise EnvironmentMissing if it is unreadable.
-        """
-
-    def sha256(self, name: str) -> str | None:
-        """Return the sha256 of the whole file; None if it is expensive to get."""
-
-    def base_models(self) -> tuple[str, ...]:
-        """Return `base_model` of the model card."""
-
-
-def whole(files: CheckpointFiles, name: str, *, most: int) -> bytes | None:
-    """Return a small file; None if it is missing. Raise CheckpointError if it is larger than `most` bytes."""
-    size = files.sizes.get(name)
-    if size is None:
-        return None
-    if size > most:
-        raise CheckpointError(f"{name}: {size} bytes, more than the limit of {most}")
-    return files.read(name, 0, size)
-
-
-class Folder:
-    """A local folder, or a snapshot in the Hugging Face cache."""
-
-    def __init__(self, path: Path, *, source: Literal["folder", "cache"] = "folder", revision: str | None) -> None:
-        self.path = path
-        self.source: Literal["folder", "cache", "hub"] = source
-        self.revision: str | None = revision
-        self.sizes: Mapping[str, int] = _sizes(path)
-        self.bytes_read = 0
-
-    @classmethod
-    def local(cls, ref: str) -> Folder:
-        """Return the folder of a profile's model, or in which a tiny one ships. Raises EnvironmentMissing without."""
-        path = Path(on_host(ref, state=state_dir()))
-        path = path if path.exists() else shipped(ref) or path
-        if not path.is_dir():
-            raise EnvironmentMissing(f"the folder {path} does not exist", hint=f"ls {path.parent}")
-        return cls(path, revision=None)
-
-    def read(self, name: str, start: int, stop: int) -> bytes:
-        """Return a part of a file of the folder."""
-        try:
-            with (self.path / name).open("rb") as file:
-                file.seek(start)
-                piece = file.read(stop - start)
-        except OSError as error:
-            raise EnvironmentMissing(f"cannot read {self.path / name}: {error.strerror}") from None
-        self.bytes_read += len(piece)
-        return piece
-
-    def sha256(self, name: str) -> str | None:
-        """Return the sha256 of a file of the folder; None if it is larger than any tokenizer."""
-        if not 0 < self.sizes.get(name, 0) <= LARGEST_HASHED:
-            return None
-        try:
-            with (self.path / name).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise EnvironmentMissing(f"cannot read {self.path / name}: {error.strerror}") from None
-
-    def base_models(self) -> tuple[str, ...]:
-        """Return `base_model` from the head of README.md."""
-        from gemmaspec.core.checkpoint.config import base_models
-
-        if "README.md" not in self.sizes:
-            return ()
-        return base_models(self.read("README.md", 0, 64 * 1024).decode("utf-8", errors="replace"))
-
-
-def _sizes(path: Path) -> dict[str, int]:
-    """Return the sizes of regular files only, because opening a pipe would block."""
-    try:
-        entries = [entry for _, entry in zip(range(MOST_FILES), path.iterdir(), strict=False)]
-        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-    except OSError as error:
-        raise EnvironmentMissing(f"cannot read the folder {path}: {error.strerror}") from None
-
-
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
-
-
-def is_commit(revision: str | None) -> bool:
-    """Return whether a revision is a commit hash, which never changes."""
-    return revision is not None and _COMMIT.fullmatch(revision) is not None
-
-
-def cached_snapshot(model: str, revision: str | None, cache_dir: Path | None) -> Path | None:
-    """Return the folder of a model's snapshot with a config.json; None if it is missing.
-
-    `cache_dir` is the folder `hub` of a HF_HOME; None means the user's own.
-    """
-    from huggingface_hub import constants
-
-    cache = Path(constants.HF_HUB_CACHE) if cache_dir is None else cache_dir
-    if not (cache / f"models--{model.replace('/', '--')}").is_dir():  # the client itself takes 0.3 s to import
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    config = try_to_load_from_cache(model, "config.json", cache_dir=cache_dir, revision=revision)
-    return Path(config).parent if isinstance(config, str) else None
-
+from gemmaspec.run.models.files import MOST_FILES
 
 ATTEMPTS: Final = 3
 """Number of attempts per piece if the connection breaks off."""
@@ -301,27 +169,3 @@ def refusals(model: str, revision: str | None, *, kind: Kind = "model") -> Itera
             f"cannot query the Hub about {model}: {reason(error)}",
             hint=f"curl -I {page(model, kind=kind)}",
         ) from None
-
-
-LIMIT: Final = 128 * 2**20
-"""Bytes of tokenizer.json; a Gemma 4 has about 32 MB."""
-
-
-def same_words(target: Checkpoint, draft: Checkpoint, *, cache_dir: Path | None = None) -> tuple[int, int] | None:
-    """Return the number of tokens with the same id in both, and the target's total; None without local files.
-
-    Both files are read completely. Raise CheckpointError if one is invalid.
-    """
-    mine, other = _raw(target, cache_dir), _raw(draft, cache_dir)
-    if mine is None or other is None:
-        return None
-    numbers = words(mine, f"{target.ref}: tokenizer.json")
-    others = words(other, f"{draft.ref}: tokenizer.json")
-    return sum(others.get(token) == number for token, number in numbers.items()), len(numbers)
-
-
-def _raw(checkpoint: Checkpoint, cache_dir: Path | None) -> bytes | None:
-    if is_local(checkpoint.ref):
-        return whole(Folder.local(checkpoint.ref), "tokenizer.json", most=LIMIT)
-    folder = cached_snapshot(checkpoint.ref, checkpoint.revision, cache_dir)
-    return whole(Folder(folder, revision=None), "tokenizer.json", most=LIMIT) if folder else None

@@ -7,12 +7,16 @@ import json
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.core.checkpoint.config import FIRST_PIECE, added_tokens, describe, named_tokens
-from gemmaspec.core.checkpoint.fields import Fields, declared, load_object
+from gemmaspec.core.checkpoint.config import describe
+from gemmaspec.core.checkpoint.fields import Fields, load_object
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
+from gemmaspec.core.checkpoint.quantization import declared
+from gemmaspec.core.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing
-from gemmaspec.run.models.hub import CheckpointFiles, Folder, Unreachable, cached_snapshot, is_commit, on_hub, whole
+from gemmaspec.run.models.files import CheckpointFiles, Folder, whole
+from gemmaspec.run.models.hub import Unreachable, on_hub
+from gemmaspec.run.models.hub_cache import cached_snapshot, is_commit
 from gemmaspec.run.models.weights import other_weights, read_tensors, unindexed, weight_files
 from gemmaspec.run.stack.paths import is_local
 

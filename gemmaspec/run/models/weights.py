@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gemmaspec.core.checkpoint.fields import PREFIX, Fields, header_length, load_object, parse_header
+from gemmaspec.core.checkpoint.fields import Fields, load_object
+from gemmaspec.core.checkpoint.header import PREFIX, header_length, parse_header
 from gemmaspec.core.checkpoint.parts import Tensor
 from gemmaspec.core.errors import CheckpointError
-from gemmaspec.run.models.hub import CheckpointFiles, whole
+from gemmaspec.run.models.files import CheckpointFiles, whole
 
 INDEX: Final = "model.safetensors.index.json"
 FIRST_PIECE: Final = 16 * 1024

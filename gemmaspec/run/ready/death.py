@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.run.ready.failures import LAUNCHER, STARTS_VLLM, find_cause
+from gemmaspec.run.ready.failed import LAUNCHER, STARTS_VLLM
+from gemmaspec.run.ready.failures import find_cause
 from gemmaspec.run.ready.known_failures import KILLED
-from gemmaspec.run.ready.logline import described, message_of, printable, root_exception
+from gemmaspec.run.ready.logline import message_of, printable
+from gemmaspec.run.ready.tracebacks import described, root_exception
 
 _LIVED: Final = re.compile(r'"\s200\b|Avg generation throughput: ')
 """An answered request (uvicorn), or vLLM's line of every 10 s: what stands before is not why it ended."""

@@ -1,154 +1,24 @@
-"""Wait for a server until it has answered a real request, or has failed.
-
-Before a server is called ready, every process of vLLM has to have attested its patched functions.
-
-Each process looks before it serves, so all have looked once the server answers; only several API servers may be late.
-
-Bounded calls into an engine, because a lost docker daemon must not hang a wait.
-"""
+"""Wait for a server until it has answered a real request, or has failed."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol
 
-from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed, TimedOut
-from gemmaspec.core.launcher import ATTEST_FILES
-from gemmaspec.run.engine.choose import seats
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.run.engine.http import NoAnswer
 from gemmaspec.run.engine.lines import split_host
 from gemmaspec.run.engine.server import Engine, Server, State
-from gemmaspec.run.ready.failures import Ended, explained, failed_start
+from gemmaspec.run.ready.attested import ensure_attested
+from gemmaspec.run.ready.bounded import LogFollower, bounded
+from gemmaspec.run.ready.failed import Ended, explained, failed_start
 from gemmaspec.run.ready.first_request import Answer, api_key_for, healthy, probe
 from gemmaspec.run.ready.logline import printable
 from gemmaspec.run.ready.phases import Phase, PhaseTracker
-
-WAIT_S: Final = 30.0
-"""Seconds that late processes get."""
-_POLL_S: Final = 0.3
-
-
-def ensure_attested(
-    engine: Engine, server: Server, *, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> None:
-    """Raise PatchConflict unless all processes run the patched functions.
-
-    A server without patches has nothing to attest; its stack lacks the files for it.
-    """
-    until = clock() + WAIT_S
-    while True:
-        states = [problem for host, report in _reports(engine, server) if (problem := _problem(server, host, report))]
-        if not states:
-            return
-        if clock() >= until or any(state == "different" for state, _ in states):
-            lines = "\n".join(f"  {line}" for _, line in states[:10])
-            raise PatchConflict(
-                f"{server.name} answers, but does not run the patched functions in all processes:\n{lines}",
-                hint=f"gemmaspec logs {server.name}    # lines that begin with: gemmaspec: not attested",
-            )
-        sleep(_POLL_S)
-
-
-def _reports(engine: Engine, server: Server) -> list[tuple[str, dict[str, Any] | None]]:
-    reports: list[tuple[str, dict[str, Any] | None]] = []
-    for host, seated, there in seats(engine, server):
-        report = None
-        with contextlib.suppress(GemmaspecError):  # a damaged report is told where it is shown
-            report = seated.report(there)
-        reports.append((host, report))
-    return reports
-
-
-def _problem(server: Server, host: str, report: dict[str, Any] | None) -> tuple[str, str] | None:
-    """Return the state of a machine and why it is not attested; None if it is, or has nothing to attest."""
-    on = f"{host}: " if host else ""
-    if report is None and (server.folder / ATTEST_FILES[0]).is_file():
-        return "", f"{on}the launcher's report cannot be read, so what its processes attest is not known"
-    attested = (report or {}).get("attested")
-    if not attested or attested["state"] == "attested":
-        return None
-    return attested["state"], on + "; ".join(attested["problems"])
-
-
-T = TypeVar("T")
-
-MAX_WAITING: Final = 10_000
-"""Maximum number of unread lines; a server that logs faster is slowed down."""
-
-
-def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
-    """Return the result of `call`, run in its own thread, which is abandoned if it takes too long.
-
-    Raises whatever `call` raises, and EnvironmentMissing if it has not returned after `seconds`.
-    """
-    done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            done.put((call(), None))
-        except BaseException as error:  # handed to the caller's thread, which raises it
-            done.put((None, error))
-
-    threading.Thread(target=run, name=f"gemmaspec-{name}", daemon=True).start()
-    try:
-        result, error = done.get(timeout=seconds)
-    except queue.Empty:
-        raise EnvironmentMissing(f"{name} did not answer within {seconds:.0f} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # a T, as there is no error
-
-
-class LogFollower:
-    """A server's log, followed in a thread; reading it here never blocks.
-
-    Its lines wait in a deque, which has no lock: an interrupt that comes just as this thread takes a queue's leaves it
-    taken, and `close` would wait for it for ever.
-    """
-
-    def __init__(self, engine: Engine, server: Server) -> None:
-        self._lines: deque[str] = deque()
-        self._ended = threading.Event()
-        self._closed = threading.Event()
-        follow = threading.Thread(target=self._follow, args=(engine, server), name="gemmaspec-log", daemon=True)
-        follow.start()
-
-    def read(self) -> list[str]:
-        """Return the lines since the last call, at most as many as are buffered."""
-        return [self._lines.popleft() for _ in range(len(self._lines))]
-
-    def read_rest(self, *, seconds: float) -> list[str]:
-        """Return the lines up to the end of the log, or those that arrive within `seconds`."""
-        deadline = time.monotonic() + seconds
-        lines = self.read()
-        while time.monotonic() < deadline and not self._ended.wait(0.02):
-            lines += self.read()
-        return lines + self.read()
-
-    def close(self) -> None:
-        """Release the thread, now or with the next line of the log."""
-        self._closed.set()
-
-    def _follow(self, engine: Engine, server: Server) -> None:
-        try:
-            for line in engine.logs(server, follow=True):
-                while len(self._lines) >= MAX_WAITING and not self._closed.wait(0.02):
-                    pass
-                if self._closed.is_set():
-                    return
-                self._lines.append(line)
-        except Exception:  # noqa: S110 - a lost log ends like a finished one; the engine's state says more
-            pass
-        finally:
-            self._ended.set()
-
 
 POLL_S: Final = 0.5
 ENGINE_S: Final = 10.0

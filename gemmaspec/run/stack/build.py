@@ -19,8 +19,8 @@ from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import PatchError, ProfileError
 from gemmaspec.core.files import MAX_STATE, UnreadableFile, open_regular
 from gemmaspec.core.launcher import ATTEST_FILES, ORIGINS_FILE, RANK_FACTS_FILE, Requirement
-from gemmaspec.core.patching.decide import compile_plan, plan_text
 from gemmaspec.core.patching.patch import Patch, Shelf
+from gemmaspec.core.patching.plan import compile_plan, plan_text
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.drafting import TRANSFORMERS_BY_VLLM

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +12,6 @@ import yaml
 
 from gemmaspec import __version__
 from gemmaspec.core import data
-from gemmaspec.core.profile.fields import LOCAL_PREFIXES
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Caches, Profile
 from gemmaspec.core.profile.replica import LOOPBACK, bound_environment
@@ -23,47 +21,7 @@ from gemmaspec.run.stack.serve import Served
 
 if TYPE_CHECKING:
     import jinja2
-
-
-_YAML_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""Characters that JSON allows but YAML reads as a line break or rejects."""
-STATE: Final = "${GEMMASPEC_STATE:-${HOME}/.local/state/gemmaspec}"
-"""gemmaspec's state folder, in a form that Compose resolves even without gemmaspec."""
-
-
-def compose_string(value: object) -> str:
-    """Return a YAML double-quoted scalar that Compose reads back as `value`; Compose interpolates `$`."""
-    text = json.dumps(str(value), ensure_ascii=False).replace("$", "$$")
-    return _YAML_BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-
-
-def compose_folder(folder: str) -> str:
-    """Return the source of a bind mount; Compose resolves `state:` and `~/` when it runs."""
-    assert folder.startswith(LOCAL_PREFIXES), folder
-    for prefix, start in (("state:", STATE + "/"), ("~/", "${HOME}/")):
-        if folder.startswith(prefix):
-            return f'"{start}{compose_string(folder.removeprefix(prefix))[1:]}'
-    return compose_string(folder)
-
-
-def compose_block(text: str, *, indent: int = 6) -> str:
-    """Return a YAML literal block that Compose reads back as `text`, or a quoted scalar if a block is impossible."""
-    plain = text.replace("\n", "").replace("\t", "").isprintable()
-    if not plain or not text.strip() or text.startswith((" ", "\n")):
-        return compose_string(text)
-    body = text.replace("$", "$$")
-    stripped = body.rstrip("\n")
-    keep = {0: "-", 1: ""}.get(len(body) - len(stripped), "+")
-    lines = body.split("\n") if keep == "+" else stripped.split("\n")
-    if keep == "+":
-        lines = lines[:-1]
-    return f"|{keep}\n" + "\n".join(" " * indent + line if line else "" for line in lines)
-
-
-def comment(text: str) -> str:
-    """Return the text as one line for a `#` comment."""
-    return " ".join(text.split())
-
+from gemmaspec.run.stack.quote import comment, compose_block, compose_folder, compose_string
 
 CACHE: Final = "/var/tmp"  # noqa: S108 - in the container
 """The mount point of the caches. Images have this folder with mode 1777, and a new named volume copies the mode, so

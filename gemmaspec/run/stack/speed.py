@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gemmaspec.core.patching.bugs import Choices, RunsOn, choose
+from gemmaspec.core.patching.choice import Choices, RunsOn, choose
 from gemmaspec.core.patching.evidence import FAMILIES, family_of
 from gemmaspec.core.patching.patch import Patch
 from gemmaspec.core.profile.command import backend_of, vllm_of

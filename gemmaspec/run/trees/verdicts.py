@@ -15,6 +15,7 @@ from gemmaspec.core import data, launcher, records
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import UnreadableFile, cache_dir, keep, kept, read_regular
 from gemmaspec.core.patching import decide as deciding
+from gemmaspec.core.patching import plan as plan_of
 from gemmaspec.core.patching.decide import FileVerdict, PatchVerdict
 from gemmaspec.core.patching.patch import Patch
 from gemmaspec.run.engine.server import Engine, Server
@@ -56,7 +57,7 @@ class Judge:
 
 def judge(patch: Patch, patches: Mapping[str, Patch]) -> Judge:
     """Return a judge of one patch. Raise PatchError if `patches` lacks one that it needs."""
-    chain = deciding.chain(patch, patches)
+    chain = plan_of.chain(patch, patches)
     text = json.dumps([dataclasses.asdict(link) for link in chain], sort_keys=True)
     return Judge(id=patch.id, patches=chain, digest=launcher.sha256(text.encode()))
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.core.checkpoint.config import describe
-from gemmaspec.core.checkpoint.fields import Fields, declared
+from gemmaspec.core.checkpoint.fields import Fields
 from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
+from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.sizes import SIZES, size_called
 
 DATA: Final = Path(__file__).parent / "data"

@@ -1,0 +1,171 @@
+"""GS2xx and GS8xx: several GPUs and machines, and forced model runners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gemmaspec.check.lint.rule import Issue, Role, Subject, rule
+
+
+@rule("GS205", "error")
+def draft_parallelism(subject: Subject) -> Iterator[Issue]:
+    """Under model runner v1, a draft model uses as many GPUs as the target."""
+    spec = subject.profile.speculative
+    target = subject.number("--tensor-parallel-size") or 1
+    if not spec or subject.method != "draft_model" or subject.runner == "v2":
+        return
+    if spec.draft_tensor_parallel_size not in (None, target):
+        message = (
+            f"is {spec.draft_tensor_parallel_size} and the target's is {target}: model runner v1, which vLLM "
+            f"{subject.vllm} uses here, requires them to be equal for draft_model"
+        )
+        yield Issue(
+            path=("speculative", "draft_tensor_parallel_size"), message=message, fix=f"use {target}, or remove it"
+        )
+
+
+@rule("GS221", "error")
+def heads(subject: Subject) -> Iterator[Issue]:
+    """Attention heads, and those of keys and values, are split evenly (ModelConfig.verify_with_parallel_config)."""
+    given, spec = subject.argument("--tensor-parallel-size"), subject.profile.speculative
+    gpus = subject.number("--tensor-parallel-size") or 1
+    if given and subject.target and subject.target.text.layers[0].heads % gpus:
+        count = subject.target.text.layers[0].heads
+        message = f"is {gpus}, and the target has {count} attention heads, which it does not divide"
+        yield Issue(path=given.path, message=message, fix="use a number that divides both models' attention heads")
+    drafts = (spec.draft_tensor_parallel_size if spec else None) or gpus
+    if subject.draft and subject.draft.text.layers[0].heads % drafts:
+        count = subject.draft.text.layers[0].heads
+        message = f"has {count} attention heads, which its tensor parallel size does not divide: {drafts}"
+        yield Issue(path=("draft", "model"), message=message, fix="use a tensor parallel size that divides them")
+    yield from _cache_heads(subject, "target", gpus)
+    yield from _cache_heads(subject, "draft", drafts)
+
+
+def _cache_heads(subject: Subject, role: Role, gpus: int) -> Iterator[Issue]:
+    """Yield a number of KV heads that can be neither split over the GPUs nor copied to them (Gemma4Attention)."""
+    model = subject.checkpoint(role)
+    if not model or model.text.layers[0].heads % gpus:
+        return
+    for count in sorted({layer.kv_heads for layer in model.text.layers}):
+        if max(count, gpus) % min(count, gpus):
+            message = f"has layers with {count} key and value heads, which do not fit {gpus} GPUs evenly"
+            fix = "use a tensor parallel size that divides them, or a multiple of them"
+            yield Issue(path=(role, "model"), message=message, fix=fix)
+
+
+@rule("GS218", "error")
+def pipeline(subject: Subject) -> Iterator[Issue]:
+    """Pipeline parallelism and speculation, up to 0.29."""
+    stages, method = (subject.number("--pipeline-parallel-size") or 1), subject.method
+    if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix", "draft_model"):
+        return
+    given = subject.argument("--pipeline-parallel-size")
+    path = given.path if given else ("serve",)
+    if method == "mtp":
+        message = f"vLLM {subject.vllm} gives the draft the same stages, but the MTP head cannot be split into stages"
+    elif method == "dflash" and subject.runner == "v2":
+        message = f"vLLM {subject.vllm} rejects dflash with pipeline parallelism"
+    elif method == "dspark":
+        message = f"vLLM {subject.vllm} gives the draft the same stages, but a DSpark head cannot be split into stages"
+    else:
+        message = f"vLLM {subject.vllm} gives the draft the same stages, but only the last one drafts"
+        yield Issue(
+            path=path, message=message, fix="use tensor_parallel_size, or vLLM 0.30 or later", severity="warning"
+        )
+        return
+    yield Issue(path=path, message=message, fix="use tensor_parallel_size, or vLLM 0.30 or later")
+
+
+@rule("GS219", "error")
+def expert_parallelism(subject: Subject) -> Iterator[Issue]:
+    """0.30.0 gives a draft without experts the target's expert parallelism (create_draft_parallel_config)."""
+    given = subject.argument("--enable-expert-parallel")
+    if given and not given.negated and subject.profile.draft and subject.runs(">=0.30,<0.31"):
+        message = f"vLLM {subject.vllm} requires experts in the draft too, but it has none"
+        yield Issue(path=given.path, message=message, fix="remove it, or use a release other than 0.30.0")
+
+
+@rule("GS220", "error")
+def forced_runner(subject: Subject) -> Iterator[Issue]:
+    """VLLM_USE_V2_MODEL_RUNNER requests a runner that does not support the profile."""
+    path = ("env", "VLLM_USE_V2_MODEL_RUNNER")
+    forced = subject.runner_input.forced
+    if forced == "v2" and subject.runs(">=0.25") and subject.falls_back:
+        message = f"requests model runner v2, but {subject.falls_back}"
+        yield Issue(path=path, message=message, fix="remove it, so that vLLM uses v1")
+    if forced == "v1" and subject.method == "dspark":
+        yield Issue(path=path, message="requests model runner v1, which does not support dspark", fix="remove it")
+
+
+_FP8_CACHE_FAILS: Final = "<0.20"
+"""Releases in which FP8 KV caches were seen to fail on two machines: "KV cache specs for the same layer are different
+across workers" (the recipe for two DGX Sparks of vLLM's own collection, 0.19.1). Later ones were not tried by anybody
+whose report is known here."""
+
+_DENSE_WITHOUT_EXTERNAL_DP: Final = ">=0.21"
+"""Releases that refuse external data parallelism for a model without experts (ParallelConfig in
+vllm/config/parallel.py, from 0.21.0): "Non-MoE models do not support external data parallel mode"."""
+
+
+@rule("GS218", "error")
+def pipeline_with_shared_layers(subject: Subject) -> Iterator[Issue]:
+    """A Gemma 4 draft model whose layers share KV caches, and a target in pipeline stages."""
+    stages, draft = subject.number("--pipeline-parallel-size") or 1, subject.draft
+    if stages < 2 or subject.method != "draft_model":
+        return
+    if draft and all(layer.shares_with is None for layer in draft.text.layers):
+        return
+    given = subject.argument("--pipeline-parallel-size")
+    message = (
+        f"is {stages}, and the draft's layers are cut by the target's stages: a layer of an E2B or E4B then shares the "
+        "KV cache of one that is not there, and the server does not start"
+    )
+    yield Issue(
+        path=given.path if given else ("serve",), message=message, fix="use tensor_parallel_size, or remove the draft"
+    )
+
+
+@rule("GS227", "error", any_release=True)
+def api_servers_of_a_headless_rank(subject: Subject) -> Iterator[Issue]:
+    """`--headless` has no API server (run_headless in vllm/entrypoints/cli/serve.py, every release)."""
+    headless, count = subject.argument("--headless"), subject.argument("--api-server-count")
+    if headless and count and not headless.negated and (subject.number("--api-server-count") or 0) > 0:
+        message = f"--headless starts no API server, and vLLM stops at --api-server-count {count.value}"
+        yield Issue(path=count.path, message=message, fix="remove it")
+
+
+@rule("GS228", "warning", any_release=True)
+def pinned_gid(subject: Subject) -> Iterator[Issue]:
+    """NCCL_IB_GID_INDEX on several machines: NCCL 2.21 and later find it for each device, and it changes."""
+    if subject.profile.nodes > 1 and "NCCL_IB_GID_INDEX" in subject.profile.env:
+        message = "pins an index that differs on each device and changes while a machine runs; an empty text means 0"
+        yield Issue(path=("env", "NCCL_IB_GID_INDEX"), message=message, fix="remove it: NCCL finds it")
+
+
+@rule("GS229", "error")
+def external_data_parallelism(subject: Subject) -> Iterator[Issue]:
+    """External data parallelism for a dense target, from 0.21 on (ParallelConfig in vllm/config/parallel.py)."""
+    given = subject.argument("--data-parallel-rank") or subject.argument("--data-parallel-external-lb")
+    if given and not given.negated and subject.has_experts is False and subject.runs(_DENSE_WITHOUT_EXTERNAL_DP):
+        message = f"vLLM {subject.vllm} refuses {given.flag} for a model without experts"
+        yield Issue(path=given.path, message=message, fix="start independent servers behind a router")
+
+
+@rule("GS317", "warning")
+def fp8_cache_on_several_machines(subject: Subject) -> Iterator[Issue]:
+    """An FP8 KV cache on several machines: 0.19 fails, and later releases are unproven."""
+    given, dtype = subject.argument("--kv-cache-dtype"), subject.value("--kv-cache-dtype") or "auto"
+    quantization = subject.target.quantization if subject.target else None
+    used = (quantization.kv_cache or "").lower() if dtype == "auto" and quantization else dtype
+    if subject.profile.nodes == 1 or not used.startswith("fp8"):
+        return
+    path = given.path if given else ("serve", "kv_cache_dtype")
+    fix = "set serve.kv_cache_dtype: bfloat16, which needs twice the memory"
+    if subject.runs(_FP8_CACHE_FAILS):
+        message = "on two machines vLLM 0.19.1 was seen to stop: KV cache specs for the same layer are different"
+        yield Issue(path=path, message=message, fix=fix, severity="error")
+    else:
+        message = f"on several machines vLLM 0.19.1 was seen to stop with an FP8 KV cache; {subject.vllm} is unproven"
+        yield Issue(path=path, message=message, fix=f"{fix}, or try it")

@@ -1,0 +1,38 @@
+"""`gemmaspec predict`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from gemmaspec.cli import options, output
+
+
+def predict(
+    profile: options.Profile,
+    measured: Annotated[Path | None, options.option("--measured")] = None,
+    ks: options.Drafts = None,
+    concurrencies: options.Concurrency = None,
+    contexts: options.Context = None,
+    machine: options.Machine = None,
+    answer_tokens: Annotated[int | None, options.option("--answer-tokens", min=2)] = None,
+    other_machine: Annotated[bool, options.option("--accept-other-machine")] = False,
+    overrides: options.Set = None,
+    json: options.Json = False,
+) -> None:
+    """Predict tokens per second for each draft length, concurrency and context, with a 90 % interval.
+
+    Uses, in this order: measured cells (--measured FILE), those of bench --save-measured, shipped measurements of a
+    similar machine, or the bytes that a step reads. The output says which. Starts nothing.
+    """
+    from gemmaspec.check.here.predict import PredictRequest, predict_profile
+    from gemmaspec.cli.text import predict as text
+    from gemmaspec.core.rows import MAX_CONTEXT
+
+    lengths = options.whole_numbers(contexts, "--context", low=0, high=MAX_CONTEXT)
+    predicted = predict_profile(options.request(PredictRequest, locals(), contexts=lengths))
+    if json:
+        output.json_data(text.document(predicted))
+        return
+    output.told(*text.lines(predicted, width=output.width_of(sys.stdout)))

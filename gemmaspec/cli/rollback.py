@@ -1,0 +1,73 @@
+"""`gemmaspec rollback`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from gemmaspec.cli import options, output
+from gemmaspec.cli.target import carry_out
+from gemmaspec.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmaspec.serve.knowngood import KnownGood
+
+
+def rollback(
+    name: options.OptionalStack = None,
+    to: Annotated[str | None, options.option("--stack", autocompletion=options.complete_good)] = None,
+    list_: Annotated[bool, options.option("--list", of="pull")] = False,
+    timeout: options.Timeout = 1800,
+    json: options.Json = False,
+) -> None:
+    """Go back to the last stack that became ready before the current one.
+
+    Starts it with the same files, the same image by digest and the same model revisions. Needs no network if the
+    image and models are on this machine. Does not change the profile: the next `up` renders it again.
+
+    With the NAME of a profile that has replicas, goes back to what the last change replaced, one replica at a time.
+    """
+    from gemmaspec.run.kept.groups import is_group
+    from gemmaspec.serve import replicas
+    from gemmaspec.serve import rollback as use_case
+    from gemmaspec.serve.knowngood import known_goods
+
+    if list_:
+        chosen = name or use_case.only_name()
+        _list(list(known_goods(chosen)), use_case.current(chosen), as_json=json)
+        return
+    if name and is_group(name):
+        if to:
+            hint = f"gemmaspec rollback {name}-1 --stack {to}"
+            raise UsageError("--stack is for one server; name a replica", hint=hint)
+        carry_out(name, partial(replicas.rollback, name, timeout_s=timeout), as_json=json)
+        return
+    name = name or use_case.only_name()
+    carry_out(name, partial(use_case.rollback, name, to=to, timeout_s=timeout), as_json=json)
+
+
+def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:
+    if as_json:
+        rows = [{"id": good.id, "current": good.key == current, "facts": dict(good.facts.facts())} for good in goods]
+        output.json_data({"known_good": rows})
+        return
+    if not goods:
+        output.progress("no known good stack has that name")
+        return
+    from gemmaspec.cli.text import table
+
+    columns = (
+        table.Column(""), table.Column("ID"), table.Column("ENGINE", 2), table.Column("VLLM"), table.Column("PORT", 1),
+        table.Column("OPTIONS AND IMAGE", 3, wraps=True),
+    )  # fmt: skip
+    table.show(columns, [_row(good, current) for good in goods])
+
+
+def _row(good: KnownGood, current: str | None) -> tuple[str, ...]:
+    started = good.started
+    words = [f"--set {override}" for override in started.overrides]
+    words += [word for word, given in (("--no-spec", started.no_spec), ("--locked", started.locked)) if given]
+    image = [good.facts.image.name] if good.facts.image else []
+    mark = "*" if good.key == current else " "
+    options_ = " ".join([*words, *image])
+    return mark, good.id, started.engine, good.facts.versions.vllm, str(started.server.port), options_

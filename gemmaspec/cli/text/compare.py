@@ -1,0 +1,82 @@
+"""What `gemmaspec compare` prints for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.cli.text import table
+from gemmaspec.measure.bench.compare import CellChange, Comparison
+
+if TYPE_CHECKING:
+    pass
+
+
+_SHOWN = 60
+
+_COLUMNS = (
+    table.Column("method"), table.number("k"), table.number("requests"), table.number("context"),
+    table.number("A tok/s", 3), table.number("B tok/s", 4), table.number("change"), table.number("noise", 2),
+    table.number("E(k)", 5), table.number("ms/step", 6), table.Column(""),
+)  # fmt: skip
+
+
+def lines(comparison: Comparison, a: str, b: str, *, width: int | None) -> Iterator[str]:
+    """Yield what differs, a row for each cell, and the verdict, for `width` characters; None for no limit."""
+    yield f"A  {a}"
+    yield f"B  {b}"
+    yield ""
+    yield "what differs"
+    for difference in comparison.differences:
+        yield f"  {difference.what:<30}  {_short(difference.a)} → {_short(difference.b)}"
+    if not comparison.differences:
+        yield "  nothing: the same profile, stack and settings"
+    yield ""
+    patched = any(change.patches != "none" for change in comparison.changes)
+    columns = (*_COLUMNS[:2], table.Column("patches", rank=1), *_COLUMNS[2:]) if patched else _COLUMNS
+    cells = [_cells(change) for change in comparison.changes]
+    if patched:
+        cells = [(*row[:2], change.patches, *row[2:]) for row, change in zip(cells, comparison.changes, strict=True)]
+    yield from table.lines(columns, cells, width=width, indent="  ")
+    for name, side in ((comparison.only_a, "A"), (comparison.only_b, "B")):
+        yield from (f"  only in {side}: {check}" for check in name)
+    if not all(change.steady for change in comparison.changes):
+        yield "  ! the machine became slower or faster during this cell; measure it again before you rely on it"
+    if any(change.assumed for change in comparison.changes):
+        yield "  noise in parentheses is assumed, because only one round counts; bench --rounds 2 measures it"
+    yield ""
+    yield _verdict(comparison)
+    if comparison.lost:
+        yield "B is incomplete: its run ended before it had measured all of A's cells"
+
+
+def _cells(cell: CellChange) -> tuple[str, ...]:
+    return (
+        cell.method,
+        str(cell.k),
+        str(cell.concurrency),
+        f"{cell.context:,}",
+        f"{cell.a['tokens_per_second']:,.1f}",
+        f"{cell.b['tokens_per_second']:,.1f}",
+        f"{cell.change:+.1%}",
+        f"({cell.noise:.1%})" if cell.assumed else f"{cell.noise:.1%}",
+        f"{cell.a['acceptance_length']:.2f} → {cell.b['acceptance_length']:.2f}",
+        f"{cell.a['step_ms']:.2f} → {cell.b['step_ms']:.2f}",
+        ("slower" if cell.slower else "faster" if cell.faster else "") + ("" if cell.steady else " !"),
+    )
+
+
+def _verdict(comparison: Comparison) -> str:
+    slower = sum(change.slower for change in comparison.changes)
+    faster = sum(change.faster for change in comparison.changes)
+    cells = len(comparison.changes)
+    return (
+        f"of {cells} cells, B is faster in {faster}, slower in {slower} and within noise in {cells - slower - faster}"
+    )
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = "".join(char for char in text if char.isprintable())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

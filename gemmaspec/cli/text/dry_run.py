@@ -1,0 +1,64 @@
+"""What `up --dry-run` prints."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from gemmaspec.cli import output
+
+if TYPE_CHECKING:
+    from gemmaspec.serve.dry_run import DryRun
+
+
+def dry_run(plan: DryRun, *, as_json: bool) -> None:
+    """Print what `up --dry-run` would do."""
+    start, taken, left_out = plan.start, plan.speed.taken, plan.speed.left_out
+    before = start.replaces.started if start.replaces else None
+    known = {
+        "engine": start.engine,
+        "why": start.why,
+        "joins": start.joins,
+        "stops": f"{before.server.name} ({before.engine}, port {before.server.port})" if before else None,
+        "ahead": plan.ahead,
+        "files": [str(start.server.folder / name) for name in sorted(start.files)],
+        "command": shlex.join(start.command),
+        "environment": start.environment,
+        "hosts": start.started.options.hosts,
+        "offline": start.offline,
+        "expects": start.expects,
+        "graphs": plan.graphs,
+        "speed_patches": tuple(taken),
+        "left_out": left_out,
+        "notes": [finding.document() for finding in plan.costs],
+    }
+    if as_json:
+        output.json_data({"ok": True, **known})
+        return
+    output.told(f"engine: {start.why}")
+    for rank, host in enumerate(start.started.options.hosts):
+        output.told(f"host:   {host} (rank {rank})")
+    if start.joins:
+        output.told("runs:   already, unchanged; only the probe would be sent")
+    if before:
+        output.told(f"stop:   {known['stops']}")
+    if plan.ahead:
+        for part in plan.ahead.parts:
+            output.told(f"{'fetch:' if part.verb == 'download' else f'{part.verb}:':<7} {part}")
+        output.told(f"time:   {plan.ahead.time()}")
+    if start.files:
+        folders = sorted({str((start.server.folder / name).parent) for name in start.files})
+        output.told(f"write:  {len(start.files)} files in {', '.join(folders)}")
+    output.told(f"env:    {', '.join(start.environment) or 'no variables set'}")
+    if start.offline != "no":
+        output.told(f"hub:    not used by the server ({start.offline})")
+    if taken:
+        output.told(f"speed:  {', '.join(taken)}")
+    for why in dict.fromkeys(left_out.values()):
+        output.told(f"speed:  not {', '.join(name for name, reason in left_out.items() if reason == why)}: {why}")
+    for line in plan.graphs:
+        output.told(f"graphs: WARNING: {line}")
+    for finding in plan.costs:
+        output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
+    output.told(f"run:    {known['command']}")
+    output.told(f"ready:  when {start.expects}")

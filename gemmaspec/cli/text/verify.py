@@ -1,0 +1,76 @@
+"""What `patch verify` prints: one line for each patch and vLLM, and the files that do not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gemmaspec.cli import output
+from gemmaspec.run.engine.lines import clean
+
+if TYPE_CHECKING:
+    from gemmaspec.check.carry.patchset import PatchOnTree
+    from gemmaspec.check.carry.verify import Verification
+    from gemmaspec.core.patching.decide import FileVerdict
+
+
+def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
+    """Print what `verify` found and return the exit code."""
+    code = 5 if outcome.conflict else 4 if outcome.unread else 3 if strict and outcome.drift else 0
+    if as_json:
+        output.json_data(_outcome_json(outcome, ok=not code))
+    else:
+        from gemmaspec.cli.text import matrix
+
+        matrix.show(outcome)
+    for note in outcome.notes:
+        output.progress(clean(f"note: {note}"))
+    if outcome.bytes_of_wheels:
+        output.progress(
+            f"read {outcome.bytes_received / 1e6:.1f} MB of {outcome.bytes_of_wheels / 1e9:.1f} GB of wheels"
+        )
+    told: set[str] = set()
+    for unread in outcome.unread:
+        if unread.error.message not in told:
+            same = [str(failed.place) for failed in outcome.unread if failed.error.message == unread.error.message]
+            output.progress(f"cannot read {', '.join(same)}: {unread.error.message}")
+            output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
+        told.add(unread.error.message)
+    return code
+
+
+def _outcome_json(outcome: Verification, *, ok: bool) -> dict[str, Any]:
+    """Return the document of `--json` without its schema: a row for each patch and tree, and for each unread tree."""
+    unread: list[dict[str, Any]] = [
+        {
+            "patch": None,
+            "tree": {"kind": failed.place.kind, "ref": failed.place.ref, "vllm": None},
+            "state": "unread",
+            "required": True,
+            "variant": None,
+            "detail": failed.error.message,
+            "hint": failed.error.hint,
+            "files": [],
+        }
+        for failed in outcome.unread
+    ]
+    return {"ok": ok, "results": [*map(_cell_json, outcome.cells), *unread]}
+
+
+def _cell_json(cell: PatchOnTree) -> dict[str, Any]:
+    return {
+        "patch": cell.verdict.patch,
+        "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
+        "state": cell.verdict.state,
+        "required": cell.required,
+        "variant": cell.verdict.variant,
+        "detail": cell.verdict.detail,
+        "files": [_file_json(file) for file in cell.verdict.files],
+    }
+
+
+def _file_json(file: FileVerdict) -> dict[str, Any]:
+    """Return the row of one file, with the expected and the found lines if they differ."""
+    row = {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
+    if not (file.expected or file.found):
+        return row
+    return {**row, "expected": list(file.expected), "found": list(file.found)}

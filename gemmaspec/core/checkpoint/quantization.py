@@ -1,0 +1,123 @@
+"""How a checkpoint declares its quantization: `quantization_config` in config.json, or hf_quant_config.json.
+
+They are read as vLLM reads them (vllm/model_executor/layers/quantization/modelopt.py, compressed_tensors, fp8.py;
+0.32.0): the
+entry in config.json wins; the separate file is ModelOpt's older format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gemmaspec.core.checkpoint.fields import MOST_ITEMS, Fields
+from gemmaspec.core.checkpoint.parts import Quantization
+from gemmaspec.core.errors import CheckpointError
+
+AWQ: Final = "NVFP4_AWQ"
+MIXED: Final = "MIXED_PRECISION"
+WEIGHT_ONLY: Final = "W4A16_NVFP4"
+
+
+def declared(config: Fields, separate: Fields | None) -> Quantization | None:
+    """Return the checkpoint's declaration; None if it has none. Raise CheckpointError for wrong types."""
+    text = config.section("text_config")
+    section = config.section("quantization_config") or (text and text.section("quantization_config"))
+    section = section or config.section("compression_config")  # compressed-tensors' older name for it
+    if section is None:
+        return _modelopt(separate, "hf_quant_config.json") if separate else None
+    stated = _in_config(section)
+    other = _modelopt(separate, "hf_quant_config.json").algorithm if separate else stated.algorithm
+    return replace(stated, contradicted_by=other if other != stated.algorithm else None)
+
+
+def _in_config(own: Fields) -> Quantization:
+    """Read `quantization_config`. Like vLLM, also detect ModelOpt by its producer (_normalize_quantization_config)."""
+    producer = own.section("producer")
+    if producer and producer.text("name", "") == "modelopt":
+        return _modelopt(own, "config.json")
+    method = own.text("quant_method", "compressed-tensors" if "config_groups" in own else "unknown").lower()
+    method = method.replace("compressed_tensors", "compressed-tensors")  # as vLLM's ModelConfig does
+    if method.startswith("modelopt"):
+        return _modelopt(own, "config.json")
+    if method == "compressed-tensors":
+        return _compressed_tensors(own)
+    return Quantization(
+        method=method,
+        algorithm=own.text("quant_algo", own.text("fmt", method)).upper(),
+        group_size=own.maybe_count("group_size"),
+        excluded=own.texts("modules_to_not_convert") or own.texts("ignored_layers"),
+    )
+
+
+def _modelopt(fields: Fields, file: str) -> Quantization:
+    """Read ModelOpt's two forms: everything under `quantization`, or flat as in compressed-tensors."""
+    inner = fields.section("quantization") or fields
+    kv_cache = inner.maybe_text("kv_cache_quant_algo") or _kv_scheme(inner)
+    return Quantization(
+        method="modelopt",
+        algorithm=inner.text("quant_algo", "unknown").upper(),
+        kv_cache=kv_cache.upper() if kv_cache else None,
+        group_size=inner.maybe_count("group_size") or _group_of(inner),
+        excluded=inner.texts("exclude_modules") or inner.texts("ignore"),
+        by_layer=_by_layer(inner),
+        declared_in=file,
+    )
+
+
+def _by_layer(fields: Fields) -> dict[str, str]:
+    table = fields.section("quantized_layers")
+    if table is None:
+        return {}
+    if len(table.content) > MOST_ITEMS:
+        raise CheckpointError(f"{table.where}: too many layers")
+    parts = {name: table.section(name) for name in table.content}
+    return {name: part.text("quant_algo", "unknown").upper() for name, part in parts.items() if part}
+
+
+def _compressed_tensors(fields: Fields) -> Quantization:
+    algorithms = {_scheme(group) for group in _groups(fields)}
+    algorithm = next(iter(algorithms)) if len(algorithms) == 1 else MIXED
+    return Quantization(
+        method="compressed-tensors",
+        algorithm=algorithm if algorithms else fields.text("format", "unknown"),
+        kv_cache=_kv_scheme(fields),
+        group_size=_group_of(fields),
+        excluded=fields.texts("ignore"),
+        of_groups=tuple(sorted(algorithms)),
+    )
+
+
+def _groups(fields: Fields) -> list[Fields]:
+    table = fields.section("config_groups")
+    if table is None:
+        return []
+    if len(table.content) > 256:
+        raise CheckpointError(f"{table.where}: too many groups")
+    return [group for name in table.content if (group := table.section(name))]
+
+
+def _scheme(group: Fields) -> str:
+    """Return ModelOpt's name for a group's weights and activations, if it has one."""
+    weights, inputs = group.section("weights"), group.section("input_activations")
+    if weights is None:
+        return "unknown"
+    kind, bits = weights.text("type", "int"), weights.count("num_bits", 8)
+    if kind == "float" and bits == 4:
+        return "NVFP4" if inputs else WEIGHT_ONLY
+    if kind == "float":
+        return f"FP{bits}" if inputs else f"FP{bits}_WEIGHT_ONLY"
+    return f"W{bits}A{inputs.count('num_bits', 8) if inputs else 16}"
+
+
+def _group_of(fields: Fields) -> int | None:
+    sizes = [weights.maybe_count("group_size") for group in _groups(fields) if (weights := group.section("weights"))]
+    return next((size for size in sizes if size), None)
+
+
+def _kv_scheme(fields: Fields) -> str | None:
+    scheme = fields.section("kv_cache_scheme")
+    if scheme is None:
+        return None
+    kind = "FP" if scheme.text("type", "float") == "float" else "INT"
+    return f"{kind}{scheme.count('num_bits', 8)}"

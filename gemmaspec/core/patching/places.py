@@ -1,0 +1,57 @@
+"""The context of a hunk in a release, as known.json stores it: digests of lines and of functions."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from gemmaspec.core import launcher
+from gemmaspec.core.launcher import EDGE_MARK, Hunk, Source, Surroundings
+
+_AT_LEAST: Final = 3
+"""Lines of code on either side of a hunk whose scope is the whole file; as many as git and patch use."""
+_AT_MOST: Final = 40
+
+
+def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundings:
+    """Return the place of a hunk at a line index of a released file; `after` is that file, patched.
+
+    In a function every line of code is kept, so that drift can be reported line by line; in a whole file only as many
+    as identify the place.
+    """
+    spans = source.spans(hunk.function)
+    above = _row(source, spans, index, -1)
+    below = _row(source, spans, index + len(hunk.old), 1)
+    again = (
+        launcher.similarity(source, spans, index, -1, above)[1],
+        launcher.similarity(source, spans, index + len(hunk.old), 1, below)[1],
+    )
+    if not hunk.function:
+        above, below = (
+            row[: min(max(_AT_LEAST, twice + 1), _AT_MOST)] for row, twice in zip((above, below), again, strict=True)
+        )
+    return Surroundings(
+        above="".join(above),
+        below="".join(below),
+        again=again,
+        function=launcher.function_digest(source, hunk),
+        patched=launcher.function_digest(after, hunk),
+        inside=launcher.enclosing(source, spans, index) if hunk.function else "",
+        head=_is_head(hunk, source, index),
+    )
+
+
+def _is_head(hunk: Hunk, source: Source, index: int) -> bool:
+    """Return whether no code of the hunk's function is above it."""
+    nodes = launcher.definitions(source.tree, hunk.function) if hunk.function else []
+    if len(nodes) != 1 or isinstance(nodes[0], ast.ClassDef):
+        return False
+    body = [node for node in nodes[0].body if not launcher.is_text(node)]
+    return bool(body) and bool(body[0].lineno == index + 1)
+
+
+def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> list[str]:
+    """Return the marks of all lines of code from a line index to the edge of the scope, the nearest first."""
+    begin, end = next(span for span in spans if span[0] <= edge <= span[1])
+    marks = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
+    return [*marks, EDGE_MARK]

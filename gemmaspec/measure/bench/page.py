@@ -1,0 +1,45 @@
+"""report.html: one self-contained page from a result, drawn by templates/result.html."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gemmaspec.core import data
+from gemmaspec.measure.bench.result import mark_of
+from gemmaspec.measure.bench.rows import Row, speedup
+
+_PLACE: Final = '<script type="application/json" id="result">{}</script>'
+_SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Return the page of a result: the template with the result's rows in it, as JSON that can hold no markup."""
+    rows: Sequence[Row] = document["rows"]
+    timed = [{**row, "times": round(times, 3) if (times := speedup(row, rows)) else None} for row in rows]
+    shown = {name: document.get(name) for name in _SHOWN} | {"rows": timed, "remarks": list(remarks(document))}
+    inside = json.dumps(shown).replace("<", "\\u003c")
+    template = (data.TEMPLATES / "result.html").read_text(encoding="utf-8")
+    return template.replace(_PLACE, _PLACE.replace("{}", inside))
+
+
+def remarks(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the caveats that a reader must know first."""
+    rows = document["rows"]
+    for arm, why in (document.get("failed") or {}).items():
+        yield f"{arm} did not start: {why}"
+    if not document["complete"]:
+        yield "Incomplete: not every cell was measured."
+    if any(not row["steady"] for row in rows):
+        yield "Cells marked ! may be unreliable: the reference step changed by more than 3 % while they were measured."
+    if any(mark_of(row) not in ("", "!") for row in rows):
+        yield "Cells marked with rounds count only those in which the reference step changed by at most 3 %."
+    if any(row.get("weights") == "dummy" for row in rows):
+        yield "Weights are random (--dummy-weights): times are real, answers mean nothing."
+    if any(row.get("acceptance_by") == "synthetic" for row in rows):
+        yield "Acceptance is synthetic (rejection_sample_method: synthetic): costs are real, E(k) is not."
+    if document["settings"].get("ignore_eos"):
+        yield "Answers continue past their natural end (ignore_eos), which overstates acceptance: use costs, not E(k)."
+    if any(cell["foreign_tokens"] for cell in document["cells"]):
+        yield "Another client used the server: it generated tokens that this run did not request."

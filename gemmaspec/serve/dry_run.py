@@ -1,0 +1,52 @@
+"""`up --dry-run`: what `up` would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gemmaspec.check.here.lint import costly
+from gemmaspec.core import data
+from gemmaspec.core.finding import Finding
+from gemmaspec.core.patching.choice import Choices
+from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.run.kept.attention import graphs_ahead
+from gemmaspec.run.kept.lockfile import release_of
+from gemmaspec.run.stack.speed import speed_choice
+from gemmaspec.serve import lock
+from gemmaspec.serve.ahead import Ahead, ahead
+from gemmaspec.serve.decide import Start, UpRequest, decide
+from gemmaspec.serve.observe import load_request, observe
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """What `up` would do, for people."""
+
+    start: Start
+    ahead: Ahead | None
+    """Image, runtime and models that are not on this machine, and how long it takes; None if it runs already."""
+    graphs: tuple[str, ...]
+    """The CUDA graphs that it would lack, and what brings them back."""
+    speed: Choices
+    """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
+    costs: tuple[Finding, ...] = ()
+    """What lint knows of its speed and memory."""
+
+
+def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
+    """Return what `up` would do. Changes nothing; asks the engine, and for the sizes of what is missing.
+
+    Raises DifferencesFound where `up` would refuse what its lock does not pin.
+    """
+    observed, _ = observe(request, load_request(request), note)
+    start, profile = decide(request, observed), observed.loaded.profile
+    if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
+        lock.check_runtime(observed.loaded, start.locked_runtime, start.server)
+    return DryRun(
+        start=start,
+        ahead=None if start.joins else ahead(start),
+        graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
+        speed=speed_choice(profile, Shelf(data.patch_folders())),
+        costs=costly(observed.loaded, release=release_of(observed.loaded)),
+    )

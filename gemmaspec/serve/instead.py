@@ -1,0 +1,63 @@
+"""`up B --instead-of A`: stop one server and start another in its place, and go back if the other fails."""
+
+from __future__ import annotations
+
+from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.run.engine.server import Engine
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.models import check_access, check_folder
+from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.run.runtime.managed import ensure_runtime
+from gemmaspec.serve import down, up
+from gemmaspec.serve.decide import LIVE, Start, UpRequest, decide
+from gemmaspec.serve.observe import load_request, observe
+from gemmaspec.serve.starting import Running
+
+
+def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Running:
+    """Stop the stack `before`, and start the requested one; the first one runs again if the other does not answer.
+
+    What the other one needs is fetched first. Raises UsageError if `before` does not run, and what `up` raises, which
+    then says whether `before` runs again.
+    """
+    started = stacks.find(before)
+    loaded = load_request(request)
+    name = loaded.profile.name
+    if name == before:
+        raise UsageError(f"{before} cannot be started instead of itself", hint=f"gemmaspec restart {before}")
+    if stacks.look(started).status not in LIVE:
+        raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
+    observed, engine = observe(request, loaded, progress.note)
+    start = decide(request, observed)
+    _prepare(start, engine, progress)
+    back = up.again(before, timeout_s=max(request.timeout_s, UpRequest.timeout_s))
+    progress.note(f"stopping {before}")
+    try:
+        down.down(before, progress.note)
+        return up.up(request, progress)
+    except BaseException as error:
+        live = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).status in LIVE]
+        if name in live and not (start.joins or start.replaces):  # it has answered, or cannot be stopped
+            outlook = f"{name} runs, and {before} stays stopped."
+        else:
+            progress.note(f"{name} does not run; starting {before} again")
+            try:
+                down.down(before)  # its end may have begun
+                up.up(back, progress)
+                outlook = f"{before} runs again as before."
+            except GemmaspecError as again:
+                outlook = f"{before} did not start again either: {again.message}"
+        if isinstance(error, GemmaspecError):
+            raise error.amended(f"{error.message}\n{outlook}") from None
+        progress.note(outlook)
+        raise
+
+
+def _prepare(start: Start, engine: Engine, progress: StartProgress) -> None:
+    """Fetch and check what the start needs, while the other server still runs and may hold the port."""
+    for folder in start.folders:
+        check_folder(folder)
+    check_access(start.ask_access, note=progress.note)
+    if start.runtime:
+        ensure_runtime(start.runtime, progress=progress.note)
+    engine.preflight(start.server, port_is_free=True)

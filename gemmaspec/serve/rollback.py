@@ -1,0 +1,153 @@
+"""`rollback`: start the last known good stack exactly as it was, without the network."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
+from gemmaspec.core.lock.document import LockedImage
+from gemmaspec.run.engine.choose import engine_named
+from gemmaspec.run.engine.identity import image_identity
+from gemmaspec.run.engine.proc import boot_id
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.models import ModelRef, digest_of
+from gemmaspec.run.kept.owner import StartProgress, Told, owned
+from gemmaspec.run.trees.tree import UNKNOWN
+from gemmaspec.run.trees.versions import interpreter_versions
+from gemmaspec.serve import knowngood
+from gemmaspec.serve.decide import decide_rollback
+from gemmaspec.serve.knowngood import KnownGood
+from gemmaspec.serve.observe import observe_models, observe_stack
+from gemmaspec.serve.starting import Running, carry_out
+
+
+def rollback(name: str, progress: StartProgress, *, to: str | None, timeout_s: float) -> Running:
+    """Return to the newest known good stack that is not the current one, or to the one with the id `to`.
+
+    It is started as `up` starts one. Raises UsageError if there is no such stack, EnvironmentMissing if its image is
+    gone and no registry has it, DifferencesFound if its runtime or a model's folder has changed; else as `up`.
+    """
+    _refuse_nodes(name)
+    with owned(name, "rollback", note=progress.note) as owner:
+        return restore(choose(name, to), Told(progress=progress, owner=owner), timeout_s=timeout_s)
+
+
+def _refuse_nodes(name: str) -> None:
+    """Raise UsageError for a server on several machines: only what it was on one machine is kept."""
+    started = stacks.read_stack(name)
+    if started and started.server.nodes:
+        raise UsageError(
+            f"{name} spans {len(started.server.nodes)} machines, and rollback knows servers of one machine only",
+            hint=f"{started.options.command}    # with the profile as it was",
+        )
+
+
+def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
+    """Start a known good stack again while the stack is locked."""
+    told.note(f"rolling back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
+    check_good(good)
+    engine = engine_named(good.started.engine)
+    cache = good.started.hub_cache
+    start = decide_rollback(
+        good,
+        good.files(),
+        before=observe_stack(good.started.server.name, told.note),
+        models=tuple(observe_models(_models(good), Path(cache) if cache else None)),
+        command=engine.start_command(good.started.server),
+        remote=engine.remote,
+        now=stacks.now(),
+        boot_id=boot_id(),
+    )
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_never)
+    knowngood.renew(good)
+    return running
+
+
+def check_good(good: KnownGood) -> None:
+    """Raise EnvironmentMissing or DifferencesFound if a known good stack cannot run as it did."""
+    if good.facts.image:
+        _check_image(good.facts.image)
+    _check_runtime(good)
+    for model, locked in zip(_models(good), (good.facts.target, good.facts.draft), strict=False):
+        if locked and locked.digest:
+            _check_folder(model, locked.digest)
+
+
+def _never(good: KnownGood) -> Running:
+    raise AssertionError(f"the rollback to {good.id} has no further rollback")
+
+
+def choose(name: str, to: str | None) -> KnownGood:
+    """Return the stack to roll back to. Raises UsageError if there is none."""
+    goods = knowngood.known_goods(name)
+    if to:
+        matching = [good for good in goods if good.id == to or good.key == to]
+    else:
+        now = current(name)
+        matching = [good for good in goods if good.key != now]
+    if matching:
+        return matching[0]
+    known = ", ".join(good.id for good in goods) or "none"
+    wanted = f"with the id {to}" if to else "other than the current one"
+    raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
+
+
+def current(name: str) -> str | None:
+    """Return the key of the last started stack, if it became ready."""
+    with contextlib.suppress(GemmaspecError):
+        started = stacks.find(name)
+        return None if started.was_undone else started.known_good
+    return None
+
+
+def only_name() -> str:
+    """Return the only profile that can be rolled back. Raises UsageError if there is none or several."""
+    names = knowngood.names()
+    if len(names) == 1:
+        return names[0]
+    raise UsageError(f"name the stack to roll back: {', '.join(names) or 'no stack has ever been ready here'}")
+
+
+def _models(good: KnownGood) -> list[ModelRef]:
+    return [
+        ModelRef(role=role, model=locked.model, revision=locked.revision)
+        for role, locked in (("target", good.facts.target), ("draft", good.facts.draft))
+        if locked
+    ]
+
+
+def _check_image(image: LockedImage) -> None:
+    """Raise EnvironmentMissing if a locally built image is gone; one with a digest can be pulled again."""
+    if image.digest is None and image_identity(image.id) is None:
+        now = image_identity(image.name)
+        raise EnvironmentMissing(
+            f"the image of this stack, {image.id}, is no longer on this machine: {image.name} is "
+            f"{now.id if now else 'also missing'}",
+            hint="gemmaspec rollback --list    # then use --stack ID for another one",
+        )
+
+
+def _check_runtime(good: KnownGood) -> None:
+    """Raise DifferencesFound if another release has been installed in the environment."""
+    python = good.started.server.python
+    if python is None or not python.is_file():
+        return  # an image's, or gone, which the engine says
+    before, now = good.facts.versions.model_dump(), interpreter_versions(python, good.started.server.environment)
+    for name, version in now.items():
+        # The build after the plus is in some statements of a version and not in others.
+        if version != UNKNOWN and version.partition("+")[0] != before[name].partition("+")[0]:
+            raise DifferencesFound(
+                f"{python} has changed: {name} was {before[name]}, is {version}",
+                hint=f"{python} -m pip install {name}=={before[name]}",
+            )
+
+
+def _check_folder(model: ModelRef, locked: str) -> None:
+    """Raise DifferencesFound if the content of a model's folder has changed."""
+    now = digest_of(model)
+    if now != locked:
+        raise DifferencesFound(
+            f"{model.role}.model: {model.folder} has changed: was {locked}, is {now}",
+            hint="gemmaspec rollback --list    # then use --stack ID for another one",
+        )
