@@ -47,22 +47,22 @@ test: setup ## run the whole suite, with real servers
 	@tools/setup-tests.sh $(OPTIONAL)
 	@if docker info >/dev/null 2>&1; then $(BIN)/python tools/cpu_image.py $(VLLM) $(OPTIONAL); fi
 	@$(BIN)/python tools/runtime.py
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.fast_first --durations=15
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -p tests.support.fast_first --durations=15
 
 test-fast: setup ## only tests that start no real server and need no package index
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not (real_process or real_docker or network)'
 
 test-two-machines: setup ## run vLLM on two docker daemons in network namespaces of their own; needs root and `make image`
-	GEMMASPEC_TWO_MACHINES=1 $(BIN)/pytest tests/test_two_machines.py -s
+	GEMMASPEC_TWO_MACHINES=1 $(BIN)/pytest tests/real/test_two_machines.py -s
 
 test-kubernetes: setup ## build Kubernetes 1.20 once, and run rendered pods on two nodes; needs root and `make image`
 	tools/build-kubernetes.sh
 	@$(BIN)/python tools/runtime.py
-	GEMMASPEC_KUBERNETES=1 $(BIN)/pytest tests/test_kubernetes.py -s
+	GEMMASPEC_KUBERNETES=1 $(BIN)/pytest tests/real/test_kubernetes.py -s
 
 test-replicas: setup ## change a patch of two replicas of vLLM in Docker under load, and count what failed; needs `make image`
 	@$(BIN)/python tools/runtime.py
-	GEMMASPEC_REPLICAS=1 $(BIN)/pytest tests/test_replicas_real.py -s
+	GEMMASPEC_REPLICAS=1 $(BIN)/pytest tests/real/test_replicas_real.py -s
 
 lint: setup ## run ruff and mypy
 	$(BIN)/ruff check
@@ -82,7 +82,7 @@ $(DOCS): $(SETUP)
 
 golden: setup ## update the golden stacks of the tests and the profiles' schema; read the diff before you commit it
 	$(BIN)/gemmaspec profile schema > profiles/schema.json
-	$(BIN)/python -m tests.golden_stacks
+	$(BIN)/python -m tests.support.golden_stacks
 
 facts: setup ## add new vLLM releases to gemmaspec/core/releases/data, and print what changed
 	$(BIN)/python tools/facts.py

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import real, warm
+from tests.support import real, warm
 
 # Output is wrapped to $COLUMNS. pytest-xdist sets it for its workers, and the readline that pytest imports sets it for
 # child processes alone, out of sight of os.environ.

@@ -21,11 +21,11 @@ from gemmaspec.run.engine import proc, record
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.verdicts import last_watch
 from gemmaspec.serve.restart_judged import LeftAlone, restart_judged
-from tests import fake_runtime
-from tests.docker_support import wait_for
-from tests.fake_runtime import Fake
-from tests.real import free_port
-from tests.test_up_faults import servers
+from tests.serve.test_up_faults import servers
+from tests.support import fake_runtime
+from tests.support.docker_support import wait_for
+from tests.support.fake_runtime import Fake
+from tests.support.real import free_port
 
 TIMES = int(os.environ.get("GEMMASPEC_TEST_DOWNS", "2"))
 SEED = int(os.environ.get("GEMMASPEC_TEST_SEED", str(random.randrange(10**6))))

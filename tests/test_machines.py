@@ -12,7 +12,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES, as_named, counted_name, machine_kind, machine_with
 from gemmaspec.core.releases.backends import backend_for, support_of
 from gemmaspec.core.releases.facts import newest
-from tests.lint_cases import BASE
+from tests.support.lint_cases import BASE
 
 CARDS = ("rtx-3090", "rtx-4090", "rtx-5090", "rtx-a6000", "rtx-6000-ada", "rtx-pro-6000", "a10", "l4", "l40s")
 

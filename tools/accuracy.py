@@ -111,7 +111,7 @@ SPLITS: Final[dict[str, tuple[Path, Split | None]]] = {
 
 
 def in_short() -> str:
-    """Return the README's sentence, in one line; tests/test_predict.py compares it."""
+    """Return the README's sentence, in one line; tests/check/test_predict.py compares it."""
     found = left_out(NEWER)
     near = sum(abs(one.error) < 0.1 for one in found)
     return (

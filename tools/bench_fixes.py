@@ -3,8 +3,9 @@
     .venv/bin/python tools/bench_fixes.py            # the text and the launcher's digests alone
     .venv/bin/python tools/bench_fixes.py --probe    # and the patch's probe, where a start would ask it
 
-The fixes are those of tests/foreign_fixes.py, each as the release itself, as 0.34.0 and as a development build. A fix
-that leaves the bug in must never be called superseded or applied. Exit code 1 if one is, or if a probe disagrees.
+The fixes are those of tests/support/foreign_fixes.py, each as the release itself, as 0.34.0 and as a development
+build. A fix that leaves the bug in must never be called superseded or applied. Exit code 1 if one is, or if a probe
+disagrees.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.core.patching.plan import launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
-from tests.foreign_fixes import TUNED, UNSEEN, Fixes
+from tests.support.foreign_fixes import TUNED, UNSEEN, Fixes
 
 VERSIONS = ("", "0.34.0", "{}.dev3+gabc1234")
 PATCHES = load_patches()

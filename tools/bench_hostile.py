@@ -3,10 +3,9 @@
     .venv/bin/python tools/bench_hostile.py            # 4,200 cases
     .venv/bin/python tools/bench_hostile.py 600 --seed 7
 
-The trees are files of six released wheels, changed at random (tests/hostile_trees.py makes the changes and knows the
-truth
-about each). A decision is wrong if a patch is applied at a wrong place or twice, is wrongly called applied, superseded
-or not needed, or if a half-patched tree would start. Exit code 1 if there is a wrong decision.
+The trees are files of six released wheels, changed at random (tests/support/hostile_trees.py makes the changes and
+knows the truth about each). A decision is wrong if a patch is applied at a wrong place or twice, is wrongly called
+applied, superseded or not needed, or if a half-patched tree would start. Exit code 1 if there is a wrong decision.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from gemmaspec.core.patching.decide import needed_paths
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.core.patching.plan import launcher_patch
 from gemmaspec.run.index.wheels import read_from_wheel
-from tests.hostile_trees import RELEASES, judged, make_case
-from tests.test_hostile_trees import CLAIMS
+from tests.check.test_hostile_trees import CLAIMS
+from tests.support.hostile_trees import RELEASES, judged, make_case
 
 CASES = 4200
 PATCHES = {id_: launcher_patch(patch) for id_, patch in load_patches().items()}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests import shapes
-from tests.hub import Body, Hub, serve
+from tests.support import shapes
+from tests.support.hub import Body, Hub, serve
 
 LIMIT = 2.0
 """Megabytes."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.fake_vllm import fake_vllm
+from tests.support.fake_vllm import fake_vllm
 
 ROOT = Path(__file__).parent.parent
 TIMES = 9

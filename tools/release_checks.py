@@ -141,7 +141,7 @@ def template(release: str) -> Found:
     if old == new:
         return Found(word=f"as in {before(release)}; templates/{ours} is used")
     details = list(difflib.unified_diff(old.splitlines(), new.splitlines(), before(release), release, lineterm=""))
-    word = f"it is not that of {before(release)}: hold templates/{ours} against it (tests/test_chat_template.py)"
+    word = f"it is not that of {before(release)}: hold templates/{ours} against it (tests/core/test_chat_template.py)"
     return Found(word=word, details=details[:200], look=True)
 
 

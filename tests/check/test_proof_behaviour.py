@@ -1,0 +1,94 @@
+"""`patch prove --tree` and `patch verify --by-behaviour`: a FAKE vllm, the real runner in this Python."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.check.proof import behaviour, environment
+from gemmaspec.cli.app import run
+from tests.check.test_proof import GOOD
+from tests.support import vllm_trees as fake
+from tests.support.launching import CORE
+
+
+@pytest.fixture
+def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for module in (behaviour, environment):
+        monkeypatch.setattr(module, "prove_python", lambda **_: Path(sys.executable))
+    monkeypatch.setattr(behaviour, "cache_dir", lambda: tmp_path / "cache")  # what another run asked is not known here
+    place = fake.write_patch(tmp_path / "patches")
+    (place / "probe.py").write_text(GOOD)
+    return tmp_path / "patches"
+
+
+def tree(folder: Path, said: str) -> Path:
+    made = fake.write_tree(folder, core=CORE.replace('"stock"', said))
+    for name in ("__init__.py", "v1/__init__.py"):
+        (made / "vllm" / name).write_text("")
+    (made / "torch.py").write_text("raise SystemExit('the neighbours of vllm are not for probes')")
+    return made
+
+
+OPEN, CLOSED = '"st" + "ock"', '"mended"'
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "code"), [('"stock"', "proven", 0), (OPEN, "open", 1), (CLOSED, "closed", 0)]
+)
+def test_a_folder_is_proven_or_its_bug_is_open_or_closed(
+    said: str, outcome: str, code: int, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["patch", "prove", "--patches", str(patches), "--tree", str(tree(tmp_path / "tree", said)), "--json"]
+    assert run(words) == code
+    assert [one["outcome"] for one in json.loads(capsys.readouterr().out)["results"]] == [outcome]
+
+
+@pytest.mark.parametrize(("said", "state", "code", "detail"), [
+    (OPEN, "conflict", 5, "run gemmaspec patch rebase right-value --tree "),
+    (CLOSED, "superseded", 0, "add to superseded: {path: vllm/v1/core.py, scope: value, release: "),
+])  # fmt: skip
+def test_a_conflict_is_asked_for_its_behaviour_once(
+    said: str, state: str, code: int, detail: str, patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tree(tmp_path / "tree", said)
+    words = ["patch", "verify", "--patches", str(patches), "--tree", str(made), "--json"]
+    assert run(words) == 5  # the words of the fix alone show nothing
+    assert "gemmaspec patch prove right-value --tree DIR" in capsys.readouterr().out
+    asked = []
+    for _ in range(2):
+        assert run([*words, "--by-behaviour"]) == code
+        printed = capsys.readouterr()
+        (row,) = json.loads(printed.out)["results"]
+        assert (row["state"], detail in row["detail"]) == (state, True)
+        asked.append("running the probe of right-value" in printed.err)
+    assert asked == [True, False]
+    (made / "vllm/other.py").write_text("x = 1")  # the answer was that of exactly these files
+    assert run([*words, "--by-behaviour"]) == code
+    assert "running the probe" in capsys.readouterr().err
+
+
+def test_the_rule_that_behaviour_suggests_is_one_that_holds(
+    patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["patch", "verify", "--patches", str(patches), "--tree", str(tree(tmp_path / "tree", CLOSED)), "--json"]
+    assert run([*words, "--by-behaviour"]) == 0
+    rule = json.loads(capsys.readouterr().out)["results"][0]["detail"].partition("add to superseded: ")[2]
+    file = patches / "right-value" / "patch.yaml"
+    file.write_text(file.read_text().replace("superseded:\n", f"superseded:\n  - {rule}\n"))
+    assert run(words) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["state"] == "superseded"
+
+
+def test_what_the_probe_cannot_say_stays_a_conflict_with_its_next_command(
+    patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (patches / "right-value/probe.py").write_text("def probe():\n    raise RuntimeError('no')")
+    made = tree(tmp_path / "tree", CLOSED)
+    assert run(["patch", "verify", "--patches", str(patches), "--tree", str(made), "--by-behaviour"]) == 5
+    out = capsys.readouterr().out
+    assert "the probe failed: RuntimeError: no" in out
+    assert "gemmaspec patch prove right-value --tree DIR" in out

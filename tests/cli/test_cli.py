@@ -1,0 +1,376 @@
+"""The command line itself: help, version, completion, errors and exit codes."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from inspect import getsource
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+from pydantic_core import SchemaSerializer, core_schema
+
+from gemmaspec import __version__
+from gemmaspec.check.carry.verify import VerifyRequest
+from gemmaspec.check.here.fit import FitRequest
+from gemmaspec.check.here.inspect import InspectRequest
+from gemmaspec.check.here.predict import PredictRequest
+from gemmaspec.cli import app as cli
+from gemmaspec.cli.app import run
+from gemmaspec.cli.bench import bench
+from gemmaspec.cli.fit import fit
+from gemmaspec.cli.inspect import inspect
+from gemmaspec.cli.patch import verify
+from gemmaspec.cli.predict import predict
+from gemmaspec.cli.render import render
+from gemmaspec.cli.smoke import smoke
+from gemmaspec.cli.tune import tune
+from gemmaspec.cli.up import up
+from gemmaspec.core.data import ROOT
+from gemmaspec.core.files import state_dir
+from gemmaspec.look.smoke import SmokeRequest
+from gemmaspec.measure.bench.settings import BenchRequest
+from gemmaspec.measure.tune.tried import TuneRequest
+from gemmaspec.run.cluster.server import ClusterSettings
+from gemmaspec.run.kept.owner import Terminated
+from gemmaspec.serve.decide import UpRequest
+from tests.check.test_fit_cli import TEXT
+
+COMMANDS = (
+    "up",
+    "down",
+    "restart",
+    "status",
+    "logs",
+    "render",
+    "profile",
+    "patch",
+    "inspect",
+    "fit",
+    "doctor",
+    "lock",
+    "rollback",
+    "pull",
+    "predict",
+    "bench",
+    "compare",
+)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"gemmaspec {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "Usage: gemmaspec" in printed
+    assert all(line.strip() for line in printed.splitlines()[:1])
+
+
+def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["-h"]) == 0
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in COMMANDS)
+    assert "gemmaspec profile list" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["up", "spark-31b-e2"], 2, "did you mean spark-31b-e2b"),
+        (["up", "/no/such.yaml"], 2, "the profile file /no/such.yaml does not exist"),
+        (["up", "tiny-cpu", "--engine", "podman"], 2, "--engine must be docker or process, not 'podman'"),
+        (["up", "tiny-cpu", "--set", "nonsense"], 2, "must be KEY=VALUE"),
+        (["up"], 2, "without a terminal nothing can be asked"),
+        (["upp"], 2, "No such command"),
+        (["down", "never-started"], 2, "no stack named 'never-started' was started"),
+        (["logs", "never-started"], 2, "no stack named"),
+        (["status", "never-started"], 2, "no stack named"),
+        (["restart", "never-started"], 2, "no stack named"),
+        (["render", "tiny-cpu", "--set", "image=null"], 2, "image: is missing, but a container needs it"),
+        (["render", "tiny-cpu", "--set", "chat.template=nothing.jinja"], 2, "chat.template: cannot read"),
+        (["render", "tiny-cpu", "--set", "patches.required=[draft-text-onli]"], 2, "draft-text-only"),
+        (["up", "spark-31b", "--engine", "process"], 2, "runtime.vllm"),
+    ],
+)
+def test_a_mistake_is_one_clear_error_with_its_exit_code(
+    arguments: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == code
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+
+
+def test_an_error_as_json_is_one_document_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "nothing-like-it", "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    assert document["ok"] is False
+    assert document["error"]["hint"] == "gemmaspec profile list"
+
+
+def test_a_model_folder_that_is_not_there_is_told_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--set", f"runtime.python={sys.executable}", "--set", "target.model=/no/such/model"]
+    assert run(["up", "tiny-cpu", "--engine", "process", "--set", "draft.model=/no/such/draft", *arguments]) == 4
+    assert "target.model: missing folder /no/such/model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("fit",), ("profile", "lint", "--models")])
+def test_a_tiny_model_is_looked_at_before_up_has_copied_it(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "tiny-cpu"]) == 0, capsys.readouterr().err
+    assert not (state_dir() / "tiny").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "tiny"])
+def test_what_is_no_tiny_model_that_ships_is_missing_in_the_state_folder(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", "tiny-cpu", "--set", f"target.model=state:tiny/{name}"]) != 0
+    assert str(ROOT) not in capsys.readouterr().err
+
+
+def test_profile_list_names_every_shipped_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "list"]) == 0
+    assert re.search(r"^spark-31b-e2b +shipped +dgx-spark +Gemma 4 31B", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_profile_list_keeps_going_past_one_that_is_not_valid(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (profiles / "broken.yaml").write_text("schema: 7\n")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    assert run(["profile", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["profiles"]}
+    assert rows["broken"]["summary"].startswith("invalid:")
+    assert rows["tiny-cpu"]["machine"] == "cpu"
+
+
+def test_profile_show_has_everything_that_was_inherited(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "show", "spark-31b-e2b", "--set", "serve.port=8123"]) == 0
+    printed = capsys.readouterr().out
+    assert "max_model_len: 131072" in printed
+    assert "port: 8123" in printed
+    assert "18.05" in printed
+
+
+def test_dry_run_says_what_would_happen_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    assert run(["up", "tiny-cpu", "--engine", "process", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "engine: process" in printed
+    assert "launch.py --plan" in printed
+    assert "vllm serve" in printed
+    assert printed.count("write:") == 1
+    assert f"files in {tmp_path}/state/stacks/tiny-cpu\n" in printed
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_dry_run_says_each_reason_once_and_about_how_large_an_image_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("gemmaspec.serve.ahead._image_bytes", lambda image: None)
+    monkeypatch.setattr("gemmaspec.run.engine.pulling.is_here", lambda image: False)
+    assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run"]) in (0, 4)
+    printed = capsys.readouterr().out
+    if printed:  # a daemon answers
+        told = [
+            line.removeprefix("speed:  not ").partition(": ")[2]
+            for line in printed.splitlines()
+            if line.startswith("speed:  not ")
+        ]
+        assert told
+        assert len(told) == len(set(told))
+        assert ": it was" not in printed  # of several patches
+        assert "about 10 GB, as vLLM's images have" in printed
+
+
+@pytest.mark.parametrize(
+    ("profile", "longest"), [("spark-31b-mtp", "262144"), ("tiny-cpu", "4096")], ids=["shapes that ship", "a folder"]
+)
+def test_a_context_beyond_the_model_is_refused_by_lint_render_fit_and_dry_run_alike(
+    profile: str, longest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
+    for name in ("tiny-target", "tiny-draft"):
+        folder = tmp_path / "state" / "tiny" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(
+            json.dumps({"architectures": ["Gemma4ForConditionalGeneration"], "text_config": TEXT})
+        )
+    too_long = ["--set", "serve.max_model_len=524288"]
+    for command, code in (
+        (["profile", "lint", profile], 2),
+        (["render", profile, "--out", str(tmp_path / "out")], 2),
+        (["up", profile, "--dry-run", "--engine", "process"], 2),
+    ):
+        assert run([*command, *too_long]) == code, command
+        printed = capsys.readouterr()
+        assert f"is 524288, but the target was made for {longest} tokens" in printed.out + printed.err, command
+    if profile != "tiny-cpu":  # fit needs the weights' headers
+        assert run(["fit", profile, *too_long]) == 1
+        said = capsys.readouterr().out.splitlines()
+        assert said[0].endswith(": would NOT start")
+        assert any("PROBLEM   GS216: serve.max_model_len is 524288" in line for line in said)
+
+
+def test_status_of_nothing_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["status"]) == 0
+    assert "no stack was started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_completes_profile_names(shell: str) -> None:
+    complete = {
+        "bash": {
+            "COMP_WORDS": "gemmaspec up spark-31b-e",
+            "COMP_CWORD": "2",
+            "_GEMMASPEC_COMPLETE": "complete_bash",
+        },
+        "zsh": {"_TYPER_COMPLETE_ARGS": "gemmaspec up spark-31b-e", "_GEMMASPEC_COMPLETE": "complete_zsh"},
+        "fish": {
+            "_TYPER_COMPLETE_ARGS": "gemmaspec up spark-31b-e",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "_GEMMASPEC_COMPLETE": "complete_fish",
+        },
+    }[shell]
+    done = subprocess.run(
+        [sys.executable, "-m", "gemmaspec"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **complete},
+        check=False,
+    )
+    assert "spark-31b-e2b" in done.stdout
+    assert "spark-31b-eagle3" in done.stdout
+    assert "tiny-cpu" not in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_can_be_printed(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gemmaspec", "--show-completion", shell],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},  # there may be no shell above us
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "GEMMASPEC_COMPLETE" in done.stdout
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = f"{sys.executable} -m gemmaspec profile show spark-31b-e2b | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_ctrl_c_when_the_command_has_ended_is_no_traceback() -> None:
+    late = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    command = f"{late}; import sys; sys.argv = ['gemmaspec', '--version']; from gemmaspec.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert done.stdout.startswith("gemmaspec ")
+
+
+def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "app", broken)
+    assert run(["profile", "list"]) == 1
+    assert "This is a bug in gemmaspec" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, Terminated])
+def test_an_interrupt_while_pydantic_builds_a_model_is_no_bug(
+    interrupt: type[KeyboardInterrupt], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Pressed:
+        def __repr__(self) -> str:
+            raise interrupt
+
+    def interrupted(*_: object, **__: object) -> None:
+        SchemaSerializer(core_schema.literal_schema([Pressed()]))
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    assert run(["profile", "list"]) == 130
+    assert "bug" not in capsys.readouterr().err
+
+
+def test_docker_is_imported_without_paramiko_which_stays_usable() -> None:
+    """The SDK imports it for ssh:// and, as gemmaspec uses it, runs the ssh program instead."""
+    script = (
+        "import sys; from gemmaspec.__main__ import on_first_use; on_first_use('paramiko'); import docker.transport;"
+        "assert 'paramiko.client' not in sys.modules;"
+        "from docker.transport.sshconn import SSHHTTPAdapter, paramiko;"
+        "assert paramiko.SSHClient.__module__ == 'paramiko.client';"
+        "import paramiko as real; assert real.__file__ and sys.modules['paramiko'] is real"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_what_was_delayed_and_is_not_installed_is_missed_only_on_use() -> None:
+    script = (
+        "from gemmaspec.__main__ import on_first_use; on_first_use('not_there'); import not_there\n"
+        "try: not_there.anything\nexcept ModuleNotFoundError as error: assert error.name == 'not_there'\n"
+        "else: raise SystemExit(1)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_nothing_heavy_is_imported_for_version_and_help() -> None:
+    script = (
+        "import sys; from gemmaspec.cli.app import run; run(['--version']);"
+        "heavy = {'pydantic', 'yaml', 'jinja2', 'docker', 'httpx', 'unidiff', 'huggingface_hub', 'psutil', 'prometheus_client'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+REQUESTS = {
+    bench: BenchRequest, tune: TuneRequest, fit: FitRequest, inspect: InspectRequest, predict: PredictRequest,
+    render: ClusterSettings, smoke: SmokeRequest, up: UpRequest, verify: VerifyRequest,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", REQUESTS)
+def test_no_option_of_a_request_is_lost(command: FunctionType) -> None:
+    """Each parameter is a field of the request by name, or the command itself uses it."""
+    function = ast.parse(getsource(command)).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    used = {node.id for line in function.body for node in ast.walk(line) if isinstance(node, ast.Name)}
+    fields = {field.name for field in dataclasses.fields(REQUESTS[command])}
+    assert {parameter.arg for parameter in function.args.args} <= fields | used
+
+
+def test_every_request_of_a_command_is_looked_at() -> None:
+    texts = [file.read_text() for file in Path(cli.__file__).parent.glob("*.py")]
+    assert sum(text.count("options.request(") for text in texts) == len(REQUESTS)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("fit", "x" * 300), ("compare", "x" * 300, "y"), ("bench", "tiny-cpu", "--out", "x" * 300)]
+)
+def test_a_name_that_no_file_can_have_is_no_bug(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert "no file can have so long a name" in capsys.readouterr().err

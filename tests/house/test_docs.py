@@ -1,0 +1,190 @@
+"""Every command line that README.md and docs/ show is one that gemmaspec takes, and every YAML block is one that it reads.
+
+What a page shows a command print is generated where it needs no server (`<!-- run N: … -->`, tools/reference.py); tests/house/test_reference.py
+compares it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer.main
+
+from gemmaspec.check.lint.check import check
+from gemmaspec.check.lint.rule import as_text
+from gemmaspec.cli.app import app, run
+from gemmaspec.core import data
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.profile.command import vllm_of
+from gemmaspec.core.profile.find import profile_names
+from gemmaspec.core.profile.load import load_profile
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(gemmaspec [^`\n]+)`")
+MOST_OF_A_GUIDE = 1_500
+"""Of README.md and docs/ together, and of one guide. Generated pages grow with what they list; then a page written by hand gets shorter."""
+SHIPPED = {name: load_profile(str(file)).profile for name, file in profile_names([data.PROFILES]).items()}
+UsageError: Any = typer.BadParameter.__base__
+"""click's, under whichever name typer carries it."""
+
+
+class Shown(NamedTuple):
+    """A command line of a page."""
+
+    page: str
+    line: str
+
+
+def shown() -> Iterator[Shown]:
+    """Yield every command line of gemmaspec, from blocks and from running text."""
+    for file in PAGES:
+        text = file.read_text()
+        found = [line for kind, block in blocks(text) if kind in ("", "console", "bash") for line in lines(kind, block)]
+        for line in dict.fromkeys([*found, *INLINE.findall(BLOCK.sub("", text))]):
+            yield Shown(str(file.relative_to(ROOT)), line)
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the text of each block."""
+    for indent, kind, block in BLOCK.findall(text):
+        yield kind, re.sub(f"^{indent}", "", block, flags=re.MULTILINE)
+
+
+def lines(kind: str, block: str) -> Iterator[str]:
+    """Yield the command lines of a block: those after `$ `, or without such lines every one; two of one line apart."""
+    whole = block.replace("\\\n", " ").splitlines()
+    typed = [line.removeprefix("$ ") for line in whole if line.startswith("$ ")]
+    for line in typed if typed or kind == "console" else whole:
+        for part in re.split(r"&& | > ", line):
+            if part.startswith("gemmaspec ") and not re.match(r"gemmaspec [A-Z\[]", part):
+                yield part.partition(" #")[0].strip()
+
+
+def taken(line: str) -> list[str]:
+    """Parse a command line as gemmaspec would; return its arguments. Raise UsageError for what it does not take."""
+    words = [word for word in shlex.split(line)[1:] if word != "…"]
+    command: Any = typer.main.get_command(app)
+    while words and (inner := getattr(command, "commands", None)) and not words[0].startswith("-"):
+        if words[0] not in inner:
+            raise UsageError(f"no command {words[0]}")
+        command, words = inner[words[0]], words[1:]
+    context = command.context_class(command)
+    return [word for word in command.make_parser(context).parse_args(args=words)[1] if isinstance(word, str)]
+
+
+@pytest.mark.parametrize("one", list(shown()), ids=lambda one: f"{one.page}-{one.line}")
+def test_a_command_of_a_page_is_one_that_gemmaspec_takes(one: Shown) -> None:
+    for word in taken(one.line):
+        if re.match(r"(spark2?|nvidia|tiny)-", word):
+            assert word.removesuffix("-tuned") in SHIPPED
+
+
+ALONE = re.compile(
+    r"gemmaspec (fit \S|predict (?!.*--measured)|profile (list|show|lint|schema)|patch (list|show|explain)|smoke --list|config|connect$|explain"
+    r"|status( [a-z-]+)?|render|tune .*--dry-run|export|watch --systemd)\b"
+)
+"""Commands that need neither server, network, Docker nor a file of the reader."""
+NOT_HERE = (
+    "mine",
+    "pair",
+    "bench",
+    "schema.json",
+    "--all-releases",
+    "--locked",
+    "--validate",
+    "--kubernetes",
+    "NAME",
+    "CODE",
+    "PROFILE",
+    "PATCH",
+    "…",
+)
+CODES = {"status": {0, 2}, "connect": {0, 2}}
+"""Exit codes of what asks for a server that does not run; all others end with 0."""
+
+
+def runs_anywhere(line: str) -> bool:
+    """Return whether a command line needs nothing of its reader."""
+    return bool(ALONE.match(line)) and not any(word in line for word in NOT_HERE)
+
+
+@pytest.mark.parametrize("line", sorted({one.line for one in shown() if runs_anywhere(one.line)}))
+def test_a_command_of_a_page_that_needs_nothing_runs(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {
+        "HOME": str(tmp_path),
+        "GEMMASPEC_STATE": str(tmp_path / "state"),
+        "HF_HUB_OFFLINE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line)[1:]
+    assert run(words) in CODES.get(words[0], {0}), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["gemmaspec lift x", "gemmaspec up x --no-such-option", "gemmaspec patch fly"])
+def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+    with pytest.raises(UsageError):
+        taken(line)
+
+
+def profiles() -> Iterator[tuple[str, str]]:
+    """Yield each whole profile that a page shows, with its page."""
+    for file in PAGES:
+        for kind, block in blocks(file.read_text()):
+            if kind == "yaml" and re.search(r"^name: .*\n(.*\n)*(extends|target):", block, re.MULTILINE):
+                yield str(file.relative_to(ROOT)), block
+
+
+def test_a_profile_of_a_page_has_no_error(tmp_path: Path) -> None:
+    found = list(profiles())
+    assert {page for page, _ in found} >= {"docs/guides/profiles.md", "docs/guides/from-vllm-serve.md"}
+    for page, text in found:
+        name = re.search(r"^name: ([\w-]+)", text, re.MULTILINE)
+        assert name
+        file = tmp_path / f"{name[1]}.yaml"
+        file.write_text(text)
+        loaded = load_profile(str(file), folders=[data.PROFILES])
+        found_in = check(loaded, patches=load_patches(), asked=vllm_of(loaded.profile))
+        errors = [as_text(one) for one in found_in if one.severity == "error"]
+        assert errors == [], page
+
+
+CURL = re.compile(r"curl http://127\.0\.0\.1:(\d+)/v1/chat/completions .*?\"model\": \"([^\"]+)\"", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/first-evening.md", "docs/guides/install.md"])
+def test_a_curl_of_a_page_asks_a_shipped_profile(page: str) -> None:
+    (port, model), *others = CURL.findall((ROOT / page).read_text())
+    served = {(str(one.serve.port), one.serve.served_model_name or one.target.model) for one in SHIPPED.values()}
+    assert others == []
+    assert (port, model) in served
+
+
+def test_a_guide_stays_short() -> None:
+    words = {file.name: len(file.read_text().split()) for file in PAGES if file.parent.name == "guides"}
+    assert {name: count for name, count in words.items() if count > MOST_OF_A_GUIDE} == {}
+
+
+def test_a_page_has_its_title_in_the_menu() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    for title, page in entries(nav):
+        head = re.search(r"^# (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+        assert head
+        assert head[1].replace("`", "") == title
+
+
+def entries(nav: Any) -> Iterator[tuple[str, str]]:
+    """Yield title and file of each entry of a navigation."""
+    for item in nav:
+        for title, inside in item.items():
+            yield from [(title, inside)] if isinstance(inside, str) else entries(inside)

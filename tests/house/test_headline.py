@@ -1,0 +1,69 @@
+"""README's first figures are rows of the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.core.rows import Run, parse_rows
+from gemmaspec.run.kept.measurements import store
+from tests.measure.test_bench_compare import result
+from tools import headline, store_results
+
+README = Path(__file__).parent.parent.parent / "README.md"
+
+
+def test_every_figure_of_the_first_lines_is_a_cells() -> None:
+    text = README.read_text()
+    said = text.split("<!-- headline: made from the code -->")[1].split("<!-- end -->")[0]
+    assert " ".join(said.split()) == " ".join(headline.headline().split())
+    short = re.search(r"\*\*(\d+)\*\* with .*?\s(\d+) without its draft, (\d+) with", said, re.DOTALL)
+    long = re.search(r": (\d+), (\d+) and (\d+)\.", said)
+    assert short is not None  # as it ships, without its draft, as released
+    assert long is not None
+    rows = [row for run in store() for row in run.rows if row.machine == headline.MACHINE]
+    cells = {(row.context, row.k, round(row.tokens_per_second)) for row in rows}
+    assert {(256, k, int(figure)) for k, figure in zip((4, 0, 4), short.groups(), strict=True)} <= cells
+    assert {(8192, k, int(figure)) for k, figure in zip((4, 0, 4), long.groups(), strict=True)} <= cells
+
+
+def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shipped = [run for run in store() if run.machine == headline.MACHINE]
+    before = headline.headline()
+
+    def but(**other: object) -> tuple[Run, ...]:
+        return tuple(
+            dataclasses.replace(run, rows=tuple(row.model_copy(update=other) for row in run.rows)) for run in shipped
+        )
+
+    for other in ({"kv_cache_dtype": "fp8"}, {"images": False}, {"images": None}, {"compile": "none"}):
+        runs = (*store(), *but(tokens_per_second=1.0, **other))
+        monkeypatch.setattr("tools.headline.store", lambda runs=runs: runs)
+        assert headline.headline() == before
+        monkeypatch.undo()
+    slower = but(tokens_per_second=7.0)
+    monkeypatch.setattr("tools.headline.store", lambda: slower)
+    assert "**7** with" in headline.headline()
+    assert ": 7, 7 and 7." in headline.headline()
+
+
+def test_results_of_bench_become_a_file_of_the_store() -> None:
+    own = result()
+    for row in own["rows"]:
+        row |= {"machine": "h200", "target": "A/Gemma-31B", "vllm": "0.32.0", "gpu": "NVIDIA H200", "images": True}
+        row |= {"graphs": "full", "attention_backend": "TRITON_ATTN", "weights": "dummy"}
+    own["rows"][0]["steady"] = False
+    found = store_results.stored([own])
+    rows = parse_rows(json.dumps(found), file="made")
+    assert [(row.method, row.k, row.concurrency) for row in rows] == [("none", 0, 1), ("none", 0, 8), ("mtp", 4, 1), ("mtp", 4, 8)]  # fmt: skip
+    assert {(row.machine, row.images, row.graphs) for row in rows} == {("h200", True, "full")}
+    assert "dummy weights" in found["source"]
+    assert [row.get("steady") for row in found["rows"]] == [False, None, None, None]
+    assert found["targets"] == ["a/gemma-31b"]
+    assert "images" not in found["rows"][0]

@@ -1,0 +1,90 @@
+"""What README.md and docs/ say of the code is what the code says, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TOOL = ROOT / "tools" / "reference.py"
+DOCS = ROOT / "docs"
+OUTSIDE = sorted([*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")])
+"""Documents that the site does not hold, whose links its strict build does not see."""
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, Any]:
+    return runpy.run_path(str(TOOL))
+
+
+def test_the_generated_parts_are_those_of_the_code() -> None:
+    done = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), "run: make reference"
+
+
+def test_every_part_is_shown_somewhere(reference: dict[str, Any]) -> None:
+    text = "".join(file.read_text() for file in reference["documents"]())
+    shown = set(re.findall(r"<!-- ([a-z-]+): made from the code -->", text))
+    assert shown == set(reference["PARTS"])
+
+
+def test_a_part_that_is_out_of_date_is_replaced(reference: dict[str, Any]) -> None:
+    made = reference["with_parts"]("a\n<!-- exit-codes: made from the code -->\nof yesterday\n<!-- end -->\nb\n")
+    assert "yesterday" not in made
+    assert "| 130 | Ctrl-C |" in made
+    assert reference["with_parts"](made) == made
+
+
+def test_a_part_that_nobody_makes_is_refused(reference: dict[str, Any]) -> None:
+    with pytest.raises(KeyError):
+        reference["with_parts"]("<!-- nothing: made from the code -->\n<!-- end -->")
+
+
+@pytest.mark.parametrize("file", OUTSIDE, ids=lambda file: file.name)
+def test_links_of_documents_outside_the_site_lead_somewhere(file: Path) -> None:
+    for path, anchor in LINK.findall(file.read_text()):
+        target = (file.parent / path).resolve() if path else file
+        assert target.exists(), f"{file.name} links {path}"
+        if anchor:
+            assert anchor in anchors(target), f"{file.name} links {path}#{anchor}"
+
+
+def anchors(file: Path) -> set[str]:
+    """The ids of a document's headings."""
+    heads = re.findall(r"^#+ (.+?)(?: \{#([\w-]+)\})?$", file.read_text(), re.MULTILINE)
+    return {given or re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head, given in heads}
+
+
+def test_every_page_is_in_the_navigation_once_and_no_other() -> None:
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    assert sorted(pages(nav)) == sorted(str(file.relative_to(DOCS)) for file in DOCS.rglob("*.md"))
+
+
+def pages(nav: Any) -> list[str]:
+    """Every page of a navigation."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for item in (nav.values() if isinstance(nav, dict) else nav) for page in pages(item)]
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    named = set()
+    for file in (ROOT / "gemmaspec").rglob("*.py"):
+        named |= set(re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text()))
+    assert named
+    assert sorted(page for page in named if not (ROOT / page).is_file()) == []
+
+
+def test_the_readme_lists_no_profile_that_drafts_with_a_whole_model(reference: dict[str, Any]) -> None:
+    listed = reference["profiles_in_short"]()
+    assert "`spark-31b-mtp`" in listed
+    assert "`spark-31b-e2b`" not in listed
+    assert "`spark-deckard-31b-e4b`" not in listed

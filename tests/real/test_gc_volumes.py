@@ -1,0 +1,85 @@
+"""`gc --volumes` against the real daemon: what is left behind goes, what is used or may be needed stays."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.run.engine import endpoint
+from gemmaspec.run.kept import stacks
+from gemmaspec.serve import gc as garbage_of
+from tests.support.docker_support import IMAGE, make_image
+
+pytestmark = [
+    pytest.mark.real_docker,
+    pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
+]
+
+PROJECT = "com.docker.compose.project"
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[docker.DockerClient]:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
+    try:
+        found = endpoint.connect(endpoint.find())
+    except EnvironmentMissing as missing:
+        pytest.skip(f"real docker: {missing.message}")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def stack(client: docker.DockerClient) -> Iterator[str]:
+    name = f"test-gc-{uuid.uuid4().hex[:8]}"
+    yield name
+    for one in client.containers.list(all=True, filters={"label": f"{PROJECT}=gemmaspec-{name}"}):
+        one.remove(force=True)
+    for volume in client.volumes.list():
+        if name in volume.name:
+            volume.remove(force=True)
+
+
+def _volume(client: docker.DockerClient, name: str, project: str) -> None:
+    client.volumes.create(name, labels={PROJECT: project})
+
+
+def _offered(capsys: pytest.CaptureFixture[str], stack: str) -> set[str]:
+    """Return the volumes of this test that would be removed. Nothing is: other volumes of this machine are offered, too."""
+    capsys.readouterr()
+    assert run(["gc", "--volumes", "--json", "--dry-run"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return {one["name"] for one in found["garbage"] if one["kind"] == "volume" and stack in one["name"]}
+
+
+def test_only_what_no_container_uses_and_a_stack_of_this_state_folder_made_is_removed(
+    client: docker.DockerClient, stack: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left, foreign = f"gemmaspec-{stack}_huggingface", f"{stack}_of-another-project"
+    _volume(client, left, f"gemmaspec-{stack}")
+    _volume(client, foreign, f"other-{stack}")
+    client.volumes.create(f"{stack}-without-a-label")
+    assert _offered(capsys, stack) == set(), "it may belong to another state folder"
+
+    stacks.stack_folder(stack).mkdir(parents=True)
+    assert _offered(capsys, stack) == {left}
+
+    make_image(client)
+    holder = client.containers.create(IMAGE, ["sleep", "99"], volumes=[f"{left}:/cache"])
+    assert _offered(capsys, stack) == set(), "a container uses it"
+    offered = garbage_of.Garbage(kind="volume", name=left, bytes=None, why="")
+    with pytest.raises(EnvironmentMissing, match="volume is in use"):
+        garbage_of.free(offered)
+    holder.remove(force=True)
+
+    assert _offered(capsys, stack) == {left}
+    garbage_of.free(offered)
+    here = {volume.name for volume in client.volumes.list() if stack in volume.name}
+    assert here == {foreign, f"{stack}-without-a-label"}

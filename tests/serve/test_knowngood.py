@@ -1,0 +1,337 @@
+"""Known good stacks: kept whole or not at all, a few of them, and which one is gone back to."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.files import state_dir
+from gemmaspec.core.lock.document import Lock, LockedModel, Versions
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.serve import knowngood
+from gemmaspec.serve.decide import Observed, Start
+from gemmaspec.serve.knowngood import KEPT, known_goods
+from gemmaspec.serve.rollback import choose, only_name
+
+FACTS = Lock(
+    profile="mine",
+    engine="process",
+    plan=f"sha256:{'a' * 64}",
+    target=LockedModel(model="some/target", revision="c" * 40),
+    versions=Versions(vllm="0.32.0", torch="2.13.0", transformers="5.19.0"),
+)
+
+
+def started(sequences: int = 1, name: str = "mine") -> Started:
+    server = Server(
+        name=name, folder=stacks.stack_folder(name), port=8000, model="m", speculates=False,
+        command=("vllm", "serve", "some/target", "--max-num-seqs", str(sequences)),
+    )  # fmt: skip
+    return Started(engine="process", server=server, profile=name)
+
+
+def keep(sequences: int, monkeypatch: pytest.MonkeyPatch, second: int | None = None) -> str:
+    """Keep a stack as if it had become ready at that second."""
+    stamp = f"20261121T1800{sequences if second is None else second:02}Z"
+    monkeypatch.setattr("gemmaspec.serve.knowngood.time.strftime", lambda *_: stamp)
+    key = knowngood._store(started(sequences), {"plan.json": "{}"}, FACTS)
+    stacks.save(dataclasses.replace(started(sequences), known_good=key))
+    return key
+
+
+def test_the_last_one_that_is_not_the_current_one_is_gone_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = keep(1, monkeypatch), keep(2, monkeypatch)
+    assert choose("mine", None).key == first
+    assert choose("mine", second).key == second
+    good = choose("mine", first)
+    assert good.files() == {"plan.json": "{}"}
+    assert good.started.server.command[-1] == "1"
+    assert good.facts == FACTS
+    knowngood.renew(good)
+    stacks.save(dataclasses.replace(good.started, known_good=first))
+    assert choose("mine", None).key == second
+
+
+def test_after_a_start_that_failed_the_newest_one_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    second = keep(2, monkeypatch)
+    stacks.save(started(3))
+    assert choose("mine", None).key == second
+
+
+def test_the_same_stack_again_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    keep(2, monkeypatch)
+    keep(1, monkeypatch, second=3)
+    assert [good.id[:16] for good in known_goods("mine")] == ["20261121T180003Z", "20261121T180002Z"]
+
+
+def test_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [keep(sequences, monkeypatch) for sequences in range(1, KEPT + 4)]
+    assert [good.key for good in known_goods("mine")] == keys[: -KEPT - 1 : -1]
+
+
+def test_a_crash_while_keeping_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = keep(1, monkeypatch)
+    with monkeypatch.context() as broken:
+        broken.setattr("gemmaspec.run.stack.folder.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            keep(2, broken)
+    assert [good.key for good in known_goods("mine")] == [first]
+    assert [folder.name[:1] for folder in (state_dir() / "known-good" / "mine").iterdir()] == ["2"]
+
+
+@pytest.mark.parametrize("damage", ["record.json", "facts.lock", "plan.json"])
+def test_what_is_not_whole_does_not_count(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    first = keep(1, monkeypatch)
+    keep(2, monkeypatch)
+    (known_goods("mine")[0].folder / damage).write_text("{")
+    (state_dir() / "known-good" / "mine" / ".new-killed").mkdir()
+    assert [good.key for good in known_goods("mine")] == [first]
+    keep(3, monkeypatch)
+    assert not (state_dir() / "known-good" / "mine" / ".new-killed").exists()
+
+
+@pytest.mark.parametrize("text", ["{% x %}\r\n", "\r", "ü\u2028\n"])
+def test_files_come_back_as_they_were(text: str) -> None:
+    knowngood._store(started(1), {"chat-template.jinja": text}, FACTS)
+    assert known_goods("mine")[0].files() == {"chat-template.jinja": text}
+
+
+def test_what_lost_a_file_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    (known_goods("mine")[0].folder / "plan.json").unlink()
+    assert known_goods("mine") == []
+
+
+def test_another_command_may_have_moved_it_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    good = known_goods("mine")[0]
+    good.folder.rename(good.folder.with_name("20261121T180009Z-" + good.key))
+    knowngood.renew(good)
+    assert [one.key for one in known_goods("mine")] == [good.key]
+
+
+def test_a_record_of_another_profile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    record = known_goods("mine")[0].folder / "record.json"
+    record.write_text(record.read_text().replace('"mine"', '"other"'))
+    assert known_goods("mine") == []
+
+
+def test_nothing_to_go_back_to_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollback"]) == 2
+    assert "no stack has ever been ready here" in capsys.readouterr().err
+    keep(1, monkeypatch)
+    assert only_name() == "mine"
+    assert run(["rollback", "mine"]) == 2
+    assert "mine has no known good stack other than the current one" in capsys.readouterr().err
+    assert run(["rollback", "mine", "--stack", "20260101T000000Z-12345678"]) == 2
+    with pytest.raises(UsageError, match="known good: none"):
+        choose("never-started", None)
+
+
+def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(1, monkeypatch)
+    keep(2, monkeypatch)
+    assert run(["rollback", "mine", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[0] == "ID"
+    assert lines[1].startswith("*  20261121T180002Z-")
+    assert lines[2].startswith("   20261121T180001Z-")
+    assert run(["rollback", "mine", "--list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["known_good"]
+    assert [row["current"] for row in rows] == [True, False]
+    assert rows[0]["facts"]["target.revision"] == "c" * 40
+
+
+def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def forbidden() -> None:
+        raise PermissionError(13, "Permission denied", "/state/known-good")
+
+    monkeypatch.setattr("gemmaspec.serve.knowngood.names", forbidden)
+    assert run(["rollback", "--json"]) == 4
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["message"] == "no permission to read or write /state/known-good"
+    assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize("why", [errno.EIO, errno.ENOTCONN, errno.ESTALE])
+def test_a_disk_that_is_away_is_told(
+    why: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away() -> None:
+        raise OSError(why, os.strerror(why), "/state/known-good")
+
+    monkeypatch.setattr("gemmaspec.serve.knowngood.names", away)
+    assert run(["rollback", "--json"]) == 4
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["message"] == f"{os.strerror(why)}: /state/known-good"
+    assert "Traceback" not in told.err
+
+
+def test_a_list_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rollback", "mien", "--list"]) == 0
+    assert capsys.readouterr() == ("", "no known good stack has that name\n")
+
+
+def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(1, monkeypatch)
+    environment = {**os.environ, "COMP_CWORD": "4", "_GEMMASPEC_COMPLETE": "complete_bash"}
+    for words, found in (
+        ("gemmaspec rollback mine --stack 2026", known_goods("mine")[0].id),
+        ("gemmaspec rollback mine --stack 2025", ""),
+    ):
+        command = [sys.executable, "-m", "gemmaspec"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**environment, "COMP_WORDS": words}, check=False
+        )
+        assert done.stdout.strip() == found
+    for command in ("lock", "pull", "doctor"):
+        asked = {**environment, "COMP_WORDS": f"gemmaspec {command} spark-31b-e2", "COMP_CWORD": "2"}
+        done = subprocess.run(
+            [sys.executable, "-m", "gemmaspec"], capture_output=True, text=True, env=asked, check=False
+        )
+        assert done.stdout.strip() == "spark-31b-e2b"
+
+
+def test_a_changed_model_folder_stops_a_rollback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    local = LockedModel(model=str(tmp_path), digest=f"sha256:{'e' * 64}")
+    monkeypatch.setattr("tests.serve.test_knowngood.FACTS", FACTS.model_copy(update={"target": local}))
+    keep(1, monkeypatch)
+    stacks.save(started(2))
+    assert run(["rollback", "mine"]) == 3
+    assert f"target.model: {tmp_path} has changed" in capsys.readouterr().err
+
+
+def test_another_release_in_the_same_environment_stops_a_rollback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name, text in (
+        ("vllm/__init__.py", ""),
+        ("vllm/_version.py", "__version__ = '0.33.0'\n"),
+        ("torch/version.py", "__version__ = '2.13.0+cpu'\n"),
+    ):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.touch(mode=0o755)
+    before = started(1)
+    with_python = dataclasses.replace(before, server=dataclasses.replace(before.server, python=python))
+    knowngood._store(with_python, {"plan.json": "{}"}, FACTS)
+    stacks.save(started(2))
+    assert run(["rollback", "mine"]) == 3
+    err = capsys.readouterr().err
+    assert f"{python} has changed: vllm was 0.32.0, is 0.33.0" in err
+    assert "pip install vllm==0.32.0" in err
+
+
+def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from gemmaspec.core.lock.document import LockedImage
+
+    monkeypatch.setattr("gemmaspec.serve.rollback.image_identity", lambda _: None)
+    image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")
+    with_image = FACTS.model_copy(update={"engine": "docker", "image": image})
+    monkeypatch.setattr("tests.serve.test_knowngood.FACTS", with_image)
+    keep(1, monkeypatch)
+    stacks.save(started(2))
+    assert run(["rollback", "mine"]) == 4
+    err = capsys.readouterr().err
+    assert f"the image of this stack, sha256:{'f' * 64}, is no longer on this machine" in err
+    assert "gemmaspec rollback --list" in err
+
+
+def test_what_cannot_be_stopped_keeps_its_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Busy:
+        name = "process"
+        remote = False
+
+        def start_command(self, _: Server) -> tuple[str, ...]:
+            return ()
+
+        def preflight(self, _: Server, *, port_is_free: bool = False) -> None:
+            pass
+
+        def state(self, _: Server) -> State:
+            return State(status="running")
+
+        def stop(self, _: Server) -> bool:
+            raise GemmaspecError("another gemmaspec process is starting or stopping mine")
+
+    keep(1, monkeypatch)
+    stacks.save(started(2))
+    monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", lambda _: Busy())
+    monkeypatch.setattr("gemmaspec.serve.rollback.engine_named", lambda _: Busy())
+    assert run(["rollback", "mine"]) == 1
+    assert "another gemmaspec process is starting" in capsys.readouterr().err
+    assert stacks.find("mine") == started(2)
+    assert not (stacks.stack_folder("mine") / "plan.json").exists()
+
+
+def test_diff_of_what_does_not_run_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["restart", "tiny-cpu", "--dry-run"]) == 2
+    assert "no stack named 'tiny-cpu' was started" in capsys.readouterr().err
+    stacks.save(started(1))
+    assert run(["restart", "mine", "--dry-run"]) == 1
+    assert "mine is not running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("record", ['{"server": "x"}', '{"server": []}', "[" * 200_000])
+def test_a_record_that_is_none_is_not_read(record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stacks.save(started(1))
+    (stacks.stack_folder("mine") / "record.json").write_text(record)
+    assert stacks.started_stacks() == []
+    assert run(["restart", "mine", "--dry-run"]) == 2
+
+
+def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
+    kept: list[str] = []
+
+    def enough(_: object, seen: Observed) -> Start:
+        kept.append(seen.profile)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("gemmaspec.serve.up.decide", enough)
+    monkeypatch.chdir(profiles)
+    assert run(["up", "./mine.yaml", "--engine", "process"]) == 2
+    assert run(["up", "tiny-cpu", "--engine", "process"]) == 2
+    assert kept == [str(profiles / "mine.yaml"), "tiny-cpu"]
+
+
+def test_a_restart_that_cannot_be_rendered_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
+    monkeypatch.setattr("gemmaspec.serve.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
+    monkeypatch.setattr("gemmaspec.serve.rollback.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
+    assert run(["restart", "mine"]) == 2
+    assert "the profile file /nowhere/mine.yaml does not exist" in capsys.readouterr().err
+
+
+def test_an_older_record_without_these_fields_is_still_read() -> None:
+    stacks.save(started(1))
+    record = stacks.stack_folder("mine") / "record.json"
+    content = json.loads(record.read_text())
+    for name in ("locked", "known_good", "hub_cache"):
+        del content[name]
+    record.write_text(json.dumps(content))
+    assert stacks.find("mine") == started(1)

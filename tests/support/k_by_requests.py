@@ -1,0 +1,31 @@
+"""A real vLLM whose k follows the number of requests: the same text as at any k, and drafts as the table says."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.heads import counters
+from tests.support.streamed import QUESTIONS, TOKENS, stream
+
+FLAGS = ("--set", "speculative.k_by_requests={1: 4, 3: 2}")
+
+
+def follows_the_number_of_requests_and_the_text_does_not() -> None:
+    before = counters()
+    alone = {question: stream(question) for question in QUESTIONS}
+    added = counters().since(before)
+    assert added
+    # an answer's last step may draft past its end
+    assert added.drafted == pytest.approx(4 * added.drafts, abs=4 * len(QUESTIONS))
+
+    before = counters()
+    with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+        together = dict(zip(QUESTIONS, pool.map(stream, QUESTIONS), strict=True))
+    added = counters().since(before)
+    assert added
+    assert together == alone
+    assert {one.tokens for one in alone.values()} == {TOKENS}
+    # four requests draft 2 each; when two of them are over, the others draft 4 again
+    assert 2 <= added.drafted / added.drafts < 3.5
