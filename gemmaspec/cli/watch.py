@@ -43,7 +43,10 @@ def watch(
     if systemd:
         output.data(watch_all.unit(Path(shutil.which("gemmaspec") or sys.argv[0]).absolute(), names or ()))
         return
+    from gemmaspec.look.router_watch import watched_routers
+
     watches = use_case.watched(names or (), window_s=window, hang_s=hang)
+    routers = watched_routers(names or ())
     if not watches:
         raise UsageError("no profile was started on this machine", hint="gemmaspec up")
     if test_webhook:
@@ -54,8 +57,9 @@ def watch(
         use_case.log(line, redact=redact)
         _tell(line, as_json=json)
 
-    output.progress(f"Watching {', '.join(watch.started.server.name for watch in watches)}. Press Ctrl-C to stop.")
-    watch_all.watch_all(watches, interval=interval, restart=_restart, tell=tell)
+    subjects = [watch.started.server.name for watch in watches] + [f"{one.name} (router)" for one in routers]
+    output.progress(f"Watching {', '.join(subjects)}. Press Ctrl-C to stop.")
+    watch_all.watch_all(watches, routers=routers, interval=interval, restart=_restart, tell=tell)
 
 
 def _test(watcheds: Sequence[Watched]) -> None:

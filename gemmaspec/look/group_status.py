@@ -8,10 +8,11 @@ from typing import Literal
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.look.status import Status, each
-from gemmaspec.run.engine import router as routers
+from gemmaspec.run.engine import router as router_engine
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import groups, owner, stacks
 from gemmaspec.run.kept.groups import Group
+from gemmaspec.run.kept.verdicts import Watching, last_watch
 from gemmaspec.serve.put_back import left_out
 
 RouterWord = Literal["ready", "degraded", "exited", "stopped", "unknown"]
@@ -32,6 +33,8 @@ class RouterStatus:
     """The command that works on the replicas now, with who and since when."""
     audit: tuple[str, ...] = ()
     """The last lines of the audit."""
+    watch: Watching | None = None
+    """What `watch` knew of it last."""
 
     @property
     def serving(self) -> int:
@@ -48,7 +51,7 @@ def router_status(name: str) -> RouterStatus:
     holder = owner.holder(name)
     busy = str(holder) if holder else ""
     try:
-        state = routers.state(group.router)
+        state = router_engine.state(group.router)
     except GemmaspecError as error:
         state = State(status="unknown", detail=error.message)
     word: RouterWord = "ready" if state.status == "running" else "unknown" if state.status == "unknown" else "exited"
@@ -59,7 +62,7 @@ def router_status(name: str) -> RouterStatus:
     if word == "ready":
         try:
             routed = _routed(group)
-            if GETS in routed.values() and (why := routers.serving(group.router)):
+            if GETS in routed.values() and (why := router_engine.serving(group.router)):
                 word = "unknown"
         except GemmaspecError as error:
             word, why = "unknown", error.message
@@ -69,7 +72,9 @@ def router_status(name: str) -> RouterStatus:
     if word == "exited" and not why:
         why = f"next: {group.options.command}"
     lines = tuple(groups.last_audit(group))
-    return RouterStatus(group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines)
+    return RouterStatus(
+        group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines, watch=last_watch(name)
+    )
 
 
 def _forgotten(group: Group) -> Sequence[str]:

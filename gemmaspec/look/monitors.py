@@ -13,7 +13,7 @@ import yaml
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import each_of
 
 RULES: Final = "gemmaspec-rules.yml"
@@ -42,13 +42,25 @@ def prometheus(names: Sequence[str]) -> str:
     targets = [
         {"targets": [urlsplit(run.server.base_url).netloc], "labels": {"stack": run.server.name}} for run in started
     ]
+    jobs: list[dict[str, object]] = [{"job_name": "gemmaspec", "static_configs": targets}]
+    if routed := _routers(names):
+        jobs.append({"job_name": "gemmaspec-router", "static_configs": routed})
     return _yaml(
         {
             "global": {"scrape_interval": "5s", "evaluation_interval": "15s"},
             "rule_files": [RULES],
-            "scrape_configs": [{"job_name": "gemmaspec", "static_configs": targets}],
+            "scrape_configs": jobs,
         }
     )
+
+
+def _routers(names: Sequence[str]) -> list[dict[str, object]]:
+    """Return the metrics of the routers of these profiles, or of all that nobody stopped."""
+    found = [group for name in names or groups.names() if (group := groups.read(name))]
+    wanted = [group for group in found if names or not group.stopped]
+    return [
+        {"targets": [f"127.0.0.1:{group.router.metrics_port}"], "labels": {"router": group.name}} for group in wanted
+    ]
 
 
 def prometheus_rules(names: Sequence[str]) -> str:

@@ -54,7 +54,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, left, hook."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, left, mended, hook."""
     fault: str | None = None
     reason: str = ""
 
@@ -340,10 +340,15 @@ def _hand_on(stack: Watched, event: Event, reason: str) -> None:
     stack.tellers.tell({"stack": stack.started.server.name, **dataclasses.asdict(event), "reason": reason})
 
 
+def retry_after(failed: int) -> float:
+    """Return in how many seconds something is tried again that has failed so often; each wait is twice the last."""
+    return min(_AGAIN_S * 2.0 ** (failed - 1), _AGAIN_AT_MOST_S)
+
+
 def _failed(stack: Watched, event: Event, why: str) -> WatchLine:
     """Note that a restart failed, tell of it, and set when it is tried again; each wait is twice the one before."""
     stack.failed += 1
-    wait = min(_AGAIN_S * 2 ** (stack.failed - 1), _AGAIN_AT_MOST_S)
+    wait = retry_after(stack.failed)
     stack.again = (event, steady_now() + wait)
     stack.last = f"{event.kind}: a restart failed; tried again in {wait:.0f} s"
     _hand_on(stack, event, f"a restart failed: {why}; tried again in {wait:.0f} s")
@@ -387,8 +392,13 @@ def _drain(stack: Watched) -> str:
 
 
 def _line(stack: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
+    return watch_line(stack.started.server.name, what, fault=fault, reason=reason)
+
+
+def watch_line(stack: str, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
+    """Return a line of the log, of now."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return WatchLine(at=now, stack=stack.started.server.name, what=what, fault=fault, reason=reason)
+    return WatchLine(at=now, stack=stack, what=what, fault=fault, reason=reason)
 
 
 def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.look.hooks import tried
+from gemmaspec.look.router_watch import WatchedRouter, look_at_router
 from gemmaspec.look.watch import Restart, Watched, WatchLine, look
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
@@ -58,9 +59,14 @@ class _Shared:
 
 
 def watch_all(
-    watches: Sequence[Watched], *, interval: float, restart: Restart, tell: Callable[[WatchLine], None]
+    watches: Sequence[Watched],
+    *,
+    routers: Sequence[WatchedRouter] = (),
+    interval: float,
+    restart: Restart,
+    tell: Callable[[WatchLine], None],
 ) -> None:
-    """Look at every server until Ctrl-C, and restart those that a look asks for, one at a time.
+    """Look at every server and router until Ctrl-C, and restart those that a look asks for, one at a time.
 
     `interval` is in seconds. What a thread cannot handle is raised here.
     """
@@ -68,6 +74,10 @@ def watch_all(
     threads = [
         threading.Thread(target=partial(_looks, watch, shared), name=watch.started.server.name, daemon=True)
         for watch in watches
+    ]
+    threads += [
+        threading.Thread(target=partial(_looks_at_router, router, shared), name=router.name, daemon=True)
+        for router in routers
     ]
     for thread in threads:
         thread.start()
@@ -80,8 +90,8 @@ def watch_all(
         until = time.monotonic() + _LAST_WORDS_S
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        for watch in watches:
-            watch.tellers.finish(_LAST_WORDS_S)
+        for tellers in (*(watch.tellers for watch in watches), *(router.tellers for router in routers)):
+            tellers.finish(_LAST_WORDS_S)
 
 
 def _restarted(shared: _Shared, restart: Restart) -> None:
@@ -104,6 +114,17 @@ def _looks(watch: Watched, shared: _Shared) -> None:
         while not shared.over.is_set():
             began = time.monotonic()
             for line in look(watch, power_w=shared.power_w, restart=shared.restart, interval=shared.interval):
+                shared.say(line)
+            shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
+    except BaseException as error:
+        shared.asked.put(error)
+
+
+def _looks_at_router(router: WatchedRouter, shared: _Shared) -> None:
+    try:
+        while not shared.over.is_set():
+            began = time.monotonic()
+            for line in look_at_router(router, interval=shared.interval):
                 shared.say(line)
             shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
     except BaseException as error:

@@ -12,6 +12,11 @@ from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready.first_request import healthy
 
 
+def serving(group: Group) -> bool:
+    """Return whether a replica runs that was ready, whatever the router says."""
+    return any(started.outcome == "ready" for started in _running(group))
+
+
 def left_out(group: Group) -> Sequence[str]:
     """Return the replicas that serve, and to which the router sends no request.
 

@@ -22,8 +22,8 @@ import pytest
 
 from gemmaspec.run.engine.fleet import FleetEngine
 from gemmaspec.run.stack.nodes import HANG_S
+from tests.real.test_fleet_real import Driver, put_file, server_of
 from tests.support.docker_support import wait_for
-from tests.support.real.test_fleet_real import Driver, put_file, server_of
 from tests.support.two_hosts import Bed, Machine, NoTwoHosts, two_hosts
 
 pytestmark = [
@@ -267,7 +267,7 @@ def _watching(driver: Driver) -> Iterator[None]:
 def _asking_for_long() -> subprocess.Popen[str]:
     """Ask for many tokens, and print the answer or the error, and how long it took."""
     here = Path(__file__).parent.parent.parent
-    code = f"import sys, time; sys.path.insert(0, {str(here)!r}); from tests.support.real.test_two_machines import PAIR, ask; t = time.time()"
+    code = f"import sys, time; sys.path.insert(0, {str(here)!r}); from tests.real.test_two_machines import PAIR, ask; t = time.time()"
     code += "; print(ask(PAIR, 600, max_tokens=900, ignore_eos=True)[:300], f'after {time.time() - t:.0f} s')"
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from gemmaspec.core.live.sample import Counters, read_sample
+from tests.real.test_tiny import SENTENCE
 from tests.support.real import gemmaspec
-from tests.support.real.test_tiny import SENTENCE
 from tests.support.streamed import URL
 
 

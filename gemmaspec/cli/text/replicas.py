@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gemmaspec.cli import output
 from gemmaspec.cli.text import table
 from gemmaspec.cli.text.stack import ago, report_lines, verdict_document, verdict_lines
+from gemmaspec.run.kept.verdicts import Last
 
 if TYPE_CHECKING:
     from gemmaspec.look.group_status import RouterStatus
@@ -66,6 +67,7 @@ def router_lines(status: RouterStatus) -> None:
     output.told(f"  address   {router.base_url}/v1   metrics http://127.0.0.1:{router.metrics_port}/metrics")
     for name, word in status.routed.items():
         output.told(f"  {name:<9} {word}")
+    output.told(*verdict_lines(Last(watch=status.watch)))
     if status.busy:
         output.told(f"  locked    by {status.busy}")
     output.told(f"  audit     {status.group.audit}")
@@ -93,6 +95,7 @@ def documents(router: Sequence[RouterStatus]) -> list[dict[str, Any]]:
             **_router(router.group.router),
             "replicas": router.routed,
             "locked_by": router.busy or None,
+            "watch": verdict_document(Last(watch=router.watch))["watch"],
             "audit": str(router.group.audit),
         }
         for router in router

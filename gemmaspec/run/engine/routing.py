@@ -95,6 +95,7 @@ class HaProxy:
                     answer += chunk
                 return answer.decode("utf-8", "replace")
         except OSError as error:
-            raise RouterError(f"HAProxy does not answer at {self._folder / ADMIN_SOCKET}: {error.strerror}") from None
+            why = f"no answer within {_TIMEOUT_S:.0f} s" if isinstance(error, TimeoutError) else error.strerror
+            raise RouterError(f"HAProxy does not answer at {self._folder / ADMIN_SOCKET}: {why}") from None
         finally:
             os.close(folder)
