@@ -96,8 +96,8 @@ def test_a_dead_router_is_named_and_started_again_where_that_is_allowed(routed: 
             os.kill(router_pid(), signal.SIGKILL)
             wait_for(serves, seconds=60)
             took = time.monotonic() - began
-        assert (until("begins")["fault"], until("mended")["fault"]) == ("router gone", "router gone")
-        assert until("mended")["reason"] == "router started, duo-1 put back, duo-2 put back"
+        assert (until("begins")["fault"], until("repaired")["fault"]) == ("router gone", "router gone")
+        assert until("repaired")["reason"] == "router started, duo-1 put back, duo-2 put back"
         until("ends")
         assert took < 10, took
         shown = routed.run("status", "duo")
@@ -130,7 +130,7 @@ def test_a_router_that_hangs_is_named_by_its_silence(routed: Fake, monkeypatch: 
         assert began["fault"] == "router silent"
         assert "no answer within 10 s" in str(began["reason"])
         assert "None" not in str(began["reason"])
-        until("mended")
+        until("repaired")
         assert router_pid() != stopped
         assert serves()
     finally:
@@ -148,7 +148,7 @@ def test_a_replica_that_a_killed_command_has_left_out_is_put_back(routed: Fake, 
         change.communicate()
         wait_for(lambda: owner.holder("duo") is None)
         go.touch()
-        done = until("mended")
+        done = until("repaired")
         assert (done["fault"], done["reason"]) == ("left out", "duo-1 put back")
         assert left_out(groups.find("duo")) == []
         assert stacks.find("duo-1").outcome == "ready"

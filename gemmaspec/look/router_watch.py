@@ -163,28 +163,28 @@ def _act(router: WatchedRouter, fault: RouterFault) -> Iterator[WatchLine]:
 
 
 def _tried(router: WatchedRouter, fault: RouterFault) -> Iterator[WatchLine]:
-    """Mend a fault under the lock of the group, and say how that went; a failure is tried again, each time later."""
+    """Repair a fault under the lock of the group, and say how that went; a failure is tried again, each time later."""
     try:
         with owned(router.name, "watch"):
             group = groups.find(router.name)
             if group.stopped or judged(group)[0] != fault:  # while this waited for the lock
                 return
-            done = _mended(router, group, fault)
+            done = _repaired(router, group, fault)
             for step in done:
                 groups.write_audit(router.name, "watch", step, "done")
     except GemmaspecError as error:
         router.failed += 1
         wait_s = retry_after(router.failed)
         router.again_at = steady_now() + wait_s
-        router.last = f"{fault}: not mended; tried again in {wait_s:.0f} s"
+        router.last = f"{fault}: not repaired; tried again in {wait_s:.0f} s"
         yield _said(router, "failed", fault, f"{error.message}; tried again in {wait_s:.0f} s")
         return
     if done:
         router.last = f"{fault}: {', '.join(done)}"
-        yield watch_line(router.name, "mended", fault=fault, reason=", ".join(done))
+        yield watch_line(router.name, "repaired", fault=fault, reason=", ".join(done))
 
 
-def _mended(router: WatchedRouter, group: Group, fault: RouterFault) -> list[str]:
+def _repaired(router: WatchedRouter, group: Group, fault: RouterFault) -> list[str]:
     """Start the router again if it is to be, and have it send requests to all that serve; return what was done."""
     done = []
     if fault == "left out":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.core.files import UnreadableFile, other_owner
 from gemmaspec.core.fleet.agree import same_as
 from gemmaspec.core.live.sample import Counters
@@ -39,6 +39,7 @@ its start failed. stopping: `down` has begun to end it. stopped: `down` ended it
 
 _LOOK: Final = "health.json"
 """In the run folder: what the last `status` saw of the engine's counters."""
+_COUNTERS_S: Final = 3.0
 _LOG_LINES: Final = 5000
 """Number of log lines to read for the phase of a start that no command waits for."""
 
@@ -265,6 +266,7 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     name = started.server.name
     answers = healthy(started.server)
     report, changed, problem = _report(engine, started)
+    counters, slow = _counters(started) if answers else (None, "")
     word: Word = "ready"
     why, follow = "", None
     if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
@@ -289,9 +291,9 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         next=follow,
         report=report,
         speedless=speedless.OFF in started.overrides,
-        counters=_counters(started) if answers else None,
+        counters=counters,
         changed=changed,
-        problem=problem,
+        problem=problem or slow,
     )
 
 
@@ -346,8 +348,12 @@ def _changes(engine: Engine, started: Started) -> tuple[ChangedFile, ...]:
     return tuple(changes)
 
 
-def _counters(started: Started) -> Counters | None:
+def _counters(started: Started) -> tuple[Counters | None, str]:
+    """Return what the server has drafted, or that its counters come too slowly to say so."""
     try:
-        return Counters.of(read_metrics(started.server, timeout_s=3, api_key=api_key_for(started.server)))
+        sample = read_metrics(started.server, timeout_s=_COUNTERS_S, api_key=api_key_for(started.server))
+        return Counters.of(sample), ""
+    except TimedOut:
+        return None, f"/metrics does not answer within {_COUNTERS_S:.0f} s, so how it drafts is not known"
     except GemmaspecError:
-        return None
+        return None, ""

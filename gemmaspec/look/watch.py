@@ -8,7 +8,7 @@ import json
 import os
 import statistics
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,12 +21,14 @@ from gemmaspec.core.live.faults import Event, FaultKind, Faults, limits_of
 from gemmaspec.core.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
 from gemmaspec.core.live.reference import Reference
 from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.rows import NONE, Row
 from gemmaspec.look import hooks, suspects
 from gemmaspec.look.sidecar.asking import ask
 from gemmaspec.look.sidecar.known import KnownOfServer, Question
 from gemmaspec.run.engine.choose import seats
+from gemmaspec.run.engine.proc import memory_kills
 from gemmaspec.run.engine.server import Engine, State
 from gemmaspec.run.kept import measurements, owner, stacks
 from gemmaspec.run.kept.attention import graphs_lost
@@ -54,7 +56,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, left, mended, hook."""
+    """begins, ends, unreachable, answers, drained, restarted, off, failed, left, repaired, hook."""
     fault: str | None = None
     reason: str = ""
 
@@ -87,6 +89,11 @@ class Watched(KnownOfServer):
     """The event whose restart failed, and when it is tried again, in seconds since 1970."""
     failed: int = 0
     """Restarts that failed in a row."""
+    kills: deque[int] = field(default_factory=lambda: deque(maxlen=2))
+    """How many processes the kernel had killed for memory before the last two readings that the server answered: one
+    that is being killed may answer once more."""
+    starved: str = ""
+    """That the kernel killed one in the moment in which the server went."""
     engine: Engine | None = None
     """The engine of a server on several machines, which is asked at every look."""
 
@@ -173,6 +180,7 @@ def _verdict(stack: Watched, interval: float) -> Watching:
         last=stack.last,
         unknown=(NO_REFERENCE,) if blind else (),
         interval=interval,
+        starved=stack.starved,
         attested=stack.attested,
     )
 
@@ -184,6 +192,7 @@ def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterato
     if stack.started.server.nodes and (lost := _lost_rank(stack)):
         yield from _end_ranks(stack, lost, restart)
         return
+    kills = memory_kills()
     try:
         sample = _read(stack)
     except GemmaspecError as error:
@@ -192,6 +201,9 @@ def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterato
         if stack.unreachable:
             yield from _look_at_process(stack, restart)
         return
+    stack.starved = ""
+    if kills is not None:
+        stack.kills.append(kills)
     if stack.unreachable:
         yield _line(stack, "answers")
     if stack.started.server.reached_at is not None:  # on another machine, and so are its GPUs
@@ -247,9 +259,23 @@ def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:
         return
     state = stacks.look(now)
     if now.outcome == "ready" and state.status == "exited":
+        stack.starved = stack.starved or _starved(stack)
+        state = dataclasses.replace(state, starved=state.starved or stack.starved)
         code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
         why = ending(now, state, follow=stack.policy.on_exit == "report")
         yield from _told(stack, stack.faults.gone(f"the server has exited{code}{': ' if why else ''}{why}"), restart)
+
+
+def _starved(stack: Watched) -> str:
+    """Return that the kernel has killed for memory since the server answered last, a few seconds ago.
+
+    Docker says so itself of a container, and nothing here counts what another machine kills.
+    """
+    if uses_image(stack.started.engine) or not stack.kills:
+        return ""
+    killed = (memory_kills() or 0) - stack.kills[0]
+    word = "a process" if killed == 1 else f"{killed} processes"
+    return f"memory ran out: the kernel has killed {word} of this machine in that moment" if killed > 0 else ""
 
 
 def _lost_rank(stack: Watched) -> State | None:

@@ -255,10 +255,15 @@ def decide_rollback(
     remote: bool,
     now: float,
     boot_id: str = "",
+    goes_back: bool = False,
 ) -> Start:
-    """Return what `rollback` to a known good stack will do. Raises EnvironmentMissing as `decide`."""
+    """Return what `rollback` to a known good stack will do. Raises EnvironmentMissing as `decide`.
+
+    With `goes_back`, the server that it replaces is started again if this one does not become ready.
+    """
     _refuse_unknown(before, forced=None)
     _refuse_measured(before, None)
+    replaces = before if before and before.lives else None
     started = dataclasses.replace(
         good.started,
         known_good=good.key,
@@ -276,7 +281,7 @@ def decide_rollback(
         command=command,
         environment=tuple(sorted(started.server.environment)),
         joins=False,
-        replaces=before if before and before.lives else None,
+        replaces=replaces,
         image=None,
         runtime=None,
         fetch=(),
@@ -286,8 +291,14 @@ def decide_rollback(
         of_hub=tuple(seen.model for seen in models if not seen.model.local),
         offline=offline_for(models) if started.hub_cache and all(seen.pinned for seen in models) else "no",
         expects=_expects(started.server),
-        rollback=None,
+        rollback=_other_than(good, replaces) if goes_back else None,
     )
+
+
+def _other_than(good: KnownGood, replaces: FoundStack | None) -> KnownGood | None:
+    """Return what the replaced server is known as, if that is not the stack that takes its place."""
+    before = replaces.good if replaces else None
+    return before if before and before.key != good.key else None
 
 
 def _refuse_unknown(before: FoundStack | None, *, forced: EngineName | None) -> None:

@@ -20,6 +20,7 @@ from gemmaspec.serve.decide import decide_rollback
 from gemmaspec.serve.knowngood import KnownGood
 from gemmaspec.serve.observe import observe_models, observe_stack
 from gemmaspec.serve.starting import Running, carry_out
+from gemmaspec.serve.up import _way_back
 
 
 def rollback(name: str, progress: StartProgress, *, to: str | None, timeout_s: float) -> Running:
@@ -43,8 +44,11 @@ def _refuse_nodes(name: str) -> None:
         )
 
 
-def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
-    """Start a known good stack again while the stack is locked."""
+def restore(good: KnownGood, told: Told, *, timeout_s: float, goes_back: bool = True) -> Running:
+    """Start a known good stack again while the stack is locked.
+
+    With `goes_back`, what ran until now runs again if this is interrupted or fails: this is itself no way back.
+    """
     told.note(f"rolling back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
     check_good(good)
     engine = engine_named(good.started.engine)
@@ -58,8 +62,10 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float) -> Running:
         remote=engine.remote,
         now=stacks.now(),
         boot_id=boot_id(),
+        goes_back=goes_back,
     )
-    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=_never)
+    way_back = _way_back(told, timeout_s=timeout_s)
+    running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back)
     knowngood.renew(good)
     return running
 
@@ -72,10 +78,6 @@ def check_good(good: KnownGood) -> None:
     for model, locked in zip(_models(good), (good.facts.target, good.facts.draft), strict=False):
         if locked and locked.digest:
             _check_folder(model, locked.digest)
-
-
-def _never(good: KnownGood) -> Running:
-    raise AssertionError(f"the rollback to {good.id} has no further rollback")
 
 
 def choose(name: str, to: str | None) -> KnownGood:

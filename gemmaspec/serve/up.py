@@ -142,8 +142,8 @@ def what_runs(loaded: Loaded, engine: EngineName) -> Lock | Exception:
 
 
 def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
-    """Return the request that restarts a replaced stack, without the timeout that the new server may have exceeded."""
-    return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s))
+    """Return what restarts a replaced stack, without the timeout that the new server may have exceeded."""
+    return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s), goes_back=False)
 
 
 _MOVES: Final = ("image.name", "target.asked", "draft.asked")

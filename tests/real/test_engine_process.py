@@ -500,8 +500,8 @@ def running(engine: ProcessEngine, make: Callable[..., Server]) -> tuple[Server,
 @pytest.mark.parametrize(
     ("moved", "where"),
     [
-        ({"host": "other", "boot_id": "x"}, "the host other"),
-        ({"host": "devcontainer", "namespace": "pid:[1]"}, "the host devcontainer"),
+        ({"host": "other", "boot_id": "x", "machine": "y"}, "the host other"),
+        ({"host": "devcontainer", "namespace": "pid:[1]"}, "another container or pid namespace of devcontainer"),
         ({"namespace": "pid:[1]"}, "another container or pid namespace of"),
     ],
 )
@@ -513,7 +513,8 @@ def test_a_server_of_another_host_or_container_is_named_and_its_record_stays(
     try:
         state = engine.state(server)
         assert (state.status, where in state.detail) == ("unknown", True)
-        assert state.hint == "gemmaspec down demo    # there; from here its processes cannot be seen"
+        said = "gemmaspec down demo    # there; or with --force here, if its processes are of this machine"
+        assert state.hint == said
         for refused in (engine.stop, engine.start, engine.preflight):
             with pytest.raises(EnvironmentMissing, match=where):
                 refused(server)
@@ -521,6 +522,29 @@ def test_a_server_of_another_host_or_container_is_named_and_its_record_stays(
         assert record.leads(own)
     finally:
         record.write(server.run_dir, own)
+    assert engine.stop(server) is True
+
+
+@pytest.mark.parametrize(
+    "moved", [{"host": "earlier-name"}, {"host": "earlier-name", "namespace": record.namespace(), "machine": ""}]
+)
+def test_a_machine_with_a_new_name_is_still_this_one(
+    engine: ProcessEngine, make: Callable[..., Server], moved: dict[str, str]
+) -> None:
+    server, own = running(engine, make)
+    record.write(server.run_dir, dataclasses.replace(own, **moved))
+    assert engine.state(server).status == "running"
+    assert engine.stop(server) is True
+
+
+def test_a_machine_that_was_booted_and_renamed_is_known_by_its_id(
+    engine: ProcessEngine, make: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, own = running(engine, make)
+    monkeypatch.setattr(record, "machine_id", lambda: "m")
+    moved = dataclasses.replace(own, host="earlier-name", boot_id="x")
+    assert moved.elsewhere == "the host earlier-name"
+    assert dataclasses.replace(moved, machine="m").elsewhere is None
     assert engine.stop(server) is True
 
 

@@ -9,17 +9,23 @@ import contextlib
 import dataclasses
 import json
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gemmaspec.core.files import state_dir
+from gemmaspec.core.live.reaction import Policy
+from gemmaspec.look import hooks, watch
+from gemmaspec.look.watch import Watched
 from gemmaspec.run.engine import proc
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.process import _starved
 from gemmaspec.run.engine.record import Record
-from gemmaspec.run.engine.server import State
+from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.kept.stacks import Started
+from gemmaspec.run.kept.verdicts import last_watch
 from gemmaspec.run.ready.death import death
 from gemmaspec.run.ready.failed import Ended, failed_start
 from tests.support import fake_runtime
@@ -71,10 +77,12 @@ def test_a_leak_that_the_kernel_ends_is_named_with_the_next_command(fake: Fake, 
     assert up.code == 0, up.err
     assert fake.run("logs", "leaks").err == ""
     with little_memory() as group, fake.start("watch", "leaks", "--interval", "0.2", "--json") as watch:
+        wait_for(lambda: last_watch("leaks"), seconds=60)
         group.write_text(str(leader()))
         go.touch()
         assert watch.stdout
         gone = next(line for line in map(json.loads, watch.stdout) if line["fault"] == "gone")
+        wait_for(lambda: (seen := last_watch("leaks")) and seen.starved)
         watch.terminate()
         watch.communicate(timeout=60)
     assert f"the server has exited: {SAYS} " in gone["reason"]
@@ -87,16 +95,46 @@ def test_a_leak_that_the_kernel_ends_is_named_with_the_next_command(fake: Fake, 
     assert logs.rstrip().endswith("next: gemmaspec restart leaks")
 
 
-def test_what_the_kernel_killed_before_a_start_is_not_its_cause() -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("memory.events", "low 0\nhigh 0\nmax 7\noom 2\noom_kill {}\noom_group_kill 0\n"),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+    ],
+)
+def test_only_what_the_kernel_killed_of_its_own_group_is_a_cause(name: str, text: str, tmp_path: Path) -> None:
+    group = tmp_path / name
+    group.write_text(text.format(3))
+    assert proc.group_kills(group) == 3
     before = Record(
-        stack="x", nonce="n", boot_id=proc.boot_id(), since_ticks=0, command=(), memory_kills=proc.memory_kills()
+        stack="x", nonce="n", boot_id=proc.boot_id(), since_ticks=0, command=(), group=str(group), group_kills=3
     )
-    assert _starved(before) == ""
-    killed = proc.memory_kills()
-    assert killed is not None
-    assert _starved(dataclasses.replace(before, memory_kills=killed - 1)).startswith(f"{SAYS} 1 process of ")
-    assert _starved(dataclasses.replace(before, memory_kills=killed - 1, boot_id="another")) == ""
-    assert _starved(dataclasses.replace(before, memory_kills=None)) == ""
+    assert _starved(before) == "", "whatever was killed elsewhere on this machine meanwhile"
+    group.write_text(text.format(4))
+    assert _starved(before).startswith(f"{SAYS} 1 process of its control group")
+    assert _starved(dataclasses.replace(before, boot_id="another")) == ""
+    assert _starved(dataclasses.replace(before, group_kills=None)) == ""
+    group.unlink()
+    assert _starved(before) == "", "the group is gone, and with it what is known"
+
+
+def test_a_kill_elsewhere_is_no_cause_and_one_in_that_moment_is(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = [7]
+    monkeypatch.setattr(watch, "memory_kills", lambda: count[0])
+    server = Server(name="leaks", folder=Path("/nonexistent"), port=1, model="m", speculates=False)
+    started = Started(engine="process", server=server, profile="tiny-cpu")
+    seen = Watched(started=started, policy=Policy(), tellers=hooks.Tellers((), None), kills=deque([7, 7]))
+    assert watch._starved(seen) == ""
+    count[0] = 8
+    assert watch._starved(seen) == f"{SAYS} a process of this machine in that moment"
+    container = dataclasses.replace(seen, started=dataclasses.replace(started, engine="docker"))
+    assert watch._starved(container) == "", "Docker says so itself"
+
+
+def test_a_killed_container_is_not_said_to_have_starved() -> None:
+    found = death([], exit_code=137)
+    assert "nothing here shows which" in found.why
+    assert "gpu_memory_utilization" not in str(found.fix)
 
 
 @pytest.mark.parametrize("exit_code", [None, 0, 1, 137])

@@ -51,6 +51,28 @@ def test_one_that_gives_no_token_hangs_and_one_that_refuses_does_not(fake: FakeS
     assert not (tmp_path / "s").exists()
 
 
+def test_slow_counters_are_no_hang_and_silence_is_one(fake: FakeServer, tmp_path: Path) -> None:
+    fake.slow = "/metrics"
+    assert not hangs(fake.server(), tmp_path / "s", deadline_s=0.2)
+    fake.slow = "/"
+    assert hangs(fake.server(), tmp_path / "s", deadline_s=0.2)
+
+
+def test_status_calls_slow_counters_slow_counters(
+    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
+    started = Started(engine="process", server=fake.server(), profile="tiny-cpu", outcome="ready")
+    monkeypatch.setattr(stacks, "find", lambda _: started)
+    monkeypatch.setattr(stacks, "look", lambda *_: State(status="running"))
+    monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.2))
+    monkeypatch.setattr(use_case, "_COUNTERS_S", 0.2)
+    fake.slow = "/metrics"
+    (found,) = use_case.status("fake")
+    assert found.word == "ready"
+    assert "/metrics does not answer within" in found.problem
+
+
 def test_one_that_moves_is_not_asked(fake: FakeServer, tmp_path: Path) -> None:
     for tokens in range(4):
         fake.metrics = f"vllm:generation_tokens_total {tokens}.0\n".encode()

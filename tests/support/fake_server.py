@@ -35,6 +35,8 @@ class FakeServer(ThreadingHTTPServer):
         """Of the tokens of each answer."""
         self.metrics: bytes | None = None
         self.hang_up = False
+        self.slow = "nothing"
+        """Paths that begin so get their answer after three seconds; /health never does."""
         self.seconds_per_byte = 0.0
         self.location: str | None = None
 
@@ -74,6 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._note(None)
+        self._wait()
         if self.path == "/health":
             self._reply(self.server.health, b"")
         elif self.path == "/metrics":
@@ -83,12 +86,17 @@ class Handler(BaseHTTPRequestHandler):
             self._reply(404, b"")
 
     def do_POST(self) -> None:
+        self._wait()
         self._note(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         if self.server.hang_up:
             self.close_connection = True
             return
         self.server.drafted += self.server.drafts_per_answer
         self._reply(self.server.status, self.server.completion() if self.server.body is None else self.server.body)
+
+    def _wait(self) -> None:
+        if self.path.startswith(self.server.slow) and self.path != "/health":
+            time.sleep(3)
 
     def _note(self, body: Any) -> None:
         self.server.requests.append((self.path, dict(self.headers), body))

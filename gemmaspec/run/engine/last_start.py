@@ -36,7 +36,7 @@ def last_of(server: Server) -> Record | None:
     if (where := last.elsewhere) and _is_held(server):
         raise Elsewhere(
             f"{server.name} was started in {where}, which shares this state folder, and it still runs",
-            hint=f"gemmaspec down {server.name}    # there; from here its processes cannot be seen",
+            hint=f"gemmaspec down {server.name}    # there; or with --force here, if its processes are of this machine",
         )
     return record.completed(last)
 

@@ -204,6 +204,7 @@ class ProcessEngine:
         The record with the marker is written first, so that a crash leaves no unknown process.
         """
         command = launch_args(server)
+        group = proc.memory_group()
         made = Record(
             stack=server.name,
             nonce=secrets.token_hex(16),
@@ -212,7 +213,9 @@ class ProcessEngine:
             command=record.without_key(command),
             host=platform.node(),
             namespace=record.namespace(),
-            memory_kills=proc.memory_kills(),
+            machine=record.machine_id(),
+            group=str(group or ""),
+            group_kills=proc.group_kills(group) if group else None,
         )
         record.write(server.run_dir, made)
         try:
@@ -239,11 +242,16 @@ def _remove_report(server: Server) -> None:
 
 
 def _starved(last: Record) -> str:
-    """Return that the kernel has killed processes for memory since the start; of which program, it does not count."""
-    before, now = last.memory_kills, proc.memory_kills()
-    killed = now - before if now is not None and before is not None and last.boot_id == proc.boot_id() else 0
+    """Return that the kernel has killed processes of the server's control group for memory since the start.
+
+    What it has killed elsewhere on the machine explains nothing.
+    """
+    now = proc.group_kills(Path(last.group)) if last.group and last.boot_id == proc.boot_id() else None
+    if now is None or last.group_kills is None or now <= last.group_kills:
+        return ""
+    killed = now - last.group_kills
     word = "1 process" if killed == 1 else f"{killed} processes"
-    return f"memory ran out: the kernel has killed {word} of this machine since it started" if killed > 0 else ""
+    return f"memory ran out: the kernel has killed {word} of its control group since it started"
 
 
 def _last_word(server: Server) -> float | None:

@@ -47,28 +47,41 @@ class Record:
     """The name of the machine or container that started it; "" in a record of an earlier gemmaspec."""
     namespace: str = ""
     """The namespace of its pids, such as pid:[4026531836]; in another one they mean other processes."""
-    memory_kills: int | None = None
-    """How many processes the kernel had killed by then because memory ran out; None if that is not known."""
+    machine: str = ""
+    """The machine-id of its system, which stays through a boot; "" where there is none, or in an earlier record."""
+    group: str = ""
+    """The file in which the kernel counts what it kills of the server's control group for memory; "" without one."""
+    group_kills: int | None = None
+    """That count when the server was started; None if it is not known."""
     schema: Literal[1] = 1
 
     @property
     def elsewhere(self) -> str | None:
-        """Where it was started, if that is another machine or container than this one."""
-        if not self.host or (self.host, self.boot_id, self.namespace) == (
-            here := (platform.node(), boot_id(), namespace())
-        ):
+        """Where it was started, if that is another machine or container than this one.
+
+        The boot and the namespace of the pids decide: a machine may get another name while its servers run.
+        """
+        if not self.host:
             return None
-        if self.host == here[0] and self.boot_id != here[1]:
+        if self.boot_id == boot_id():
+            if self.namespace == namespace():
+                return None
+            return f"another container or pid namespace of {self.host} ({self.namespace})"
+        if self.host == platform.node() or (self.machine and self.machine == machine_id()):
             return None  # this machine, before it was booted again
-        same = self.host == here[0]
-        return (
-            f"another container or pid namespace of {self.host} ({self.namespace})" if same else f"the host {self.host}"
-        )
+        return f"the host {self.host}"
 
     @property
     def marker(self) -> str:
         """The value of MARKER in the environment of this stack's processes."""
         return f"{self.stack}:{self.nonce}"
+
+
+def machine_id() -> str:
+    """Return the id that systemd gave this installation; "" where there is none."""
+    with contextlib.suppress(OSError):
+        return Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
+    return ""
 
 
 def namespace() -> str:

@@ -16,7 +16,7 @@ from gemmaspec.run.engine.lines import host_line, lines
 from gemmaspec.run.engine.merged import merged
 from gemmaspec.run.engine.process import LOG
 from gemmaspec.run.engine.server import Engine, Server, State
-from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.groups import is_group
 from gemmaspec.run.kept.stacks import FAILED_LOG, Started
 from gemmaspec.run.ready.death import Death, death, failed
@@ -88,9 +88,16 @@ def why_ended(started: Started, state: State) -> Death:
         if started.outcome == "failed" and state.status == "absent":
             return failed(list(lines(tail_of.read(stacks.stack_folder(name) / FAILED_LOG, tail=_WHY_LINES))))
         last_lines = list(stacks.engine_of(started).logs(started.server, tail=_WHY_LINES))
+        starved = state.starved or _seen_by_watch(started)
         rebooted = started.is_of_another_boot
-        return death(last_lines, exit_code=state.exit_code, starved=state.starved, rebooted=rebooted)
+        return death(last_lines, exit_code=state.exit_code, starved=starved, rebooted=rebooted)
     return Death(why="")
+
+
+def _seen_by_watch(started: Started) -> str:
+    """Return that memory ran out, if `watch` has seen that in the moment in which this start ended."""
+    seen = verdicts.last_watch(started.server.name)
+    return seen.starved if seen and seen.at >= (started.since or 0) else ""
 
 
 def ending(started: Started, state: State, *, follow: bool = True) -> str:

@@ -42,6 +42,8 @@ class Watching:
     """Rules that it cannot judge here, each with what is missing."""
     interval: float = 1.0
     """Seconds between two looks."""
+    starved: str = ""
+    """That memory ran out in the moment in which the server went, as `watch` saw it."""
     attested: str = ""
     """Whether the patched functions run, such as "attested: 4 functions in 3 processes"; empty without patches."""
 

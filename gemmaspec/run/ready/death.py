@@ -23,6 +23,10 @@ _CORE_GONE: Final = re.compile(
 _ASKED: Final = re.compile(r"Finished server process \[\d{1,10}\]|Shutting down$")
 """uvicorn after SIGTERM or SIGINT."""
 _SIGKILL: Final = (137, -9)
+_KILLED: Final = (
+    "it was killed (SIGKILL): by somebody, or by the kernel because memory ran out; nothing here shows which"
+)
+_ASK_KERNEL: Final = "journalctl --dmesg --grep 'Out of memory'    # says whether it was the kernel"
 _MOST: Final = 300
 
 
@@ -55,7 +59,7 @@ def death(
 ) -> Death:
     """Return why a server has ended: a known failure, its first exception, or how it was ended, as far as it shows.
 
-    `starved`: that the kernel has killed a process since it started because memory ran out. `rebooted`: that the
+    `starved`: that the kernel has killed one of its processes because memory ran out. `rebooted`: that the
     machine was booted again since it started.
     """
     end = _after_it_lived(lines)
@@ -67,8 +71,10 @@ def death(
     core_gone = any(map(_CORE_GONE.match, messages))
     if exit_code not in _SIGKILL and not core_gone and any(map(_ASKED.search, messages)):
         return Death(why="it was told to stop (SIGTERM or Ctrl-C), not by gemmaspec")
-    if starved or (exit_code in _SIGKILL and not core_gone):
-        return Death(why=starved or KILLED.finding.message, fix=KILLED.finding.fix)
+    if starved:
+        return Death(why=starved, fix=KILLED.finding.fix)
+    if exit_code in _SIGKILL and not core_gone:
+        return Death(why=_KILLED, fix=_ASK_KERNEL)
     ended = "its engine core ended without an error" if core_gone else "its log names no error"
     return Death(why=f"{ended}, as after kill -9 or when memory runs out")
 

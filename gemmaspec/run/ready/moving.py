@@ -23,6 +23,10 @@ TOKEN_S: Final = 5.0
 """How long a server that has done nothing since the last look may take for one token."""
 
 
+class _SlowMetrics(Exception):
+    """/metrics did not answer in time; whether tokens come is another question."""
+
+
 class _Asked(Asked):
     """A server of this machine in place of the one in a container."""
 
@@ -35,7 +39,12 @@ class _Asked(Asked):
         assert method == ("POST" if body else "GET")
         sent = json.loads(body) if body else None
         key = api_key_for(self.server)
-        reply = exchange(self.server.base_url, path, body=sent, timeout_s=self.deadline_s, api_key=key)
+        try:
+            reply = exchange(self.server.base_url, path, body=sent, timeout_s=self.deadline_s, api_key=key)
+        except TimedOut:
+            if path == "/metrics":
+                raise _SlowMetrics from None
+            raise
         if reply.status != 200:
             raise NotYet(f"{path} answers {reply.status}")
         return reply.body.decode("utf-8", "replace")
@@ -45,15 +54,30 @@ def hangs(server: Server, state: Path, *, deadline_s: float = TOKEN_S) -> bool:
     """Return whether a server gives no token in time, though nothing has moved since the last look.
 
     `state` is the file in which the last look is kept. One whose counters have moved, or that gave a token within the
-    last minute, is not asked. Anything but silence, such as a refusal, is not a hang.
+    last minute, is not asked. Anything but silence, such as a refusal, is not a hang; nor are counters that come late,
+    since the engine may work on.
     """
+    asked = _Asked(server, deadline_s)
     try:
-        seen = answers(_Asked(server, deadline_s), server.model, read_state(state))
+        seen = answers(asked, server.model, read_state(state))
     except TimedOut:
         return True
+    except _SlowMetrics:
+        return _gives_no_token(asked)
     except (GemmaspecError, NotYet, ValueError, KeyError, TypeError, RecursionError):
         return False
     if seen is not None:
         with contextlib.suppress(OSError):  # without it, the next look asks again
             write_state(state, seen)
+    return False
+
+
+def _gives_no_token(asked: _Asked) -> bool:
+    """Return whether one question gets no answer in time."""
+    try:
+        asked.complete(asked.server.model, 1)
+    except (TimedOut, _SlowMetrics):
+        return True
+    except (GemmaspecError, NotYet, ValueError, KeyError, TypeError, RecursionError):
+        return False
     return False
