@@ -72,14 +72,12 @@ def _test(watcheds: Sequence[Watched]) -> None:
 
 
 def _restart(judged: Started, *, no_spec: bool, no_speed: bool) -> None:
-    from gemmaspec.cli.text import progress as stack
-    from gemmaspec.look.memory import wait_released
-    from gemmaspec.serve.restart_judged import restart_judged
-    from gemmaspec.serve.speedless import OFF
+    from gemmaspec.look.restarting import restart_beside
 
-    with stack.start_progress() as progress:
-        overrides = (OFF,) if no_speed else ()
-        restart_judged(judged, progress, overrides=overrides, no_spec=no_spec, gate=wait_released)
+    def note(text: str) -> None:
+        output.progress(f"{judged.server.name}: {text}")
+
+    restart_beside(judged, no_spec=no_spec, no_speed=no_speed, note=note)
 
 
 def _tell(line: WatchLine, *, as_json: bool) -> None:

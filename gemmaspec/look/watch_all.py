@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -11,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.look.hooks import tried
+from gemmaspec.look.restarting import Places, used_by
 from gemmaspec.look.router_watch import WatchedRouter, look_at_router
 from gemmaspec.look.watch import Restart, Watched, WatchLine, look
 from gemmaspec.run.kept.stacks import Started
@@ -23,24 +24,14 @@ _LAST_WORDS_S: Final = 3.0
 
 
 @dataclass
-class _RestartAsked:
-    """A restart that a look asks the main thread for, since only that one can take signals; one at a time."""
-
-    judged: Started
-    no_spec: bool
-    no_speed: bool
-    done: threading.Event = field(default_factory=threading.Event)
-    error: GemmaspecError | None = None
-
-
-@dataclass
 class _Shared:
     """What the threads share."""
 
     interval: float
     tell: Callable[[WatchLine], None]
     power_w: float | None = None
-    asked: queue.SimpleQueue[_RestartAsked | BaseException] = field(default_factory=queue.SimpleQueue)
+    raised: queue.SimpleQueue[BaseException] = field(default_factory=queue.SimpleQueue)
+    places: Places = field(default_factory=Places)
     printing: threading.Lock = field(default_factory=threading.Lock)
     over: threading.Event = field(default_factory=threading.Event)
     """The watch ends, and so do its threads."""
@@ -48,14 +39,6 @@ class _Shared:
     def say(self, line: WatchLine) -> None:
         with self.printing:
             self.tell(line)
-
-    def restart(self, judged: Started, *, no_spec: bool, no_speed: bool) -> None:
-        """Have the main thread restart a server, and wait for it. Raises GemmaspecError as that does."""
-        asked = _RestartAsked(judged, no_spec, no_speed)
-        self.asked.put(asked)
-        asked.done.wait()
-        if asked.error:
-            raise asked.error
 
 
 def watch_all(
@@ -66,13 +49,18 @@ def watch_all(
     restart: Restart,
     tell: Callable[[WatchLine], None],
 ) -> None:
-    """Look at every server and router until Ctrl-C, and restart those that a look asks for, one at a time.
+    """Look at every server and router until Ctrl-C, and restart those that a look asks for.
 
-    `interval` is in seconds. What a thread cannot handle is raised here.
+    Servers on different GPUs are restarted side by side, those that share one after another. `interval` is in
+    seconds. What a thread cannot handle is raised here.
     """
     shared = _Shared(interval, tell, nvidia.power())
     threads = [
-        threading.Thread(target=partial(_looks, watch, shared), name=watch.started.server.name, daemon=True)
+        threading.Thread(
+            target=partial(_looks, watch, shared, partial(_restarted, shared=shared, restart=restart)),
+            name=watch.started.server.name,
+            daemon=True,
+        )
         for watch in watches
     ]
     threads += [
@@ -84,7 +72,8 @@ def watch_all(
     try:
         while True:
             shared.power_w = nvidia.power()
-            _restarted(shared, restart)
+            with contextlib.suppress(queue.Empty):
+                raise shared.raised.get(timeout=shared.interval)
     finally:
         shared.over.set()
         until = time.monotonic() + _LAST_WORDS_S
@@ -94,30 +83,21 @@ def watch_all(
             tellers.finish(_LAST_WORDS_S)
 
 
-def _restarted(shared: _Shared, restart: Restart) -> None:
-    """Carry out the next restart that is asked for within an interval."""
-    try:
-        asked = shared.asked.get(timeout=shared.interval)
-    except queue.Empty:
-        return
-    if isinstance(asked, BaseException):
-        raise asked
-    try:
-        restart(asked.judged, no_spec=asked.no_spec, no_speed=asked.no_speed)
-    except GemmaspecError as error:
-        asked.error = error
-    asked.done.set()
+def _restarted(judged: Started, *, no_spec: bool, no_speed: bool, shared: _Shared, restart: Restart) -> None:
+    """Restart a server once no other restart uses its GPUs or cores. Raises GemmaspecError as that does."""
+    with shared.places.taken(used_by(judged)):
+        restart(judged, no_spec=no_spec, no_speed=no_speed)
 
 
-def _looks(watch: Watched, shared: _Shared) -> None:
+def _looks(watch: Watched, shared: _Shared, restart: Restart) -> None:
     try:
         while not shared.over.is_set():
             began = time.monotonic()
-            for line in look(watch, power_w=shared.power_w, restart=shared.restart, interval=shared.interval):
+            for line in look(watch, power_w=shared.power_w, restart=restart, interval=shared.interval):
                 shared.say(line)
             shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
     except BaseException as error:
-        shared.asked.put(error)
+        shared.raised.put(error)
 
 
 def _looks_at_router(router: WatchedRouter, shared: _Shared) -> None:
@@ -128,7 +108,7 @@ def _looks_at_router(router: WatchedRouter, shared: _Shared) -> None:
                 shared.say(line)
             shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
     except BaseException as error:
-        shared.asked.put(error)
+        shared.raised.put(error)
 
 
 def test_event(watches: Sequence[Watched]) -> list[tuple[str, str]]:
