@@ -18,8 +18,8 @@ from gemmaspec.run.engine import router as routers
 from gemmaspec.run.kept import groups, owner, stacks, verdicts
 from gemmaspec.run.runtime.spec import router_program
 from gemmaspec.serve.put_back import left_out
-from tests.core.test_rolling_interrupts import starts
 from tests.serve.test_replicas import _free_block
+from tests.serve.test_rolling_interrupts import starts
 from tests.support import fake_runtime
 from tests.support.docker_support import wait_for
 from tests.support.fake_runtime import Fake
