@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
@@ -16,11 +17,10 @@ from gemmaspec.run.kept.owner import StartProgress, Told, owned
 from gemmaspec.run.trees.tree import UNKNOWN
 from gemmaspec.run.trees.versions import interpreter_versions
 from gemmaspec.serve import knowngood
-from gemmaspec.serve.decide import decide_rollback
+from gemmaspec.serve.decide import UpRequest, decide_rollback
 from gemmaspec.serve.knowngood import KnownGood
 from gemmaspec.serve.observe import observe_models, observe_stack
 from gemmaspec.serve.starting import Running, carry_out
-from gemmaspec.serve.up import _way_back
 
 
 def rollback(name: str, progress: StartProgress, *, to: str | None, timeout_s: float) -> Running:
@@ -64,10 +64,15 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float, goes_back: bool = 
         boot_id=boot_id(),
         goes_back=goes_back,
     )
-    way_back = _way_back(told, timeout_s=timeout_s)
+    way_back = way_back_of(told, timeout_s=timeout_s)
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back)
     knowngood.renew(good)
     return running
+
+
+def way_back_of(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
+    """Return what restarts a replaced stack, without the timeout that the new server may have exceeded."""
+    return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s), goes_back=False)
 
 
 def check_good(good: KnownGood) -> None:

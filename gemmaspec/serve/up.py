@@ -21,10 +21,9 @@ from gemmaspec.run.machine import nvidia
 from gemmaspec.serve import knowngood, speedless
 from gemmaspec.serve.ahead import say_ahead
 from gemmaspec.serve.decide import Observed, Start, UpRequest, decide
-from gemmaspec.serve.knowngood import KnownGood
 from gemmaspec.serve.observe import load_request, observe
 from gemmaspec.serve.prepare import resolve
-from gemmaspec.serve.rollback import restore
+from gemmaspec.serve.rollback import way_back_of
 from gemmaspec.serve.starting import Running, carry_out, carry_out_detached
 
 
@@ -53,7 +52,7 @@ def up_detached(request: UpRequest, progress: StartProgress) -> Started:
         observed, engine = observe(request, loaded, told.note)
         start = decide(request, observed)
         say_ahead(start, told.note)
-        started = carry_out_detached(start, engine, told, go_back=_way_back(told, timeout_s=request.timeout_s))
+        started = carry_out_detached(start, engine, told, go_back=way_back_of(told, timeout_s=request.timeout_s))
         _settle(loaded, observed, started, engine, told.note, keeps=False)
         return started
 
@@ -98,7 +97,7 @@ def _start(
     start = decide(request, observed)
     say_ahead(start, told.note)
     timeout_s = request.timeout_s
-    way_back = _way_back(told, timeout_s=timeout_s)
+    way_back = way_back_of(told, timeout_s=timeout_s)
     instead = None if request.to_measure or request.locked else partial(_without_speed, request, engine, told)
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
     if not request.to_measure:
@@ -139,11 +138,6 @@ def what_runs(loaded: Loaded, engine: EngineName) -> Lock | Exception:
         return resolve(loaded, engine)
     except (GemmaspecError, OSError, ValueError) as error:
         return error
-
-
-def _way_back(told: Told, *, timeout_s: float) -> Callable[[KnownGood], Running]:
-    """Return what restarts a replaced stack, without the timeout that the new server may have exceeded."""
-    return lambda good: restore(good, told, timeout_s=max(timeout_s, UpRequest.timeout_s), goes_back=False)
 
 
 _MOVES: Final = ("image.name", "target.asked", "draft.asked")

@@ -36,7 +36,7 @@ LEAK = ["resource_tracker.py:254: UserWarning: resource_tracker: There appear to
         ),
         (["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", CORE, DEAD], None, "CUDA out of memory"),
         (ENDED, None, "it was told to stop"),
-        ([], 137, "It was killed from outside"),
+        ([], 137, "it was killed (SIGKILL): by somebody, or by the kernel"),
         ([], None, "its log names no error"),
     ],
 )  # fmt: skip
