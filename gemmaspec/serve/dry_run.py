@@ -12,7 +12,7 @@ from gemmaspec.core.patching.choice import Choices
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.kept.lockfile import release_of
-from gemmaspec.run.stack.speed import speed_choice
+from gemmaspec.run.stack.speed import speed_choice, untried
 from gemmaspec.serve import lock
 from gemmaspec.serve.ahead import Ahead, ahead
 from gemmaspec.serve.decide import Start, UpRequest, decide
@@ -30,6 +30,8 @@ class DryRun:
     """The CUDA graphs that it would lack, and what brings them back."""
     speed: Choices
     """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
+    untried: tuple[str, ...] = ()
+    """Patches for speed that fit, and were measured on other GPUs alone."""
     costs: tuple[Finding, ...] = ()
     """What lint knows of its speed and memory."""
 
@@ -41,12 +43,14 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     """
     observed, _ = observe(request, load_request(request), note)
     start, profile = decide(request, observed), observed.loaded.profile
+    shelf = Shelf(data.patch_folders())
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
         lock.check_runtime(observed.loaded, start.locked_runtime, start.server)
     return DryRun(
         start=start,
         ahead=None if start.joins else ahead(start),
         graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
-        speed=speed_choice(profile, Shelf(data.patch_folders())),
+        speed=speed_choice(profile, shelf),
+        untried=untried(profile, shelf),
         costs=costly(observed.loaded, release=release_of(observed.loaded)),
     )

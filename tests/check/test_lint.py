@@ -131,11 +131,10 @@ def test_long_prompts_are_fine_with_the_patch_that_splits_the_cache(tmp_path: Pa
     said = findings(tmp_path, case("0.32.0", "patches.speed=off", *slow))["GS506"]
     assert said.fix
     assert "list triton-verify-split-kv under patches.speed" in said.fix
-    unknown = findings(tmp_path, case("0.32.0", "machine=nvidia", "patches.speed=auto", *slow))["GS506"]
-    assert unknown.fix
-    assert unknown.fix.startswith("name the GPU (--set machine=NAME), because `auto` takes triton-verify-split-kv")
-    for taken in ("auto", "[triton-verify-split-kv]"):
-        assert "GS506" not in findings(tmp_path, case("0.32.0", f"patches.speed={taken}", *slow))
+    for machine in ("h200", "nvidia", "dgx-spark"):
+        for taken in ("auto", "[triton-verify-split-kv]"):
+            sets = (f"machine={machine}", f"patches.speed={taken}", *slow)
+            assert "GS506" not in findings(tmp_path, case("0.32.0", *sets))
 
 
 def test_every_rule_has_its_two_profiles() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import PatchError, ProfileError
-from gemmaspec.core.patching.choice import RunsOn, is_shown, why_not
+from gemmaspec.core.patching.choice import RunsOn, choose, is_shown, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
-from gemmaspec.core.patching.patch import Patch, Shelf, load_patches
+from gemmaspec.core.patching.patch import Patch, Shelf, load_patch, load_patches
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.stack.build import profile_plan
-from gemmaspec.run.stack.speed import speed_choice
+from gemmaspec.run.stack.speed import speed_choice, untried
 from tests.support.lint_cases import BASE, MTP, TEXT_ONLY, TRITON
 from tests.support.speed_patches import CLAIM, evidence, row, write_speed_patch
 
@@ -182,3 +182,48 @@ def test_a_patch_of_other_targets_is_left_out_with_a_reason() -> None:
         assert ("gemma4-fused-norms" in chosen.taken) is takes
         assert "humming-launch-params" in chosen.taken
         assert takes or chosen.left_out["gemma4-fused-norms"] == "for other targets (*31b*, *12b*)"
+
+
+@pytest.mark.parametrize(("release", "taken"), [("0.32.0", ["triton-verify-split-kv"]), ("0.33.0", [])])
+@pytest.mark.parametrize("family", ["gb10", "ampere", "ada"])
+def test_what_a_later_release_does_everywhere_needs_no_cells_of_a_gpu(
+    family: str, release: str, taken: list[str]
+) -> None:
+    server = RunsOn(vllm=release, family=family, method="mtp", backend="TRITON_ATTN")
+    choice = choose("auto", [server], Shelf((data.PATCHES,)))
+    assert list(choice.taken) == taken
+    assert dict(choice.because) == dict.fromkeys(taken, "as vLLM 0.33.0 does")
+
+
+@pytest.mark.parametrize(
+    "other", [{"vllm": "0.25.1"}, {"method": "none"}, {"backend": "FLASH_ATTN"}, {"backend": None}, {"vllm": "0.33.0"}]
+)
+def test_a_backport_is_for_its_releases_methods_and_backends(other: dict[str, str | None]) -> None:
+    server = RunsOn(vllm="0.32.0", family="gb10", method="mtp", backend="TRITON_ATTN")
+    assert not choose("auto", [dataclasses.replace(server, **other)], Shelf((data.PATCHES,))).taken  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("origin", "numbers", "taken"),
+    [
+        ('"backport, vllm 0.33.0"', True, True),
+        ('"backport, vllm 0.33.0"', False, False),
+        ("own", True, False),
+        ('"backport, https://github.com/vllm-project/vllm/pull/1"', True, False),
+    ],
+)
+def test_a_backport_needs_a_release_and_proven_numbers(origin: str, numbers: bool, taken: bool, tmp_path: Path) -> None:
+    folder = write_speed_patch(tmp_path, more=f"origin: {origin}\n")
+    if numbers:
+        (folder / "numbers.py").write_text("def check(): pass\n")
+    server = RunsOn(vllm="0.32.0", family="gb10", method="mtp", backend="TRITON_ATTN")
+    assert bool(choose("auto", [server], {"faster": load_patch(folder)}).taken) is taken
+
+
+def test_what_was_measured_on_other_gpus_alone_is_what_tune_tries() -> None:
+    shelf = Shelf((data.PATCHES,))
+    own = load_profile("spark-31b-mtp", overrides=[V32]).profile
+    assert untried(own, shelf) == ("gemma4-fused-norms", "triton-3d-longer-block", "triton-group-geometry")
+    assert not untried(load_profile("spark-31b-mtp", overrides=[V32, "machine=h100", TRITON]).profile, shelf)
+    assert not untried(load_profile("spark-31b-mtp", overrides=[V32, "patches.speed=off"]).profile, shelf)
+    assert not untried(load_profile("tiny-cpu-mtp").profile, shelf)

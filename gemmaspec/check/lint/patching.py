@@ -12,7 +12,7 @@ from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.bugs import bug_of
-from gemmaspec.core.patching.choice import RunsOn, is_shown, speed_patches, why_not
+from gemmaspec.core.patching.choice import RunsOn, pays_off, speed_patches, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, VARIABLE, family_of, is_twice, readers
 
 _SHARING: Final = "kv-sharing-uniform-specs"
@@ -143,7 +143,7 @@ def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
     known = {patch.id: patch for patch in speed_patches(subject.patches)}
     for path, name in _speed_places(subject):
         patch = known.get(name)
-        if patch and not is_shown(patch, setting):
+        if patch and not pays_off(patch, setting):
             message = f"nothing shows that {name} pays here: {why_not(patch, [setting])}"
             fix = f"measure it: gemmaspec bench {subject.profile.name} --speed-patches 'speed,without {name}'"
             yield Issue(path=path, message=message, fix=fix)
@@ -180,7 +180,7 @@ def taken(subject: Subject) -> frozenset[str]:
     if not isinstance(speed, str):
         return frozenset(speed)
     setting = _setting(subject)
-    return frozenset(patch.id for patch in speed_patches(subject.patches) if is_shown(patch, setting))
+    return frozenset(patch.id for patch in speed_patches(subject.patches) if pays_off(patch, setting))
 
 
 def _setting(subject: Subject) -> RunsOn:

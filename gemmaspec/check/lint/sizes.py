@@ -320,8 +320,6 @@ def long_prompts(subject: Subject) -> Iterator[Issue]:
         "prompts of 8,192 tokens a 31B under TRITON_ATTN was no faster with its assistant than without, on an H200"
     )
     ours = f"list {_SPLIT} under patches.speed, " if _SPLIT in subject.patches and subject.runs(">=0.26") else ""
-    if ours and subject.profile.patches.speed == "auto" and subject.machine.compute_capability is None:
-        ours = f"name the GPU (--set machine=NAME), because `auto` takes {_SPLIT} where it pays, "
     fix = f"{ours}use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
 

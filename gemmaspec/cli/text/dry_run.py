@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemmaspec.cli import output
 
 if TYPE_CHECKING:
+    from gemmaspec.core.patching.choice import Choices
     from gemmaspec.serve.dry_run import DryRun
 
 
@@ -52,13 +54,32 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     output.told(f"env:    {', '.join(start.environment) or 'no variables set'}")
     if start.offline != "no":
         output.told(f"hub:    not used by the server ({start.offline})")
-    if taken:
-        output.told(f"speed:  {', '.join(taken)}")
-    for why in dict.fromkeys(left_out.values()):
-        output.told(f"speed:  not {', '.join(name for name, reason in left_out.items() if reason == why)}: {why}")
+    if line := speed_line(start.server.name, plan.speed, plan.untried):
+        output.told(f"speed:  {line}")
     for line in plan.graphs:
         output.told(f"graphs: WARNING: {line}")
     for finding in plan.costs:
         output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
     output.told(f"run:    {known['command']}")
     output.told(f"ready:  when {start.expects}")
+
+
+def speed_line(name: str, choice: Choices, untried: Sequence[str]) -> str:
+    """Return which patches for speed a start takes, and the command for those that may pay too; "" for none at all.
+
+    The reasons for what is left out are in `--json`; one that holds for all of them is told.
+    """
+    words = []
+    for patch in choice.taken:
+        reason = choice.because.get(patch)
+        words.append(f"{patch} ({reason})" if reason else patch)
+    taken = ", ".join(words)
+    if untried:
+        one = len(untried) == 1
+        count = "1 patch was" if one else f"{len(untried)} patches were"
+        tries = f"{count} measured on other GPUs alone: gemmaspec tune {name} tries {'it' if one else 'them'}"
+        return f"{taken or 'none'}; {tries}"
+    reasons = set(choice.left_out.values())
+    if not taken and len(reasons) == 1:
+        return f"none: {reasons.pop()}"
+    return taken

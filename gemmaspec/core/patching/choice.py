@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching.backports import is_backport_for, why_taken
 from gemmaspec.core.patching.evidence import Claim, family_of, pairs_of, supporting
 from gemmaspec.core.patching.patch import Patch
 
@@ -39,6 +40,8 @@ class Choices:
     """Where each patch has evidence, in the order in which they are applied; empty for one that the profile names."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Why each other speed patch is not taken."""
+    because: Mapping[str, str] = field(default_factory=dict)
+    """Why each patch is taken that was measured nowhere like here."""
 
 
 def choose(speed: Speed, settings: Sequence[RunsOn], patches: Mapping[str, Patch], *, why_none: str = "") -> Choices:
@@ -54,13 +57,17 @@ def choose(speed: Speed, settings: Sequence[RunsOn], patches: Mapping[str, Patch
         return Choices(taken=dict.fromkeys(speed, ()))
     rows: dict[str, tuple[launcher.Measured, ...]] = {}
     left_out: dict[str, str] = {}
+    because: dict[str, str] = {}
     for patch in speed_patches(patches):
-        covered = [setting for setting in settings if is_shown(patch, setting)]
-        if covered:
-            rows[patch.id] = tuple(launcher.Measured(setting.vllm, setting.capability) for setting in covered)
-        else:
+        covered = [setting for setting in settings if pays_off(patch, setting)]
+        if not covered:
             left_out[patch.id] = why_none or why_not(patch, settings)
-    return _in_order(rows, left_out, patches)
+            continue
+        rows[patch.id] = tuple(launcher.Measured(setting.vllm, setting.capability) for setting in covered)
+        if not any(is_shown(patch, setting) for setting in covered):
+            because[patch.id] = why_taken(patch)
+    ordered = _in_order(rows, left_out, patches)
+    return replace(ordered, because={name: why for name, why in because.items() if name in ordered.taken})
 
 
 def _in_order(
@@ -101,6 +108,13 @@ def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
             continue
         if patch.is_speed:
             yield patch
+
+
+def pays_off(patch: Patch, setting: RunsOn) -> bool:
+    """Return whether `auto` takes a patch there: it was shown to pay, or a later vLLM does the same on every GPU."""
+    if is_shown(patch, setting):
+        return True
+    return is_backport_for(patch, vllm=setting.vllm, method=setting.method, backend=setting.backend)
 
 
 def is_shown(patch: Patch, setting: RunsOn) -> bool:

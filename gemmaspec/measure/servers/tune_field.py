@@ -35,7 +35,7 @@ from gemmaspec.run.kept.models import hub_cache, models_of
 from gemmaspec.run.machine import readings
 from gemmaspec.run.models.hub_cache import cached_snapshot
 from gemmaspec.run.models.open import open_checkpoint
-from gemmaspec.run.stack.speed import speed_choice
+from gemmaspec.run.stack.speed import speed_choice, untried
 from gemmaspec.serve.doctor_subject import DoctorSubject, said_on_gpu
 
 _FP8: Final = ("fp8", "fp8_e4m3")
@@ -97,6 +97,7 @@ class Compared:
             sampled=asked.temperature != 0,
             memory={name: _draft_bytes(p.profile) for name, (_, p) in profiles.items()},
             patched={name for name, (_, p) in profiles.items() if speed_choice(p.profile, shelf).taken},
+            untried={name: _with_untried(p.profile, shelf) for name, (_, p) in profiles.items()},
             tables={name for name, (typed, p) in profiles.items() if _takes_table(typed, p.profile, asked.overrides)},
         )
         if refused := next((other.name for other in named if other.name in field.left_out), None):
@@ -125,6 +126,12 @@ def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
                 yield load_profile(name, overrides=overrides)
         except (ProfileError, UsageError):  # an own profile of that name, or a --set that does not go with it
             continue
+
+
+def _with_untried(profile: Profile, shelf: Shelf) -> tuple[str, ...]:
+    """Return the patches for speed that a profile takes and those not measured on its GPU; nothing without these."""
+    more = untried(profile, shelf)
+    return (*speed_choice(profile, shelf).taken, *more) if more else ()
 
 
 def _takes_table(typed: str, profile: Profile, overrides: Sequence[str]) -> bool:

@@ -52,6 +52,7 @@ def field_of(
     knobs: Sequence[str] = (),
     memory: Mapping[str, int] | None = None,
     patched: Collection[str] = (),
+    untried: Mapping[str, Sequence[str]] | None = None,
     tables: Collection[str] = (),
     sampled: bool = False,
 ) -> Field:
@@ -59,7 +60,8 @@ def field_of(
 
     `ks` replaces the usual ones, `knobs` are KEY=VALUE texts to try on the fastest arm in addition to its own, and
     `memory` has the bytes of each profile's draft;
-    `patched` are profiles that take patches for speed, `tables` those that take k_by_requests, and
+    `patched` are profiles that take patches for speed, `untried` names every patch for speed that a profile could take
+    where some were not measured on this GPU, and `tables` those that take k_by_requests, and
     `sampled` says whether answers are sampled.
     Raises UsageError if the target alone is the only arm left.
     """
@@ -80,7 +82,13 @@ def field_of(
     alone = Arm(profile=base.name, method=NONE, k=0)
     return Field(
         arms=(alone, *first, *more),
-        knobs=tuple(knob for p in compared for knob in _knobs(p, knobs, patched=p.name in patched, sampled=sampled)),
+        knobs=tuple(
+            knob
+            for p in compared
+            for knob in _knobs(
+                p, knobs, patched=p.name in patched, untried=(untried or {}).get(p.name, ()), sampled=sampled
+            )
+        ),
         left_out=left_out,
         tables=frozenset(tables),
     )
@@ -146,12 +154,21 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
         yield replace(arm, profile=profile.name, required=len(profile.patches.required), memory=memory)
 
 
-def _knobs(profile: Profile, asked: Sequence[str], *, patched: bool, sampled: bool) -> Iterator[Arm]:
+def _knobs(
+    profile: Profile,
+    asked: Sequence[str],
+    *,
+    patched: bool,
+    untried: Sequence[str],
+    sampled: bool,
+) -> Iterator[Arm]:
     """Yield what is tried on the fastest arm: what was asked for, then patches, runner, attention and graphs."""
     for text in asked:
         yield _knob(profile, text, text)
     if patched:
         yield _knob(profile, "without patches for speed", "patches.speed=off")
+    if untried:
+        yield _knob(profile, "patches not measured on this GPU", f"patches.speed=[{', '.join(untried)}]")
     vllm = vllm_of(profile)
     if profile.machine == "cpu":  # neither Triton, which model runner v2 needs, nor graphs
         return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from gemmaspec.core.patching.choice import Choices, RunsOn, choose
-from gemmaspec.core.patching.evidence import FAMILIES, family_of
+from gemmaspec.core.patching.choice import Choices, RunsOn, choose, is_shown, speed_patches
+from gemmaspec.core.patching.evidence import FAMILIES, READERS, family_of
 from gemmaspec.core.patching.patch import Patch
 from gemmaspec.core.profile.command import backend_of, vllm_of
 from gemmaspec.core.profile.machines import MACHINES
@@ -33,7 +34,33 @@ def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
         elif text.speculation_only and not profile.speculative:
             left_out[text.id] = "for speculation alone"
     taken = {name: rows for name, rows in chosen.taken.items() if name not in left_out}
-    return Choices(taken=taken, left_out=left_out)
+    because = {name: why for name, why in chosen.because.items() if name in taken}
+    return Choices(taken=taken, left_out=left_out, because=because)
+
+
+def untried(profile: Profile, patches: Mapping[str, Patch]) -> tuple[str, ...]:
+    """Return the speed patches that would pay here by what was measured on other GPUs, in the order of their ids.
+
+    They are for the release, method, backend and target that run; rows of launch parameters are searched for and not
+    tried as they are. Nothing where the GPU or the release is not known, and where the profile chooses itself.
+    """
+    stated, capability = vllm_of(profile), MACHINES[profile.machine].compute_capability
+    if profile.patches.speed != "auto" or capability is None or stated is None:
+        return ()
+    settings, _ = _settings_of(profile)
+    choice, target = speed_choice(profile, patches), profile.target.model.lower()
+    found = []
+    for patch in speed_patches(patches):
+        text = patch.text
+        fits = not text.targets or any(fnmatch.fnmatch(target, pattern) for pattern in text.targets)
+        drafts = not text.speculation_only or profile.speculative is not None
+        if patch.id in choice.taken or patch.id in READERS.values() or not fits or not drafts:
+            continue
+        families = {family for claim in text.pays for family in claim.gpus}
+        elsewhere = [replace(setting, family=family) for setting in settings for family in families]
+        if any(is_shown(patch, setting) for setting in elsewhere):
+            found.append(patch.id)
+    return tuple(found)
 
 
 def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:

@@ -1,0 +1,40 @@
+"""Speed patches that need no measurement on each GPU: what a later release of vLLM does on every GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gemmaspec.core.patching.patch import Patch
+
+_ORIGIN: Final = re.compile(r"backport, vllm (\d+\.\d+\.\d+)")
+"""The `origin` of code that a release of vLLM has; one of a pull request alone is no such release."""
+NUMBERS: Final = "numbers.py"
+"""The file of a patch that proves what its kernels compute, over their domain."""
+
+
+def later_release(patch: Patch) -> str | None:
+    """Return the release of vLLM that does on every GPU what a speed patch does; None where there is none.
+
+    Upstream's choice counts only with a proof that the patch computes the same, because its code is older there.
+    """
+    found = _ORIGIN.fullmatch(patch.text.origin or "")
+    if found is None or not patch.is_speed or not patch.text.reviewed:
+        return None
+    return found[1] if (patch.folder / NUMBERS).is_file() else None
+
+
+def is_backport_for(patch: Patch, *, vllm: str, method: str, backend: str | None) -> bool:
+    """Return whether a patch brings what a later release does to a server of this release, method and backend.
+
+    The methods are those that need the patch, the backends those that it was written for.
+    """
+    if later_release(patch) is None or not patch.claims(vllm) or patch.text.required_by is None:
+        return False
+    backends = {name for claim in patch.text.pays for name in claim.backends}
+    return method in patch.text.required_by.methods and backend in backends
+
+
+def why_taken(patch: Patch) -> str:
+    """Return the reason for a backport, to follow its name."""
+    return f"as vLLM {later_release(patch)} does"
