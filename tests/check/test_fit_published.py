@@ -28,6 +28,8 @@ from gemmaspec.core.profile.machines import MACHINES
 
 SPARK = named(MACHINES["dgx-spark"])
 H100 = named(MACHINES["h100"])
+H200 = named(MACHINES["h200"])
+PRO_6000 = named(MACHINES["rtx-pro-6000"])
 A100 = named(MACHINES["a100"])
 RTX_5090 = Device(name="NVIDIA GeForce RTX 5090", memory=33_661_911_040, bandwidth=1.792e12, capability="12.0")
 
@@ -241,7 +243,13 @@ ALONE = (
     Published(52, partial(model, "26B-A4B", "NVFP4")),
     Published(35, partial(model, "26B-A4B", "FP8")),
     Published(40.9, partial(model, "26B-A4B", "FP8")),
+    Published(11.0, partial(model, "31B", "NVFP4", towers=False)),
     Published(40.2, partial(model, "31B"), device=H100),
+    Published(68.7, partial(model, "31B", "FP8"), device=H100),
+    Published(85.0, partial(model, "31B", "FP8"), device=H200),
+    Published(56.3, partial(model, "31B", "NVFP4", towers=False), device=PRO_6000),
+    Published(221, partial(model, "26B-A4B", "NVFP4"), device=PRO_6000),
+    Published(114, partial(model, "12B", "NVFP4"), device=PRO_6000),
 )
 DRAFTED = (
     Published(52, partial(model, "31B", "NVFP4", towers=False), draft=partial(assistant, "31B"), k=7),
@@ -280,10 +288,11 @@ def test_published_servers_without_a_draft_are_within_the_prediction(one: Publis
         and served.share == pytest.approx(reached, rel=0.01)
         for served in efficiency.served()
     )
-    share = efficiency.share_of(family, weights_format(found.models.target, fp8=False), nbytes)
-    assert abs(math.log(reached / share.value)) < QUANTILE * math.hypot(share.deviation, NOISE)
-    assert share.deviation <= 0.2
-    assert found.device.bandwidth / nbytes * share.value < roofline_of(found).alone  # type: ignore[operator]
+    law = efficiency.law_of(family, weights_format(found.models.target, fp8=False))
+    computed = law.seconds(nbytes, one.device.bandwidth)
+    assert abs(math.log(computed * one.tokens_per_second)) < QUANTILE * math.hypot(law.deviation, NOISE)
+    assert law.deviation <= 0.2
+    assert 1 / computed < roofline_of(found).alone
 
 
 def roofline_of(found: MemoryPlan) -> ServingRoofline:

@@ -21,7 +21,7 @@ import pytest
 from gemmaspec.check.here.predict import SURE
 from gemmaspec.check.predict.algebra import Cholesky
 from gemmaspec.check.predict.curve import curve
-from gemmaspec.check.predict.efficiency import share_of
+from gemmaspec.check.predict.efficiency import law_of
 from gemmaspec.check.predict.predict import Cells, Predicted, predict
 from gemmaspec.check.predict.speaks import Kind, speaking
 from gemmaspec.check.predict.steps import StepAt, Steps, StepServer, Timed, graph_tokens
@@ -727,9 +727,10 @@ def test_cells_of_one_gpu_say_nothing_of_two(capsys: pytest.CaptureFixture[str])
     assert any("it runs on 2 GPUs, and the cells are of one" in note for note in said["notes"])
 
 
-def test_a_share_of_another_family_of_gpus_says_so() -> None:
-    hopper, spark, other = (share_of(family, "4-bit", 20e9) for family in ("hopper", "gb10", "ampere"))
-    assert hopper.value < 0.45 < 0.6 < spark.value
+def test_a_family_that_nobody_measured_says_so() -> None:
+    hopper, spark, other = (law_of(family, "4-bit") for family in ("hopper", "gb10", "ampere"))
+    assert hopper.overhead_s > 0
+    assert 0.7 < spark.share < hopper.share <= 1
     assert "family of GPUs (hopper)" in hopper.said
     assert "none is known of ampere" in other.said
     assert other.deviation > 2 * max(hopper.deviation, spark.deviation)
@@ -753,7 +754,8 @@ def test_without_measurements_the_roofline_answers(
         expected = 1 + sum(one["acceptance"])
         assert one["tokens_per_second"] == pytest.approx(expected * concurrency / one["step_ms"] * 1000, rel=1e-5)
         assert one["step_ms"] >= found[0, concurrency]["step_ms"]
-    alone = found[0, 1]["step_ms"] / 1000 * 273e9 * share_of("gb10", "4-bit", 20e9).value
+    law = law_of("gb10", "4-bit")
+    alone = (found[0, 1]["step_ms"] / 1000 - law.overhead_s) * 273e9 * law.share
     assert 18e9 < alone < 22e9  # bytes: 31B in NVFP4
     assert found[0, 1]["interval"][0] < 9.02 < found[0, 1]["interval"][1]  # published for this target on a Spark
 
@@ -810,13 +812,13 @@ def test_the_roofline_of_a_mixture_has_what_was_published_of_it(capsys: pytest.C
     assert high / low > 2 * alone["interval"][1] / alone["interval"][0]
 
 
-def test_a_small_step_reaches_a_smaller_share_of_a_fast_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    """A 26B in FP8 made 189 tokens/s on an H100; on an H200 the shares of a 31B alone said 375."""
+def test_a_small_step_gains_little_of_a_faster_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """A 26B in FP8 made 189 tokens/s on an H100: most of its step is overhead, which an H200 has too."""
     assert run(["predict", "nvidia-26b-a4b-mtp", "--machine", "h200", "--k", "0", "--concurrency", "1", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     low, high = row["interval"]
-    assert low < 189 * 1.2 < row["tokens_per_second"] < 189 * 4800 / 3350 * 1.1
-    assert high / low > 1.6, "one server says little of another bandwidth"
+    assert 189 < row["tokens_per_second"] < 189 * 4800 / 3350
+    assert low < 189 * 1.15 < high
 
 
 def test_without_a_gpu_no_graphs_are_missed(capsys: pytest.CaptureFixture[str]) -> None:

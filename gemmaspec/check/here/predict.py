@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, weights_format
 from gemmaspec.check.here.planned import Facts, facts_of, kind_of, shipped_for
-from gemmaspec.check.predict.efficiency import Roofline, share_of
+from gemmaspec.check.here.verifying import waiting_of
+from gemmaspec.check.predict.efficiency import Roofline, law_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
 from gemmaspec.check.predict.speaks import Spoken
 from gemmaspec.core.errors import UsageError
@@ -353,18 +354,20 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         setting=Setting(compile=facts.compile, vllm=plan.flags.vllm, backend=facts.backend),
         family=family_of(device.capability),
         weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
+        draft_part=len(models.draft.text.layers) / len(models.target.text.layers) if models.draft else 1.0,
+        waiting=waiting_of(facts),
     )
     asked = _asked(request, facts)
     assumed = [_assumed(asked.conditional)] if any(asked.ks) else []
     lost = graphs_expected(profile, plan.flags.vllm, capability=None)
     experts = "drafted tokens share experts: between all of a request's alike and each with its own, both in the range"
     assumed += [experts] if assumed and models.target.text.experts else []
-    share = share_of(speed.family, speed.weights[0], read(asked.contexts[0], 1, 1)[0])
+    law = law_of(speed.family, speed.weights[0])
     return Prediction(
         profile=profile.name,
         basis="roofline",
-        why=f"the roofline, because there are no measurements: bytes over {share.value:.2f} of the "
-        f"{device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {share.said} reached",
+        why=f"the roofline, because there are no measurements: {law.overhead_s * 1000:.1f} ms and bytes over "
+        f"{law.share:.2f} of the {device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {law.said} reached",
         notes=("decoding alone: the roofline says nothing of the time that prompts take", *lost, *assumed),
         rows=speed.predict(asked),
     )

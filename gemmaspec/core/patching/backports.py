@@ -8,7 +8,7 @@ from typing import Final
 from gemmaspec.core.patching.patch import Patch
 
 _ORIGIN: Final = re.compile(r"backport, vllm (\d+\.\d+\.\d+)")
-"""The `origin` of code that a release of vLLM has; one of a pull request alone is no such release."""
+"""The `origin` of code that a release of vLLM has, and not of a pull request alone."""
 NUMBERS: Final = "numbers.py"
 """The file of a patch that proves what its kernels compute, over their domain."""
 
