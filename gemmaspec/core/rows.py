@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -114,6 +114,39 @@ _Rate = Annotated[FiniteFloat, Field(ge=1e-6, le=1e9)]
 _Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
+_Size = Annotated[StrictInt, Field(ge=1, le=1024)]
+"""Of a parallel size; None where nobody wrote it down, and before cells had it: then it is taken for 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """How a server is spread over GPUs: vLLM's parallel sizes."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    draft: int = 1
+    """GPUs that the draft is spread over."""
+
+    @property
+    def gpus(self) -> int:
+        """All of the server."""
+        return self.tensor * self.pipeline * self.data
+
+    def keys(self) -> dict[str, int]:
+        """Return it as a row has it."""
+        return {
+            "tensor_parallel_size": self.tensor,
+            "pipeline_parallel_size": self.pipeline,
+            "data_parallel_size": self.data,
+            "draft_tensor_parallel_size": self.draft,
+        }
+
+    def __str__(self) -> str:
+        sizes = [f"{name} {size}" for name, size in self.keys().items() if size > 1]
+        return f"{self.gpus} GPUs ({', '.join(sizes)})" if sizes else "one GPU"
+
+
 class Row(BaseModel):
     """One measured cell. Other keys of a file are ignored."""
 
@@ -163,6 +196,10 @@ class Row(BaseModel):
     """The machine and the GPU that were read; None where nobody could read them."""
     target: _Word | None = None
     """The target model as served, or a pattern of targets with the same shapes."""
+    tensor_parallel_size: _Size | None = None
+    pipeline_parallel_size: _Size | None = None
+    data_parallel_size: _Size | None = None
+    draft_tensor_parallel_size: _Size | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -212,6 +249,22 @@ class Row(BaseModel):
             kv_cache=self.kv_cache_dtype,
             linear_kernel=self.linear_kernel,
         )
+
+    @property
+    def parallel(self) -> Parallel:
+        """How its server was spread over GPUs."""
+        tensor = self.tensor_parallel_size or 1
+        return Parallel(
+            tensor=tensor,
+            pipeline=self.pipeline_parallel_size or 1,
+            data=self.data_parallel_size or 1,
+            draft=self.draft_tensor_parallel_size or tensor,
+        )
+
+    def parallel_as(self, other: Parallel) -> bool:
+        """Return whether its server was spread like another; without a draft, whatever the draft's size is."""
+        own = self.parallel
+        return own == other or (self.k == 0 and replace(own, draft=other.draft) == other)
 
     @property
     def by_lot(self) -> bool:

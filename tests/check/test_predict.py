@@ -28,8 +28,11 @@ from gemmaspec.check.predict.steps import StepAt, Steps, StepServer, Timed, grap
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.rows import Row, parse_rows
+from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.measurements import store
 from gemmaspec.run.machine.nvidia import Gpu
 
@@ -724,7 +727,50 @@ def test_cells_of_one_gpu_say_nothing_of_two(capsys: pytest.CaptureFixture[str])
     assert run(["predict", "nvidia-31b-mtp", *two, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["basis"], said["rows"]) == ("bound", [])
-    assert any("it runs on 2 GPUs, and the cells are of one" in note for note in said["notes"])
+    assert any("it runs on 2 GPUs" in note and "the cells are of one" in note for note in said["notes"])
+
+
+ONE_GPU: dict[str, int] = {}
+TWO_GPUS = {"tensor_parallel_size": 2, "draft_tensor_parallel_size": 2}
+DRAFT_ON_ONE = {"tensor_parallel_size": 2, "draft_tensor_parallel_size": 1}
+STAGES = {"pipeline_parallel_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sets", "refused"),
+    [
+        (TWO_GPUS, (), "a server on 2 GPUs (tensor_parallel_size 2, draft_tensor_parallel_size 2)"),
+        (ONE_GPU, ("serve.tensor_parallel_size=2",), "a server on one GPU"),
+        (TWO_GPUS, ("serve.tensor_parallel_size=2",), ""),
+        (DRAFT_ON_ONE, ("serve.tensor_parallel_size=2",), "a server on 2 GPUs (tensor_parallel_size 2)"),
+        (DRAFT_ON_ONE, ("serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=1"), ""),
+        (STAGES, (), "a server on 2 GPUs (pipeline_parallel_size 2)"),
+        (STAGES, ("serve.extra_args=[--pipeline-parallel-size, '2']",), ""),
+    ],
+)
+def test_cells_of_other_numbers_of_gpus_are_refused(
+    sizes: dict[str, int], sets: tuple[str, ...], refused: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cells of two GPUs made a server on one 15 % too fast, without a word."""
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps({"rows": [row(**sizes), drafted(k=4, **sizes)]}))
+    given = [word for one in sets for word in ("--set", one)]
+    code = run(["predict", "nvidia-31b-mtp", "--machine", "h100", "--measured", str(file), *given])
+    assert code == (2 if refused else 0)
+    assert refused in " ".join(capsys.readouterr().err.split())
+
+
+def test_own_cells_of_two_gpus_are_kept_apart_from_those_of_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("platformdirs.user_config_path", lambda _: tmp_path)
+    one = load_profile("nvidia-31b-mtp", overrides=["machine=h100"])
+    two = load_profile("nvidia-31b-mtp", overrides=["machine=h100", "serve.tensor_parallel_size=2"])
+    cells = {"acceptance_length": 1.0, "spread": None}
+    measurements.save(one, [{**row(tokens_per_second=92.0), **cells, **parallel_of(one.profile).keys()}])
+    measurements.save(two, [{**row(tokens_per_second=110.0), **cells, **parallel_of(two.profile).keys()}])
+    assert [cell.tokens_per_second for cell in measurements.own_rows(one)] == [92.0]
+    assert [cell.tokens_per_second for cell in measurements.own_rows(two)] == [110.0]
 
 
 def test_a_family_that_nobody_measured_says_so() -> None:

@@ -303,3 +303,38 @@ def test_a_server_that_is_only_slow_starts_to_be_measured() -> None:
     broken = load_profile("nvidia-31b-mtp", overrides=("serve.max_model_len=9999999",))
     with pytest.raises(ProfileError):
         stop_on_errors(broken, lambda _: None, to_measure=True, release=release_of(broken))
+
+
+def synthetic(k: int, drawn: list[float]) -> dict[str, Any]:
+    """A cell whose drafts were accepted by lot."""
+    rates = {"tokens_per_second": 200.0, "output_tokens_per_second": 200.0, "step_ms": 12.5, "acceptance_length": 2.5}
+    of_cell = {"method": "mtp" if k else "none", "k": k, "concurrency": 1, "context": 256, "prompt_tokens": 256}
+    times = {"ttft_ms": {"median": 70.0}, "tpot_ms": None, "reference": {"steady": True}, "prompts": "apart"}
+    return {**of_cell, **rates, **times, "acceptance": drawn}
+
+
+def test_lots_are_counted_as_they_were_asked_for_and_not_as_they_fell() -> None:
+    asked = [0.7, 0.49, 0.343]
+    (row,) = rows_of([synthetic(2, [0.8, 0.7])], common={"acceptance_by": "synthetic", "acceptance_asked": asked})
+    assert row["acceptance"] == asked[:2]
+    assert row["tokens_per_second"] == pytest.approx((1 + 0.7 + 0.49) / 12.5 * 1000)
+    assert (row["acceptance_length"], row["acceptance_drawn"]) == (pytest.approx(2.19), 2.5)
+    assert "acceptance_asked" not in row
+
+
+@pytest.mark.parametrize(
+    ("cell", "common"),
+    [
+        (synthetic(2, [0.8, 0.7]), {}),
+        (synthetic(0, []), {"acceptance_asked": [0.7]}),
+        (synthetic(2, [0.8, 0.7]), {"acceptance_asked": [0.7]}),
+        (
+            {**synthetic(2, [0.8, 0.7]), "prompts": "together", "completion_tokens": 64, "requests": 1},
+            {"acceptance_asked": [0.7, 0.49]},
+        ),
+    ],
+    ids=["no lots", "no draft", "fewer rates than tokens", "the prompt's wait is in it"],
+)
+def test_other_rows_stay_as_measured(cell: dict[str, Any], common: dict[str, Any]) -> None:
+    (row,) = rows_of([cell], common=common)
+    assert (row["tokens_per_second"], row["acceptance"]) == (200.0, cell["acceptance"])

@@ -26,6 +26,7 @@ from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import HERE, MACHINES, as_named
 from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Draft, Profile, Target
+from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
 from gemmaspec.core.rows import GRAPH_MODES, NONE, GraphMode, Setting
 from gemmaspec.run.kept import measurements
@@ -222,7 +223,7 @@ def kind_of(facts: Facts) -> Kind:
         drafting=_graphs(profile, facts.modes, compiled),
         patches=frozenset(facts.taken.patches),
         idle=facts.taken.idle,
-        gpus=profile.serve.tensor_parallel_size or 1,
+        parallel=parallel_of(profile),
     )
 
 

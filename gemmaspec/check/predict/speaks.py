@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gemmaspec.core.rows import GraphMode, Graphs, Row
+from gemmaspec.core.rows import GraphMode, Graphs, Parallel, Row
 
 _OWN_KERNELS: Final = (None, "humming")
 """What quantized matrices run in where nobody set a kernel: vLLM 0.32.0 prefers Humming on compute capability 9.0."""
@@ -50,8 +50,8 @@ class Kind:
     """The patches for speed that it takes."""
     idle: frozenset[str]
     """Of all patches those that do nothing without speculation."""
-    gpus: int = 1
-    """Those that share the matrices."""
+    parallel: Parallel = field(default_factory=Parallel)
+    """The GPUs that share its work."""
 
     def graphs(self, row: Row) -> tuple[GraphMode | None, GraphMode | None]:
         """Return the graph modes that a row of this server has."""
@@ -116,7 +116,11 @@ def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
 
 def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     """Yield each property that has to be the same: the server's in words, a row's, and whether they agree."""
-    yield f"it runs on {kind.gpus} GPUs", lambda _: "one", lambda _: kind.gpus == 1
+    yield (
+        f"it runs on {kind.parallel}",
+        lambda row: str(row.parallel).replace("one GPU", "one"),
+        lambda row: row.parallel_as(kind.parallel),
+    )
     yield f"its vLLM is {kind.vllm or 'not known'}", lambda row: row.vllm, lambda row: row.vllm == kind.vllm
     backend = kind.backend or "not known"
     yield (
@@ -261,4 +265,5 @@ def _ratios(
 def _but(row: Row, key: str) -> tuple[Any, ...]:
     """Return all that makes a row's cell but for one property, and patches."""
     left_out = {*_DECODING, "ttft_ms", "acceptance", "acceptance_by", "answer_tokens", "patches", key}
-    return tuple(value for name, value in row if name not in left_out)
+    left_out |= set(row.parallel.keys())
+    return (row.parallel, *(value for name, value in row if name not in left_out))

@@ -7,6 +7,7 @@ from typing import Any
 
 from gemmaspec.check.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
 from gemmaspec.cli.text import table
+from gemmaspec.cli.text.predict import counted
 from gemmaspec.measure.bench.page import remarks
 from gemmaspec.measure.bench.result import mark_of, spread_of
 from gemmaspec.measure.bench.rows import Row, alone, patch_set, said, speedup
@@ -23,6 +24,8 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     rows: Sequence[Row] = document["rows"]
     where = ", ".join(_where(document))
     yield f"{document['profile']} on {where}"
+    kinds = {counted(prompt="answer_tokens" in row) for row in rows}
+    yield f"tok/s: {' or '.join(sorted(kinds))}" if kinds else ""
     yield ""
     cells = [_cells(row, speedup(row, rows)) for row in rows]
     columns: tuple[table.Column, ...] = _COLUMNS

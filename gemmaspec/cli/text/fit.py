@@ -12,7 +12,7 @@ from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
 from gemmaspec.check.fit.roofline import ServingRoofline
-from gemmaspec.cli.text.predict import told
+from gemmaspec.cli.text.predict import counted, told
 from gemmaspec.core.profile.model import Measured
 from gemmaspec.run.kept.attention import words
 
@@ -181,7 +181,8 @@ def _predicted(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
     drafted = f"{row['method']} k={row['k']}" if row["k"] else "no speculation"
     times = f", {row['speedup']:.2f} times" if row["k"] and row["speedup"] else ""
-    return f"{drafted}: {row['tokens_per_second']:,.1f} tokens/s ({low:,.1f} to {high:,.1f}){times}"
+    rate = f"{row['tokens_per_second']:,.1f} tokens/s {counted(prompt=bool(row['ttft_ms']))}"
+    return f"{drafted}: {rate} ({low:,.1f} to {high:,.1f}){times}"
 
 
 def measured_line(cell: Measured, fit: Fit) -> str:

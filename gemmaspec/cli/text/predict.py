@@ -39,7 +39,8 @@ def lines(prediction: Prediction, *, width: int | None) -> Iterator[str]:
         rows = list(group)
         yield ""
         answers = f", answers of {rows[0].answer_tokens:,}" if any(row.first_token for row in rows) else ""
-        yield f"  {setting}, {context:,} prompt tokens{answers}"
+        rate = counted(prompt=bool(rows[0].first_token))
+        yield f"  {setting}, {context:,} prompt tokens{answers}; tok/s {rate}"
         cells = [_cells(row, baseline_of(row, rows)) for row in rows]
         yield from table.lines(_COLUMNS, cells, width=width, indent="  ")
         yield from _best(rows)
@@ -48,6 +49,11 @@ def lines(prediction: Prediction, *, width: int | None) -> Iterator[str]:
     if any(row.curve.measured < row.k for row in prediction.rows):
         yield ""
         yield "  ~ acceptance at the last positions was not measured; the curve is extrapolated"
+
+
+def counted(*, prompt: bool) -> str:
+    """Return what tokens per second are of: the whole request, or all after its first token."""
+    return "with the prompt" if prompt else "decoding"
 
 
 def told(why: str) -> str:

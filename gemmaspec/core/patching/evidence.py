@@ -90,7 +90,7 @@ class EvidenceRow(Row):
         others = frozenset(self.patches) - {patch}
         cell = (self.method, self.k, self.concurrency, self.context, self.sampling)
         server = (self.compile, self.vllm, self.attention_backend, self.images, self.kv_cache_dtype, self.linear_kernel)
-        return (*cell, *server, others)
+        return (*cell, *server, self.parallel, others)
 
 
 class EvidenceRun(BaseModel):

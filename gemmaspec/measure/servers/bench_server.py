@@ -16,13 +16,14 @@ from gemmaspec.core.profile.graphs import as_logged
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.releases.facts import newest
-from gemmaspec.core.rows import GRAPH_MODES
+from gemmaspec.core.rows import GRAPH_MODES, MAX_K
 from gemmaspec.measure.bench.cells import NONE, Arm
 from gemmaspec.measure.bench.settings import Asked
 from gemmaspec.measure.counters import speculates
 from gemmaspec.measure.lengths import ServedModel, served, version_of
-from gemmaspec.measure.servers.dummy import draws_lots, dummy_overrides
+from gemmaspec.measure.servers.dummy import RATE, draws_lots, dummy_overrides
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
@@ -99,10 +100,21 @@ class Servers:
             "machine": machine["machine"],
             **({"target": self._loaded.profile.target.model} if not self._url else {}),
             **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
+            **({} if self._url else parallel_of(self._loaded.profile).keys()),
             **({"vllm": versions[0]} if versions else {}),
             **({"acceptance_by": "synthetic"} if synthetic else {}),
+            **({"acceptance_asked": asked} if synthetic and (asked := self._asked_rates()) else {}),
             **({"weights": "dummy"} if self._dummy else {}),
         }
+
+    def _asked_rates(self) -> list[float]:
+        """Return r_1 … r_k as the lots were asked for, as far as they are set by position; none where by a length."""
+        spec = self._loaded.profile.speculative
+        if spec is None or spec.synthetic_acceptance_length is not None:
+            return []
+        if spec.rejection_sample_method == "synthetic":
+            return list(spec.synthetic_acceptance_rates or ())
+        return [round(RATE**place, 4) for place in range(1, MAX_K + 1)]
 
     @property
     def limit(self) -> int | None:

@@ -21,7 +21,8 @@ from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind, machine_of
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.rows import MAX_BYTES, Row, Run, parse_rows, read_text
+from gemmaspec.core.profile.parallel import parallel_of
+from gemmaspec.core.rows import MAX_BYTES, Parallel, Row, Run, parse_rows, read_text
 from gemmaspec.run.stack.speed import speed_choice
 
 
@@ -31,12 +32,14 @@ def own_file(loaded: Loaded) -> Path:
 
 
 def own_rows(loaded: Loaded) -> tuple[Row, ...]:
-    """Return what `bench --save-measured` has kept of a profile; nothing where it kept nothing.
+    """Return what `bench --save-measured` has kept of a profile on as many GPUs; nothing where it kept nothing.
 
     Raises UsageError for a file that it did not write.
     """
     file = own_file(loaded)
-    return parse_rows(read_text(file, limit=MAX_BYTES), file=str(file)) if file.is_file() else ()
+    rows = parse_rows(read_text(file, limit=MAX_BYTES), file=str(file)) if file.is_file() else ()
+    own = parallel_of(loaded.profile)
+    return tuple(row for row in rows if row.parallel_as(own))
 
 
 def store() -> tuple[Run, ...]:
@@ -60,15 +63,17 @@ def _evidence(folder: Path) -> Iterator[Run]:
 
 
 def foreign(rows: Sequence[Row], profile: Profile) -> str:
-    """Return what rows were measured on where that is not the profile's machine and target; empty where it is, or
-    where they do not say.
+    """Return what rows were measured on where that is not the profile's machine, target and number of GPUs; empty
+    where it is, or where they do not say.
     """
+    own = parallel_of(profile)
+    other_sizes = sorted({f"a server on {row.parallel}" for row in rows if not row.parallel_as(own)})
     machines = {machine_of(row.gpu) or row.gpu if row.gpu else row.machine for row in rows} - {None}
     other = sorted(str(machine) for machine in machines if machine_kind(profile.machine) not in (machine, ANY_GPU))
     target = profile.target.model.lower()
     models = {row.target for row in rows} - {None}
     strange = sorted(str(model) for model in models if not fnmatch.fnmatch(target, str(model).lower()))
-    return " and ".join([*other, *strange])
+    return " and ".join([*other, *strange, *other_sizes])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +135,7 @@ def _kept(file: Path) -> list[Mapping[str, Any]]:
 
 def _cell(row: Mapping[str, Any]) -> tuple[Any, ...]:
     keys = ("method", "k", "concurrency", "context", "compile", "vllm", "attention_backend", "acceptance_by")
-    kept_apart = (*keys, "images", "kv_cache_dtype", "linear_kernel")
+    kept_apart = (*keys, "images", "kv_cache_dtype", "linear_kernel", *Parallel().keys())
     return (*(str(row.get(key)) for key in kept_apart), str(row.get("patches", [])))
 
 
