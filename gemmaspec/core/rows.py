@@ -115,7 +115,7 @@ _Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 _Size = Annotated[StrictInt, Field(ge=1, le=1024)]
-"""Of a parallel size; None where nobody wrote it down, and before cells had it: then it is taken for 1."""
+"""A parallel size; None where nobody wrote it down, as before cells had it, which counts as 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

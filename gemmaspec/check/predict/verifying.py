@@ -20,7 +20,7 @@ _TILE: Final = 32
 """Keys that one turn of the loop reads; times of loops that read 16 are for two turns."""
 _ROWS: Final = 16
 """Query rows of one program, at least: new tokens times the query heads that share a KV head
-(BLOCK_M in vllm/v1/attention/ops/triton_unified_attention.py, 0.26 to 0.33)."""
+(BLOCK_M in vllm/v1/attention/ops/triton_unified_attention.py, from 0.26.0)."""
 
 
 @dataclass(frozen=True, kw_only=True)
