@@ -54,6 +54,23 @@ def test_up_without_a_name_offers_what_fits_and_asks_nobody_in_a_script(
     assert f"try: gemmaspec up {offered}" in printed
 
 
+def test_a_spark_is_offered_the_best_answers_and_the_fastest_with_what_is_published_of_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark = Gpu(name="NVIDIA GB10", driver="580.1", capability="12.1", memory=None, free=None)
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (spark,))
+    assert run(["up"]) == 2
+    printed = capsys.readouterr().err
+    assert "try: gemmaspec up spark-31b-mtp" in printed
+    assert "gemmaspec up spark-26b-a4b-mtp    # " in printed
+    assert printed.count("expected: ") == 2
+    assert "published: 39.1 tokens/s, 11 without a draft" in printed
+    assert "published: 108.78 tokens/s, 40.85 without a draft" in printed
+    assert printed.count("the two differ because expected assumes ") == 2
+    assert "how many drafted tokens are accepted depends on the text" in printed
+    assert "the published server took at most 46 ms, with all 4 drafted tokens accepted" in printed
+
+
 def test_up_without_a_name_starts_what_it_offers_when_told_yes(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

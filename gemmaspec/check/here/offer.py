@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gemmaspec.check.here.published import published
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import HERE, MACHINES, machine_of
@@ -16,9 +17,10 @@ from gemmaspec.run.machine import nvidia
 if TYPE_CHECKING:
     from gemmaspec.run.machine.nvidia import Gpu
 
+_SPARK: Final = "dgx-spark"
 FIRST: Final = "spark-31b-mtp"
 """The shipped profile to take first, which the documentation names too."""
-_ON: Final = {"dgx-spark": (FIRST, "spark-26b-a4b-mtp"), None: ("nvidia-31b-mtp", "nvidia-26b-a4b-mtp")}
+_ON: Final = {_SPARK: (FIRST, "spark-26b-a4b-mtp"), None: ("nvidia-31b-mtp", "nvidia-26b-a4b-mtp")}
 """Machine → the profiles to offer, best first; None for any other NVIDIA GPU."""
 _BASES: Final = {
     "own": "from what bench measured here",
@@ -50,9 +52,21 @@ def offer() -> ProfileOffer:
         why = _why_not(name, machine)
         if why is None:
             lines = (machine_line, f"{name}: {load_profile(name).profile.summary}", *_expected(name, machine))
-            return ProfileOffer(profile=name, lines=lines)
+            both = _on_a_spark(name) if machine == _SPARK else ()
+            return ProfileOffer(profile=name, lines=(*lines, *both))
         refused.append(f"{name} does not fit: {why}")
     return _toy(machine_line, *refused)
+
+
+def _on_a_spark(name: str) -> Iterator[str]:
+    """Yield what is published of the profile that is offered, and the other one: the best answers, or the fastest."""
+    yield from published(name, _SPARK)
+    for other in _ON[_SPARK]:
+        if other == name or _why_not(other, _SPARK):
+            continue
+        yield f"or the faster one: gemmaspec up {other}    # {load_profile(other).profile.summary}"
+        yield from _expected(other, _SPARK)
+        yield from published(other, _SPARK)
 
 
 def today(name: str, draft: str | None) -> Iterator[str]:
