@@ -1,4 +1,4 @@
-"""What others published of a profile, beside what is expected of it here, and why the two differ."""
+"""What others published of a profile, what is expected of it here, and why the two differ."""
 
 from __future__ import annotations
 
