@@ -5,6 +5,8 @@
     .venv/bin/python tools/oracle.py lint [--profiles N] [--seed N] RELEASE …   lint against the engine's verdict
     .venv/bin/python tools/oracle.py backends [--gpu 8.6] [RELEASE …]   the attention backend of each layer, built on
                                                                   the meta device, into core/releases/data/backends.json
+    .venv/bin/python tools/oracle.py resolved                     what vLLM does with shipped profiles, into
+                                                                  tests/data/resolved.json
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
 A release answers as tools/oracle_release.py says.
@@ -21,6 +23,7 @@ from typing import Any, Final
 
 import oracle_backends
 import oracle_lint
+import oracle_resolved
 from oracle_release import Oracle, model_folders
 from packaging.version import Version
 
@@ -121,6 +124,7 @@ def main(words: Sequence[str]) -> int:
     backends = commands.add_parser("backends")
     backends.add_argument("releases", nargs="*")
     backends.add_argument("--gpu", action="append", default=[], help="only this compute capability, such as 8.6")
+    commands.add_parser("resolved")
     lint = commands.add_parser("lint")
     lint.add_argument("releases", nargs="*")
     lint.add_argument("--profiles", type=int, default=300)
@@ -132,6 +136,8 @@ def main(words: Sequence[str]) -> int:
             with Oracle(options.release, options.machine) as oracle:
                 print(json.dumps(oracle.ask({"argv": options.arguments}), indent=1))
             return 0
+        if options.command == "resolved":
+            return 3 if oracle_resolved.ask_about(oracle_resolved.pairs()) else 0
         wanted = options.releases or list(reversed(releases()))
         if options.command == "tables":
             return 3 if ask_about(wanted, processors=options.cpu) else 0

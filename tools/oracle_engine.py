@@ -52,6 +52,7 @@ RESOLVED = (
     ("scheduler_config", "enable_chunked_prefill"),
     ("scheduler_config", "async_scheduling"),
     ("scheduler_config", "disable_hybrid_kv_cache_manager"),
+    ("scheduler_config", "disable_chunked_mm_input"),
     ("model_config", "max_model_len"),
     ("model_config", "quantization"),
     ("cache_config", "cache_dtype"),
@@ -247,12 +248,10 @@ def judged(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
-            args = parser().parse_args(argv)
+            args = _parsed(argv)
             serve = importlib.import_module("vllm.entrypoints.cli.serve")
             if check := getattr(serve, "validate_parsed_serve_args", None):
                 check(args)
-            if getattr(args, "model_tag", None):
-                args.model = args.model_tag  # as ServeSubcommand.cmd does
             config = _engine_args().from_cli_args(args).create_engine_config(_usage())
     except SystemExit:
         return {"accepted": False, "stage": "parser", "why": stderr.getvalue().strip().splitlines()[-1:] or [""]}
@@ -261,6 +260,14 @@ def judged(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     if said := _misread(env):
         return {"accepted": False, "stage": "environment", "why": [said]}
     return {"accepted": True, "resolved": _resolved(config)}
+
+
+def _parsed(argv: list[str]) -> Any:
+    """Return the arguments of `vllm serve`, with the model as ServeSubcommand.cmd takes it."""
+    args = parser().parse_args(argv)
+    if getattr(args, "model_tag", None):
+        args.model = args.model_tag
+    return args
 
 
 def _misread(env: dict[str, str]) -> str | None:
@@ -285,7 +292,7 @@ def layers(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
 
     os.environ.update(env)
     _all_libraries()
-    config = _engine_args().from_cli_args(parser().parse_args(argv)).create_engine_config(_usage())
+    config = _engine_args().from_cli_args(_parsed(argv)).create_engine_config(_usage())
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.utils import initialize_model
 
@@ -306,7 +313,8 @@ def layers(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     with set_current_vllm_config(config):
         supports = {"target": _support(config, list(target)), "draft": _support(config, list(drafted))}
         whole = _resolved_mode(config, _support(config, list(everything)))
-    return {"target": _kinds(target), "draft": _kinds(drafted), "supports": supports, "graphs": whole}
+    found = {"target": _kinds(target), "draft": _kinds(drafted), "supports": supports, "graphs": whole}
+    return {**found, "resolved": _resolved(config)}
 
 
 def _support(config: Any, names: list[str]) -> str | None:

@@ -26,6 +26,7 @@ from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.releases.facts import Facts, facts_for
+from gemmaspec.core.resolved.answer import known
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.stack.paths import Paths
 from gemmaspec.run.stack.serve import serve_command, speculative_config
@@ -436,7 +437,8 @@ def _other_values(
     facts = facts_for(release)
     assert facts
     subject = Subject(profile=loaded.profile, facts=facts, vllm=release, patches={}, target=target, draft=draft)
-    ours = {"max_num_batched_tokens": subject.batch, "runner": subject.runner if facts.runner_unsupported else None}
+    runner = subject.runner if facts.runner_unsupported else None
+    ours = {"max_num_batched_tokens": known(subject.resolved.batch), "runner": runner}
     pairs = ((name, value, resolved.get(name)) for name, value in ours.items() if value is not None)
     return ", ".join(
         f"{name} {value} here, {theirs} there" for name, value, theirs in pairs if theirs not in (None, value)

@@ -163,7 +163,7 @@ def source(release: str) -> Path:
 
 def model_folders() -> Path:
     """Return folders with config.json of the published sizes and heads, and the tiny pair's tokenizer and processor."""
-    out, tiny = _folder("models"), MODELS / "tiny-target"
+    out = _folder("models")
     wanted: dict[str, dict[str, Any]] = {}
     for size in SIZES:
         wanted[f"gemma-4-{size}-it"] = configs.config(size)
@@ -182,12 +182,27 @@ def model_folders() -> Path:
     plain = {"speculators_model_type": "dflash", "architectures": ["DFlashDraftModel"], "mask_token_id": _MASK}
     wanted["gemma-4-31B-dflash"] = {**configs.block_config("dflash2"), **plain}
     for name, config in wanted.items():
-        (out / name).mkdir(exist_ok=True)
-        write_whole(out / name / "config.json", json.dumps(config))
-        for file in ("tokenizer.json", "tokenizer_config.json", "processor_config.json", "generation_config.json"):
-            if not (out / name / file).exists():
-                shutil.copyfile(tiny / file, out / name / file)
+        write_model(out / name, config)
     return out
+
+
+def write_model(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write a model without weights: its config.json, and the tiny pair's tokenizer and processor."""
+    tiny = MODELS / "tiny-target"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "config.json", json.dumps(config))
+    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        if not (folder / file).exists():
+            shutil.copyfile(tiny / file, folder / file)
+    processor = (tiny / "processor_config.json").read_text(encoding="utf-8")
+    if config.get("model_type") == "gemma4_unified":
+        processor = processor.replace("Gemma4", "Gemma4Unified")
+    write_whole(folder / "processor_config.json", processor)
+
+
+def served_folder() -> Path:
+    """Return where models of shipped profiles are written."""
+    return _folder("served")
 
 
 def _folder(name: str) -> Path:

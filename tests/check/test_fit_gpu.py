@@ -12,6 +12,7 @@ import pytest
 
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.core.profile.device import Device
+from gemmaspec.core.resolved.media import TOWERS
 from tests.check.test_fit_plan import plan_of
 from tests.support.fit_shapes import checkpoint
 
@@ -32,7 +33,7 @@ def planned(name: str) -> MemoryPlan:
         **{key: start[key] for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "hybrid", "eager")},
         cache_dtype=dtype,
         draft_cache_dtype=dtype,
-        towers=start["images"],
+        towers=TOWERS if start["images"] else frozenset(),
         utilization=start["utilization"],
         method="draft_model" if pair else None,
         draft_tokens=start["k"],

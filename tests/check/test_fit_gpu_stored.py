@@ -11,6 +11,7 @@ import pytest
 
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.core.profile.device import Device
+from gemmaspec.core.resolved.media import TOWERS
 from tests.check.test_fit_plan import plan_of
 from tests.support.fit_shapes import checkpoint
 
@@ -30,7 +31,7 @@ def planned(start: dict[str, Any]) -> MemoryPlan:
         **{key: start[key] for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "hybrid", "eager")},
         cache_dtype=start["cache_dtype"],
         draft_cache_dtype=start["cache_dtype"],
-        towers=start["images"],
+        towers=TOWERS if start["images"] else frozenset(),
         utilization=start["utilization"],
         method="draft_model" if pair else None,
         draft_tokens=start["k"],

@@ -146,6 +146,6 @@ def test_beside_a_small_draft_the_targets_own_embeddings_are_the_peak() -> None:
     head = replace(checkpoint("E2B", towers=False), tensors=())
     plan = plan_of()
     small = replace(plan, models=replace(plan.models, draft=head))
-    alone = weights_of(plan.models.target, vllm="0.32.0", towers=False)
+    alone = weights_of(plan.models.target, vllm="0.32.0", towers=())
     assert small.loading == alone.total + alone.embeddings
     assert small.held == small.weights + HELD

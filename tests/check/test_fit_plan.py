@@ -34,9 +34,10 @@ def plan_of(
     no_spec: bool = False,
     target: Checkpoint | None = None,
 ) -> MemoryPlan:
-    """A shipped profile with the published shapes."""
+    """A shipped profile with the published shapes, and the model runner that the release chooses."""
     assert device
-    loaded = load_profile(profile, overrides=sets, no_spec=no_spec).profile
+    own_runner = ("env.VLLM_USE_V2_MODEL_RUNNER=",) if profile == "spark-31b-e2b" else ()
+    loaded = load_profile(profile, overrides=(*own_runner, *sets), no_spec=no_spec).profile
     model = target or checkpoint("31B", nvfp4=True, towers=False)
     draft = checkpoint("E2B", nvfp4=True, towers=False) if loaded.draft else None
     return MemoryPlan(
@@ -124,23 +125,23 @@ def test_what_is_not_computed_is_refused(override: str) -> None:
 
 
 def test_weights_are_the_tensors_and_the_keys_twice_where_they_are_the_values() -> None:
-    model = checkpoint("31B", towers=True)
+    model = checkpoint("31B")
     keys = sum(tensor.nbytes for tensor in model.tensors if "k_proj" in tensor.name) // 2
     full = sum(
         tensor.nbytes
         for tensor in model.tensors
         if "k_proj" in tensor.name and model.text.layers[int(tensor.name.split(".")[3])].kind == "full"
     )
-    found = weights_of(model, vllm="0.32.0", towers=True)
+    found = weights_of(model, vllm="0.32.0")
     assert found.total == model.nbytes + full + found.rotary
     assert found.rotary == 2 * 262_144 * (256 + 512)
     assert 0 < full < keys
-    assert weights_of(model, vllm="0.32.0", towers=False).total == found.total - found.towers
+    assert weights_of(model, vllm="0.32.0", towers=()).total == found.total - found.towers
 
 
 def test_keys_of_layers_that_share_a_cache_stay_away_from_0_30() -> None:
     model = checkpoint("E2B")
-    before, after = (weights_of(model, vllm=vllm, towers=True).total for vllm in ("0.29.0", "0.30.0"))
+    before, after = (weights_of(model, vllm=vllm).total for vllm in ("0.29.0", "0.30.0"))
     assert before == model.nbytes + 2 * 131_072 * (256 + 512)
     shared = [index for index, layer in enumerate(model.text.layers) if layer.shares_with is not None]
     unread = sum(
@@ -152,8 +153,8 @@ def test_keys_of_layers_that_share_a_cache_stay_away_from_0_30() -> None:
 
 
 def test_fp8_while_loading_halves_linear_layers_and_nothing_else() -> None:
-    plain = weights_of(checkpoint("E4B"), vllm="0.32.0", towers=True)
-    online = weights_of(checkpoint("E4B"), vllm="0.32.0", towers=True, fp8_online=True)
+    plain = weights_of(checkpoint("E4B"), vllm="0.32.0")
+    online = weights_of(checkpoint("E4B"), vllm="0.32.0", fp8_online=True)
     assert (online.decoder * 2, online.embeddings, online.per_layer) == (
         plain.decoder,
         plain.embeddings,
@@ -162,7 +163,7 @@ def test_fp8_while_loading_halves_linear_layers_and_nothing_else() -> None:
 
 
 def test_a_mixture_reads_the_experts_that_its_tokens_choose() -> None:
-    found = weights_of(checkpoint("26B-A4B"), vllm="0.32.0", towers=True)
+    found = weights_of(checkpoint("26B-A4B"), vllm="0.32.0")
     one, many = found.read(1), found.read(10_000)
     assert one == pytest.approx(found.decoder + found.embeddings + found.experts * 8 / 128, rel=1e-6)
     assert many == pytest.approx(found.decoder + found.embeddings + found.experts, rel=1e-6)

@@ -40,8 +40,8 @@ def test_a_31b_in_nvfp4_reads_what_was_read_on_an_h200() -> None:
 def test_an_assistant_with_centroids_reads_a_part_of_its_output_head() -> None:
     config = shapes.assistant_config("E2B")
     tensors = shapes.assistant_tensors(config)
-    few = weights_of(checkpoint(config, tensors), vllm="0.32.0", towers=False)
-    whole = weights_of(checkpoint(config | {"use_ordered_embeddings": False}, tensors), vllm="0.32.0", towers=False)
+    few = weights_of(checkpoint(config, tensors), vllm="0.32.0", towers=())
+    whole = weights_of(checkpoint(config | {"use_ordered_embeddings": False}, tensors), vllm="0.32.0", towers=())
     assert few.total == whole.total
     assert whole.read(1) - few.read(1) == whole.embeddings * (1 - 4096 / 262_144)
     assert few.read(64) == whole.read(64)

@@ -64,7 +64,7 @@ def test_sizes_are_the_published_ones(ref: str, loaded: float, billions: float) 
     known = shipped_for(ref)
     assert known
     found = checkpoint_of(known)
-    assert weights_of(found, vllm="0.27.0", towers=True).total / GIB == pytest.approx(loaded, rel=0.01)
+    assert weights_of(found, vllm="0.27.0").total / GIB == pytest.approx(loaded, rel=0.01)
     assert parameters(found.tensors) / 1e9 == pytest.approx(billions, rel=0.01)
 
 

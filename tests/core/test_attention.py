@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.core.profile.command import backend_of
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.releases.backends import backend_for
 from gemmaspec.core.releases.facts import releases
+from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.resolve import resolved_of
 
 OWN = "serve.attention_backend=null"
 """No backend is named, so that vLLM chooses."""
@@ -24,7 +25,6 @@ OWN = "serve.attention_backend=null"
         ("nvidia-31b-mtp", ("machine=h200", "serve.attention_backend=None"), "0.33.0", "TRITON_FLASH_ATTN", "FLASH_ATTN"),
         ("nvidia-31b-mtp", (OWN, "machine=b200",), "0.32.0", "TRITON_FLASHINFER", "FLASHINFER"),
         ("nvidia-31b-mtp", ("machine=rtx-5090",), "0.33.0", "TRITON_ATTN", "TRITON_ATTN"),
-        ("nvidia-31b-mtp", (OWN, "machine=h200",), "0.99.0", None, None),
         ("spark-31b-e2b", (), "0.32.0", "TRITON_ATTN", "TRITON_ATTN"),
     ],
 )  # fmt: skip
@@ -32,8 +32,9 @@ def test_what_is_set_counts_and_else_what_vllm_chooses(
     name: str, overrides: tuple[str, ...], vllm: str, target: str | None, draft: str | None
 ) -> None:
     profile = load_profile(name, overrides=overrides).profile
-    assert backend_of(profile, vllm) == target
-    assert backend_of(profile, vllm, role="draft") == draft
+    resolved = resolved_of(profile, vllm=vllm)
+    assert known(resolved.backend) == target
+    assert known(resolved.attention.backend("draft")) == draft
 
 
 @pytest.mark.parametrize("vllm", releases())

@@ -9,9 +9,10 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.core.checkpoint.sizes import SIZES, size_called
-from gemmaspec.core.profile.command import backend_of
-from gemmaspec.core.profile.graphs import PATCH, graph_modes
+from gemmaspec.core.profile.graphs import PATCH
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.measure.tune.arms import field_of
 
 OWN = "serve.attention_backend=null"
@@ -78,7 +79,7 @@ def transfer(connector: str, **extra: object) -> str:
     ],
 )
 def test_the_modes_are_those_that_vllm_resolves(vllm: str, sets: tuple[str, ...], target: str, draft: str) -> None:
-    modes = graph_modes(load_profile("nvidia-31b-mtp", overrides=sets).profile, vllm)
+    modes = known(resolved_of(load_profile("nvidia-31b-mtp", overrides=sets).profile, vllm=vllm).graphs)
     assert modes
     assert (modes.target, modes.draft) == (target, draft)
     assert bool(modes.why and modes.fix) == modes.lost
@@ -96,7 +97,9 @@ def test_the_modes_are_those_that_vllm_resolves(vllm: str, sets: tuple[str, ...]
     ],
 )
 def test_what_is_left_where_vllm_compiles_nothing_itself(vllm: str, mode: int, target: str) -> None:
-    modes = graph_modes(load_profile("nvidia-31b-mtp", overrides=(*GB10, decode_only(mode))).profile, vllm)
+    modes = known(
+        resolved_of(load_profile("nvidia-31b-mtp", overrides=(*GB10, decode_only(mode))).profile, vllm=vllm).graphs
+    )
     assert modes
     assert modes.target == target
 
@@ -114,7 +117,7 @@ FP8 = ("machine=h200", "serve.attention_backend=TRITON_ATTN", "serve.kv_cache_dt
     ],
 )
 def test_a_head_that_drafts_a_block_has_whole_graphs_or_none(sets: tuple[str, ...], draft: str) -> None:
-    modes = graph_modes(load_profile("spark-31b-dflash2", overrides=sets).profile, "0.29.0", fp8=True)
+    modes = known(resolved_of(load_profile("spark-31b-dflash2", overrides=sets).profile, vllm="0.29.0").graphs)
     assert modes
     assert modes.draft == draft
     assert modes.lost == (draft == "NONE")
@@ -155,19 +158,21 @@ def test_without_a_draft_a_composite_keeps_its_graphs_and_with_one_that_has_no_l
         spec = load_profile("nvidia-31b-mtp").profile.speculative
         assert spec
         profile = profile.model_copy(update={"speculative": spec.model_copy(update={"method": method})})
-    modes = graph_modes(profile, "0.32.0")
+    modes = known(resolved_of(profile, vllm="0.32.0").graphs)
     assert modes
     assert (modes.target, modes.draft) == ("PIECEWISE" if method else "FULL_AND_PIECEWISE", None)
 
 
 def test_the_patch_brings_the_graphs_back_and_a_machine_that_is_not_known_says_nothing() -> None:
-    modes = graph_modes(
-        load_profile("nvidia-31b-mtp", overrides=(*H200, f"patches.optional=[{PATCH}]")).profile, "0.32.0"
+    modes = known(
+        resolved_of(
+            load_profile("nvidia-31b-mtp", overrides=(*H200, f"patches.optional=[{PATCH}]")).profile, vllm="0.32.0"
+        ).graphs
     )
     assert modes
     assert not modes.lost
-    assert graph_modes(load_profile("nvidia-31b-mtp").profile, "0.32.0") is None
-    assert graph_modes(load_profile("tiny-cpu").profile, "0.32.0") is None
+    assert known(resolved_of(load_profile("nvidia-31b-mtp").profile, vllm="0.32.0").graphs) is None
+    assert known(resolved_of(load_profile("tiny-cpu").profile, vllm="0.32.0").graphs) is None
 
 
 def test_lint_says_it_with_the_line_that_mends_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,8 +254,9 @@ def test_backends_of_heads_of_sizes_and_of_images_off(
     name: str, vllm: str, sets: tuple[str, ...], target: str | None, draft: str | None
 ) -> None:
     profile = load_profile(name, overrides=sets).profile
-    assert backend_of(profile, vllm) == target
-    assert backend_of(profile, vllm, role="draft") == draft
+    resolved = resolved_of(profile, vllm=vllm)
+    assert known(resolved.backend) == target
+    assert known(resolved.attention.backend("draft")) == draft
 
 
 def test_a_size_is_known_by_one_table_alone() -> None:

@@ -20,6 +20,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.facts import facts_for
+from gemmaspec.core.resolved.answer import known
 from gemmaspec.look.smoke import _lacks
 from gemmaspec.measure.smoke.check import Need
 from gemmaspec.run.stack.paths import container_paths
@@ -75,7 +76,7 @@ PROCESSOR = Device(name="cpu", memory=64 * 2**30, cpu=True)
     ("name", "vllm", "size", "sets", "batch"),
     [
         ("spark-31b", "0.33.0", "31B", (), 2496),
-        ("spark-31b", "0.33.0", "12B", ("target.model=google/gemma-4-12B-it",), 2048),
+        ("spark-31b", "0.33.0", "12B", ("target.model=google/gemma-4-12B-it",), 2496),
         ("spark-31b", "0.33.0", "31B", ("serve.enable_chunked_prefill=false", "serve.max_model_len=8192"), 8192),
         ("spark-31b", "0.26.0", "31B", ("serve.language_model_only=true",), 2496),
         ("spark-31b", "0.33.0", "31B", ("serve.language_model_only=true",), 2048),
@@ -93,22 +94,22 @@ def test_lint_and_fit_name_the_batch_that_the_engine_resolved(
     target = unified() if size == "12B" else checkpoint(size)
     subject = Subject(profile=given, facts=facts, vllm=vllm, patches={}, target=target)
     by_name = replace(subject, target=None)
-    assert (subject.batch, by_name.batch) == (batch, batch)
+    assert (known(subject.resolved.batch), known(by_name.resolved.batch)) == (batch, batch)
     device = named(MACHINES[given.machine]) if given.machine != "cpu" else PROCESSOR
     assert device
     assert flags_of(given, target, None, vllm=vllm, device=device).max_num_batched_tokens == batch
 
 
 def unified() -> Checkpoint:
-    """A 12B, whose config asks for attention both ways, which vLLM gives its images no mask for."""
+    """A 12B, which has no encoders."""
     both = {"text_config": {"use_bidirectional_attention": "vision"}}
     return replace(checkpoint("31B"), model_type="gemma4_unified", config=both)
 
 
 def test_lmcache_turns_the_hybrid_manager_off() -> None:
     transfer = '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
-    assert by_lint(profile("spark-31b", "--kv-transfer-config", transfer), "0.33.0").hybrid_manager == "off"
-    assert by_lint(profile("spark-31b"), "0.33.0").hybrid_manager == "on"
+    assert by_lint(profile("spark-31b", "--kv-transfer-config", transfer), "0.33.0").resolved.hybrid is False
+    assert by_lint(profile("spark-31b"), "0.33.0").resolved.hybrid
 
 
 def test_a_shorter_draft_shortens_the_server() -> None:
@@ -116,6 +117,7 @@ def test_a_shorter_draft_shortens_the_server() -> None:
         "spark-31b-e2b",
         sets=(
             "patches=",
+            "env.VLLM_USE_V2_MODEL_RUNNER=",
             "serve.disable_hybrid_kv_cache_manager=",
             "speculative.max_model_len=2048",
         ),

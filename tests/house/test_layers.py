@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent.parent / "gemmaspec"
 WINGS = ("core", "run", "check", "serve", "measure", "look", "cli")
 """From the lowest to the highest: an import goes down or stays in its wing."""
 PURE = (
-    *("core/releases", "core/checkpoint", "core/profile", "core/patching"),
+    *("core/releases", "core/checkpoint", "core/profile", "core/resolved", "core/patching"),
     *("core/fleet", "core/rolling", "core/lock", "core/live", "run/stack", "run/cluster"),
     *("check/lint", "check/fit", "check/inspect", "check/predict", "check/doctor"),
     *("measure/bench", "measure/tune", "measure/smoke"),

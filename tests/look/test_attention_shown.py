@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.run.kept.attention import Logged, expected, logged, words
 from tests.support.fit_shapes import checkpoint
 
@@ -23,15 +24,17 @@ from tests.support.fit_shapes import checkpoint
 )
 def test_a_profile_names_the_backends_that_it_will_get(vllm: str, sets: tuple[str, ...], shown: str) -> None:
     profile = load_profile("spark-31b-mtp", overrides=(f"runtime.vllm={vllm}", "image=", *sets)).profile
-    assert words(expected(profile)) == shown
+    assert words(expected(resolved_of(profile))) == shown
 
 
 def test_a_decoder_alone_has_the_plain_backend_and_a_model_without_its_towers_has_not() -> None:
     """is_mm_prefix_lm follows the text part of a `gemma4`: vLLM 0.32.0 says True with `vision_config: null`, too."""
     profile = load_profile("spark-31b", overrides=("machine=h200", "runtime.vllm=0.33.0", "image=")).profile
     alone, bare = replace(checkpoint("31B"), model_type="gemma4_text"), checkpoint("31B")
-    assert expected(profile, alone) == {"target": "FLASH_ATTN"}
-    assert expected(profile, replace(bare, modalities=frozenset({"text"}))) == {"target": "TRITON_FLASH_ATTN"}
+    assert expected(resolved_of(profile, target=alone)) == {"target": "FLASH_ATTN"}
+    assert expected(resolved_of(profile, target=replace(bare, modalities=frozenset({"text"})))) == {
+        "target": "TRITON_FLASH_ATTN"
+    }
 
 
 def test_a_log_names_each_backend_once_and_the_target_first() -> None:

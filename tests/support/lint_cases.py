@@ -42,8 +42,8 @@ def checkpoint(
     return Checkpoint(
         ref="owner/name",
         revision=None,
-        architecture="Gemma4ForConditionalGeneration",
-        model_type="gemma4",
+        architecture="Gemma4ForCausalLM" if text_only else "Gemma4ForConditionalGeneration",
+        model_type="gemma4_text" if text_only else "gemma4",
         dtype="bfloat16",
         text=text,
         modalities=frozenset({"text"} if text_only else {"text", "image"}),

@@ -92,8 +92,9 @@ def _hybrid(plan: MemoryPlan) -> Iterator[Changed]:
 
 
 def _no_towers(plan: MemoryPlan) -> Iterator[Changed]:
-    if plan.flags.towers and plan.target.towers:
-        changed = _with(plan, towers=False)
+    unified = plan.models.target.model_type == "gemma4_unified"  # its encoders are loaded all the same
+    if plan.flags.towers and plan.target.towers and not unified:
+        changed = _with(plan, towers=frozenset())
         yield "--set serve.language_model_only=true", changed, "text only, without image and audio encoders"
 
 

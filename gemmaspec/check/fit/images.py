@@ -24,7 +24,7 @@ _ANY_NUMBER: Final = 999
 
 def sees_images(target: Checkpoint, flags: Flags) -> bool:
     """Return whether the target takes images while it runs."""
-    return flags.towers and "image" in target.modalities and largest_item(flags.media) is not None
+    return "vision" in flags.towers and "image" in target.modalities and largest_item(flags.media) is not None
 
 
 def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str] | None:

@@ -51,7 +51,7 @@ class MemoryPlan:
     def draft(self) -> Weights | None:
         """The draft in memory. Its towers are loaded too: vLLM builds the whole model."""
         model, fp8 = self.models.draft, self.models.draft_fp8
-        return weights_of(model, vllm=self.flags.vllm, towers=True, fp8_online=fp8) if model else None
+        return weights_of(model, vllm=self.flags.vllm, fp8_online=fp8) if model else None
 
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:

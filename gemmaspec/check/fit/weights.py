@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,9 +11,9 @@ from packaging.version import Version
 
 from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Tensor, TextModel
 from gemmaspec.core.checkpoint.stored import part_of
+from gemmaspec.core.resolved.media import TOWERS
 
 _LAYER: Final = re.compile(r"\blayers\.([0-9]+)\.")
-_TOWERS: Final = ("vision", "audio")
 _KEYS: Final = ".self_attn.k_proj."
 _KEYS_AND_VALUES: Final = (".self_attn.k_proj.", ".self_attn.v_proj.", ".self_attn.k_norm.")
 _EXPERTS: Final = re.compile(r"\.experts\b")
@@ -63,10 +63,11 @@ class Weights:
         return self.decoder + head + round(self.experts * used)
 
 
-def weights_of(model: Checkpoint, *, vllm: str, towers: bool, fp8_online: bool = False) -> Weights:
+def weights_of(model: Checkpoint, *, vllm: str, towers: Collection[str] = TOWERS, fp8_online: bool = False) -> Weights:
     """Return a checkpoint's weights as that release keeps them.
 
-    `fp8_online`: quantized to FP8 while loading, one byte for each number of a linear layer.
+    `towers`: the encoders that it loads. `fp8_online`: quantized to FP8 while loading, one byte for each number of a
+    linear layer.
     """
     sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
     for tensor, nbytes in _kept(model, vllm, towers):
@@ -105,7 +106,7 @@ def rotary_tables(text: TextModel) -> int:
     return 2 * text.max_position_embeddings * sum(widths.values())
 
 
-def _kept(model: Checkpoint, vllm: str, towers: bool) -> Iterator[tuple[Tensor, int]]:
+def _kept(model: Checkpoint, vllm: str, towers: Collection[str]) -> Iterator[tuple[Tensor, int]]:
     """Yield the tensors that stay in memory, with their size.
 
     vllm/model_executor/models/gemma4.py: where keys are values, the key projection is loaded into both places. Keys
@@ -114,7 +115,8 @@ def _kept(model: Checkpoint, vllm: str, towers: bool) -> Iterator[tuple[Tensor, 
     leaves_out = Version(vllm) >= Version("0.30.0")
     casts = model.dtype in ("bfloat16", "float16")
     for tensor in model.tensors:
-        if not towers and part_of(tensor.name) in _TOWERS:
+        part = part_of(tensor.name)
+        if part in TOWERS and part not in towers:
             continue
         layer = _decoder_layer(model, tensor)
         if casts and tensor.dtype == "F32" and len(tensor.shape) > 1 and tensor.name.endswith("weight"):
@@ -139,7 +141,7 @@ def _decoder_layer(model: Checkpoint, tensor: Tensor) -> Layer | None:
 
 def _place(tensor: Tensor) -> str:
     part = part_of(tensor.name)
-    if part in _TOWERS:
+    if part in TOWERS:
         return "towers"
     if part == "per-layer embeddings":
         return "per-layer"

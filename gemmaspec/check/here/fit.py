@@ -18,7 +18,8 @@ from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.limits import need_room
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.run.kept.attention import expected, graphs_expected
+from gemmaspec.core.resolved.resolve import resolved_of
+from gemmaspec.run.kept.attention import expected, lacking
 from gemmaspec.run.kept.measurements import of_plan, own_rows, taken_by
 
 
@@ -49,11 +50,10 @@ def fit(request: FitRequest) -> Fit:
     vllm, notes = release_for(loaded, request.release)
     plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
-    measured, capability = tuple(profile.measured), plan.device.capability
-    fp8 = plan.flags.cache_dtype.startswith("fp8")
-    attention = expected(profile, models.target, vllm=plan.flags.vllm, capability=capability, fp8=fp8)
-    graphs = graphs_expected(profile, vllm, capability=capability, target=models.target)
-    of_plan = (*_notes(plan, attention), *graphs)
+    measured = tuple(profile.measured)
+    resolved = resolved_of(profile, vllm=vllm, device=plan.device, target=models.target, draft=models.draft)
+    attention = expected(resolved)
+    of_plan = (*_notes(plan, attention), *lacking(resolved))
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
     return Fit(

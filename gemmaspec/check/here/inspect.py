@@ -16,7 +16,8 @@ from gemmaspec.core.profile.fields import hub_id
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.run.kept.attention import Backends, expected, graphs_expected
+from gemmaspec.core.resolved.resolve import resolved_of
+from gemmaspec.run.kept.attention import Backends, expected, lacking
 from gemmaspec.run.kept.models import hub_cache
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.models.vocabulary import same_words
@@ -98,8 +99,8 @@ def _served(wanted: _Wanted, target: Checkpoint) -> dict[str, Any]:
     """Return what the server of a profile will choose; nothing for a checkpoint."""
     if wanted.profile is None:
         return {}
-    graphs = graphs_expected(wanted.profile, capability=None, target=target)
-    return {"attention": expected(wanted.profile, target), "graphs": tuple(graphs)}
+    resolved = resolved_of(wanted.profile, target=target)
+    return {"attention": expected(resolved), "graphs": tuple(lacking(resolved))}
 
 
 def known_pairs() -> tuple[KnownPair, ...]:

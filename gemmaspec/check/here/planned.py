@@ -19,18 +19,19 @@ from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.predict.speaks import Kind, Spoken, speaking
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.command import Command, command_of, compile_of, images_off, vllm_of
+from gemmaspec.core.profile.command import compile_of, vllm_of
 from gemmaspec.core.profile.device import GB, Device, named
-from gemmaspec.core.profile.graphs import GraphModes, graph_modes
+from gemmaspec.core.profile.graphs import GraphModes
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import HERE, MACHINES, as_named
 from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Draft, Profile, Target
 from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
+from gemmaspec.core.resolved.answer import Unknown, known
+from gemmaspec.core.resolved.resolve import Resolved, resolved_of
 from gemmaspec.core.rows import GRAPH_MODES, NONE, GraphMode, Setting
 from gemmaspec.run.kept import measurements
-from gemmaspec.run.kept.attention import Backends, expected
 from gemmaspec.run.kept.lockfile import release_of
 from gemmaspec.run.kept.measurements import Taken
 from gemmaspec.run.machine.readings import this_cpu, this_gpu
@@ -48,20 +49,32 @@ class Facts:
     loaded: Loaded
     vllm: str | None
     """The release that the profile states."""
-    command: Command
     compile: str
     """How it compiles, in the words of rows."""
-    backends: Backends
-    """The attention backend of target and draft, as the nearest known release chooses it."""
-    modes: GraphModes | None
-    """Its CUDA graphs; None where they are not known."""
     taken: Taken
     known_plan: MemoryPlan | None
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """What vLLM does with it; the checkpoints are asked only where the profile leaves something to them."""
+        bare = resolved_of(self.profile)
+        hangs = isinstance(bare.cache, Unknown) or isinstance(bare.masks, Unknown)
+        if not hangs and self.known_plan is None:
+            return bare
+        with contextlib.suppress(GemmaspecError):
+            models = self.plan.models
+            return resolved_of(self.profile, target=models.target, draft=models.draft)
+        return bare
+
+    @property
+    def modes(self) -> GraphModes | None:
+        """Its CUDA graphs; None where they are not known, or not of which release."""
+        return known(self.resolved.graphs) if self.vllm else None
 
     @property
     def backend(self) -> str | None:
         """The attention backend of the target; None where it is not known, or not of which release."""
-        return self.backends["target"] if self.vllm in releases() else None
+        return known(self.resolved.backend) if self.vllm in releases() else None
 
     @cached_property
     def plan(self) -> MemoryPlan:
@@ -77,10 +90,7 @@ def facts_of(loaded: Loaded, *, plan: MemoryPlan | None = None, shelf: Shelf | N
         profile=profile,
         loaded=loaded,
         vllm=vllm,
-        command=command_of(profile),
         compile=compile_of(profile),
-        backends=expected(profile, vllm=vllm),
-        modes=graph_modes(profile, vllm) if vllm else None,
         taken=measurements.taken_by(profile, shelf),
         known_plan=plan,
     )
@@ -209,17 +219,18 @@ def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
 
 def kind_of(facts: Facts) -> Kind:
     """Return what a profile's server will be."""
-    profile, vllm, command = facts.profile, facts.vllm, facts.command
+    profile, vllm, resolved = facts.profile, facts.vllm, facts.resolved
     compiled = Setting(compile=facts.compile).graphs
     plain = profile.model_copy(update={"speculative": None, "draft": None})
+    alone = resolved_of(plain, target=resolved.target)
     return Kind(
         vllm=vllm,
         backend=facts.backend,
-        images=not images_off(profile, command),
-        kv_cache=_cache(facts),
-        linear_kernel=command.value("--linear-backend"),
+        images=known(resolved.images) is not False,
+        kv_cache=_cache(resolved),
+        linear_kernel=resolved.command.value("--linear-backend"),
         compiled=compiled,
-        alone=_graphs(plain, graph_modes(plain, vllm) if vllm else None, compiled)[0],
+        alone=_graphs(plain, known(alone.graphs) if vllm else None, compiled)[0],
         drafting=_graphs(profile, facts.modes, compiled),
         patches=frozenset(facts.taken.patches),
         idle=facts.taken.idle,
@@ -235,10 +246,9 @@ def _graphs(profile: Profile, modes: GraphModes | None, compiled: str) -> tuple[
     return GRAPH_MODES.get(target, "none"), GRAPH_MODES.get(draft or "")
 
 
-def _cache(facts: Facts) -> str | None:
-    """Return the format of the cache; None where the checkpoint decides and cannot be read."""
-    asked = facts.command.value("--kv-cache-dtype") or "auto"
-    if asked == "auto":
-        with contextlib.suppress(GemmaspecError):
-            asked = facts.plan.flags.cache_dtype
-    return {"auto": None, "bfloat16": "bf16"}.get(asked, "fp8" if asked.startswith("fp8") else asked)
+def _cache(resolved: Resolved) -> str | None:
+    """Return the format of the cache in the words of rows; None where it is not known."""
+    cache = known(resolved.cache)
+    if cache is None:
+        return None
+    return "fp8" if cache.startswith("fp8") else {"bfloat16": "bf16"}.get(cache, cache)

@@ -24,9 +24,10 @@ from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, as_named, m
 from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import MAX_BYTES, NONE, Row, Setting, parse_rows, read_text
 from gemmaspec.run.kept import measurements
-from gemmaspec.run.kept.attention import graphs_expected, lacking, words
+from gemmaspec.run.kept.attention import expected, lacking, words
 from gemmaspec.run.machine import nvidia
 
 Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
@@ -153,9 +154,10 @@ def _load(row: Predicted) -> tuple[int, int, int]:
 
 
 def _attention(facts: Facts) -> Iterator[str]:
-    if chosen := words(facts.backends):
+    if chosen := words(expected(facts.resolved)):
         yield f"attention: {chosen}"
-    yield from lacking(facts.profile, facts.modes)
+    if facts.vllm:
+        yield from lacking(facts.resolved)
 
 
 def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Prediction:
@@ -359,7 +361,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
     )
     asked = _asked(request, facts)
     assumed = [_assumed(asked.conditional)] if any(asked.ks) else []
-    lost = graphs_expected(profile, plan.flags.vllm, capability=None)
+    lost = lacking(resolved_of(profile, vllm=plan.flags.vllm, target=models.target, draft=models.draft))
     experts = "drafted tokens share experts: between all of a request's alike and each with its own, both in the range"
     assumed += [experts] if assumed and models.target.text.experts else []
     law = law_of(speed.family, speed.weights[0])

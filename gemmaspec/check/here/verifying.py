@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from gemmaspec.check.predict.steps import server_of
 from gemmaspec.check.predict.verifying import Build, FullLayers, kernel_of, seconds
+from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.rows import Setting
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def waiting_of(facts: Facts) -> Callable[[int, int, int, float], float] | None:
     """
     plan = facts.plan
     capability, fp8 = plan.device.capability, caches_fp8(facts)
-    if facts.backends["target"] != "TRITON_ATTN" or capability is None or fp8 is None:
+    if known(facts.resolved.backend) != "TRITON_ATTN" or capability is None or fp8 is None:
         return None
     full, cache_bytes = full_layers(plan), _full_bytes(plan)
     newer = Version(plan.flags.vllm) >= _TRITON_38
@@ -59,11 +60,8 @@ def full_layers(plan: MemoryPlan) -> FullLayers | None:
 
 
 def caches_fp8(facts: Facts) -> bool | None:
-    """Return whether the cache is FP8; None where it is neither FP8 nor BF16, or not known."""
-    from gemmaspec.check.here.planned import kind_of
-
-    kv_cache = kind_of(facts).kv_cache
-    return {"fp8": True, "bf16": False}.get(kv_cache or "")
+    """Return whether the KV cache is FP8; None where it is not known."""
+    return known(facts.resolved.caches_fp8)
 
 
 def _full_bytes(plan: MemoryPlan) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
-from gemmaspec.core.profile.command import backend_of
 from gemmaspec.core.releases.backends import support_of
 from gemmaspec.core.releases.batch import largest_item
+from gemmaspec.core.resolved.answer import known
 
 _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")
 _WIDE: Final = 512
@@ -38,7 +38,7 @@ vllm/v1/worker/gpu/spec_decode/draft_model/ (0.31) and standalone_ar/ (0.32, 0.3
 @rule("GS301", "error")
 def several_groups(subject: Subject) -> Iterator[Issue]:
     """A draft model in several KV cache groups; model runner v1 supports one."""
-    if subject.method != "draft_model" or subject.hybrid_manager == "off" or subject.runner == "v2":
+    if subject.method != "draft_model" or not subject.resolved.hybrid or subject.runner == "v2":
         return
     if subject.runs("<0.20") or _one_kind_of_layer(subject):
         return  # a patch does it there, see GS401; or there is one group anyway
@@ -54,7 +54,7 @@ def several_groups(subject: Subject) -> Iterator[Issue]:
 @rule("GS302", "warning")
 def many_groups(subject: Subject) -> Iterator[Issue]:
     """An EAGLE-3 head for Gemma 4 with the hybrid manager on, which makes one KV cache group per layer."""
-    if subject.method == "eagle3" and subject.hybrid_manager == "on":
+    if subject.method == "eagle3" and subject.resolved.hybrid:
         message = (
             "with the hybrid KV cache manager on, the head's layer makes vLLM put every layer into a KV cache group of "
             "its own (61 for a 31B), for each of which it builds metadata at every step"
@@ -146,7 +146,7 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
 def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
     """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
     hopper = (subject.machine.compute_capability or "").startswith("9.")
-    if subject.method != "mtp" or not hopper or not subject.caches_fp8 or subject.runs("<0.24"):
+    if subject.method != "mtp" or not hopper or not known(subject.resolved.caches_fp8) or subject.runs("<0.24"):
         return
     target, head = attention_backend(subject, "target"), attention_backend(subject, "draft")
     if head != "FLASHINFER" or target == head:
@@ -187,8 +187,9 @@ def fast_prefill(subject: Subject) -> Iterator[Issue]:
 @rule("GS309", "error")
 def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
     """A target with bidirectional attention to images, and a batch that cannot hold the largest one."""
-    limits, batch = subject.argument("--limit-mm-per-prompt"), subject.batch
-    if subject.wants_whole_items is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
+    limits, batch = subject.argument("--limit-mm-per-prompt"), known(subject.resolved.batch)
+    whole = subject.resolved.whole_items
+    if whole is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
         return
     if subject.argument("--mm-processor-kwargs"):
         return  # max_soft_tokens: an image may be of another size
@@ -201,7 +202,8 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
         )
         fix = f"use {item.tokens} or more, or set serve.language_model_only: true if you serve only text"
         path = given.path if given else ("serve", "max_num_batched_tokens")
-        yield Issue(path=path, message=message, fix=fix, severity="error" if subject.wants_whole_items else "warning")
+        sure = subject.target is not None and whole is True
+        yield Issue(path=path, message=message, fix=fix, severity="error" if sure else "warning")
 
 
 @rule("GS307", "error")
@@ -213,7 +215,7 @@ def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
         return
     dtype, block = subject.argument("--kv-cache-dtype"), subject.argument("--block-size")
     tokens = subject.number("--block-size")
-    if dtype and dtype.value and dtype.value.startswith(_NARROW) and subject.masks:
+    if dtype and dtype.value and dtype.value.startswith(_NARROW) and known(subject.resolved.masks):
         message = f"no attention backend of vLLM {subject.vllm} takes a KV cache of {dtype.value} with masked images"
         yield Issue(path=dtype.path, message=message, fix="use fp8, or auto")
     if block and tokens and tokens % _BLOCK:
@@ -229,7 +231,7 @@ def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
 def _fp8_before_ada(subject: Subject) -> Iterator[Issue]:
     """Yield an FP8 cache on a GPU that Triton does not read it on (vllm/v1/attention/backends/triton_attn.py)."""
     capability, asked = subject.machine.compute_capability, _asked(subject, "target")
-    if not capability or float(capability) >= _ADA or not subject.caches_fp8 or subject.runs("<0.24"):
+    if not capability or float(capability) >= _ADA or not known(subject.resolved.caches_fp8) or subject.runs("<0.24"):
         return
     if asked is None or asked.upper() in ("AUTO", "TRITON_ATTN"):
         message = f"FP8 KV cache is not supported by the Triton attention backend on compute capability {capability}"
@@ -250,7 +252,7 @@ def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
     if (spec.attention_backend or "").upper() != "FLASH_ATTN" or _capability(subject) in _FLASH_READS_FP8:
         return
     own = spec.kv_cache_dtype
-    if own is None and not subject.caches_fp8:
+    if own is None and not known(subject.resolved.caches_fp8):
         return
     if own is not None and not own.startswith("fp8"):
         return
@@ -263,7 +265,8 @@ def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
 
 def attention_backend(subject: Subject, role: Role) -> str | None:
     """Return the backend: the requested one, else the one that vLLM chooses; None if only the machine decides."""
-    return backend_of(subject.profile, subject.facts.vllm, role=role, fp8=subject.caches_fp8, masks=subject.masks)
+    backend = subject.resolved.backend if role == "target" else subject.resolved.draft_backend
+    return known(backend)
 
 
 def _attending(subject: Subject) -> tuple[Role, ...]:
@@ -300,10 +303,11 @@ def _cannot(subject: Subject, backend: str) -> str | None:
 def _refused(subject: Subject, backend: str) -> str | None:
     """Return why vLLM refuses a backend whose heads are wide enough, as released selectors answered."""
     hopper = backend == "FLASH_ATTN" and _capability(subject) == _WIDE_ON
-    if subject.masks and (backend == "FLASHINFER" or (hopper and subject.runs("<0.24"))):
+    masks = known(subject.resolved.masks)
+    if masks and (backend == "FLASHINFER" or (hopper and subject.runs("<0.24"))):
         return f"{backend} of vLLM {subject.vllm} has no masks for images"
     masked = " with masks for images" if subject.runs(">=0.31") else ""
-    if hopper and subject.caches_fp8 and subject.runs(">=0.24") and (subject.masks or not masked):
+    if hopper and known(subject.resolved.caches_fp8) and subject.runs(">=0.24") and (masks or not masked):
         return f"{backend} of vLLM {subject.vllm} reads no FP8 KV cache{masked}"
     return None
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from gemmaspec.check.lint.rule import Issue, Subject, rule
 from gemmaspec.core.finding import Severity
-from gemmaspec.core.profile.graphs import COST, FAST, LOST, graph_modes, hurts
+from gemmaspec.core.profile.graphs import COST, FAST, LOST, hurts
+from gemmaspec.core.resolved.answer import known
 
 SLOW: Final = frozenset({"GS501"})
 """Codes of what is slow, and starts."""
@@ -30,7 +31,7 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
         if on:
             message = f"disables CUDA graphs for the draft; {_MEASURED}, not compiled: 0.39 times the speed of no draft"
             yield Issue(path=path, message=message, fix="remove it, or remove the draft")
-    modes = graph_modes(profile, subject.facts.vllm, fp8=subject.caches_fp8, masks=subject.masks)
+    modes = known(subject.resolved.graphs)
     if modes is None or off or modes.path == _EAGER:
         return
     if modes.lost:

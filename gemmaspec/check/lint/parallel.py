@@ -91,9 +91,9 @@ def expert_parallelism(subject: Subject) -> Iterator[Issue]:
 def forced_runner(subject: Subject) -> Iterator[Issue]:
     """VLLM_USE_V2_MODEL_RUNNER requests a runner that does not support the profile."""
     path = ("env", "VLLM_USE_V2_MODEL_RUNNER")
-    forced = subject.runner_input.forced
-    if forced == "v2" and subject.runs(">=0.25") and subject.falls_back:
-        message = f"requests model runner v2, but {subject.falls_back}"
+    forced = subject.resolved.runner_input.forced
+    if forced == "v2" and subject.runs(">=0.25") and subject.resolved.falls_back:
+        message = f"requests model runner v2, but {subject.resolved.falls_back}"
         yield Issue(path=path, message=message, fix="remove it, so that vLLM uses v1")
     if forced == "v1" and subject.method == "dspark":
         yield Issue(path=path, message="requests model runner v1, which does not support dspark", fix="remove it")
@@ -148,7 +148,7 @@ def pinned_gid(subject: Subject) -> Iterator[Issue]:
 def external_data_parallelism(subject: Subject) -> Iterator[Issue]:
     """External data parallelism for a dense target, from 0.21 on (ParallelConfig in vllm/config/parallel.py)."""
     given = subject.argument("--data-parallel-rank") or subject.argument("--data-parallel-external-lb")
-    if given and not given.negated and subject.has_experts is False and subject.runs(_DENSE_WITHOUT_EXTERNAL_DP):
+    if given and not given.negated and subject.resolved.mixture is False and subject.runs(_DENSE_WITHOUT_EXTERNAL_DP):
         message = f"vLLM {subject.vllm} refuses {given.flag} for a model without experts"
         yield Issue(path=given.path, message=message, fix="start independent servers behind a router")
 

@@ -14,6 +14,7 @@ from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.bugs import bug_of
 from gemmaspec.core.patching.choice import RunsOn, pays_off, speed_patches, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, VARIABLE, family_of, is_twice, readers
+from gemmaspec.core.resolved.answer import Unknown
 
 _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -197,7 +198,7 @@ def _setting(subject: Subject) -> RunsOn:
 def _for_method(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patches that the method needs, except those that the models' layers make unnecessary."""
     for row in subject.facts.methods_named(subject.method) if subject.method else ():
-        if row.hybrid_manager in ("any", subject.hybrid_manager):
+        if row.hybrid_manager in ("any", "on" if subject.resolved.hybrid else "off"):
             for name in row.patches:
                 if name == _SHARING:
                     yield from _for_sharing(subject)
@@ -222,7 +223,7 @@ def _for_windows(subject: Subject) -> Iterator[NeededPatch]:
 
 def _for_sharing_alone(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patch that E2B and E4B need even without a draft."""
-    if subject.method != "draft_model" and subject.hybrid_manager == "off" and subject.shares_kv("target"):
+    if subject.method != "draft_model" and not subject.resolved.hybrid and subject.shares_kv("target"):
         yield NeededPatch(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
 
 
@@ -239,8 +240,10 @@ def _for_scale(subject: Subject) -> Iterator[NeededPatch]:
 def _for_text_only(subject: Subject) -> Iterator[NeededPatch]:
     spec = subject.profile.speculative
     drafts = spec is not None and (subject.method == "draft_model" or bool(spec.parallel_drafting))
-    if drafts and subject.runner == "v1" and subject.takes_images is not False:
-        yield NeededPatch(patch=_TEXT_ONLY, message=_symptom(subject, _TEXT_ONLY), certain=subject.takes_images is True)
+    media = subject.resolved.media
+    if drafts and subject.runner == "v1" and media != frozenset():
+        certain = subject.target is not None and not isinstance(media, Unknown)
+        yield NeededPatch(patch=_TEXT_ONLY, message=_symptom(subject, _TEXT_ONLY), certain=certain)
 
 
 def _for_embeddings(subject: Subject) -> Iterator[NeededPatch]:

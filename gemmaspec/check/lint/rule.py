@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Final, Literal
 from gemmaspec.core import launcher
 from gemmaspec.core.checkpoint.sizes import size_called
 from gemmaspec.core.finding import Finding, Severity
-from gemmaspec.core.profile.command import Argument, Command, asked_of_runner, command_of, masks_of
+from gemmaspec.core.profile.command import Argument, Command
 from gemmaspec.core.profile.machines import MACHINES, Machine
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases import model_runner
-from gemmaspec.core.releases.batch import (
-    BatchDefaults,
-    batch_defaults,
-    default_batch,
-    raised_for_images,
-    wants_whole_items,
-)
-from gemmaspec.core.releases.drafting import method_run
 from gemmaspec.core.releases.facts import Facts
-from gemmaspec.core.releases.model_runner import RunnerInput, RunnerName
+from gemmaspec.core.releases.model_runner import RunnerName
+from gemmaspec.core.resolved.resolve import Resolved, resolved_of
 
 if TYPE_CHECKING:
     from gemmaspec.core.checkpoint.parts import Checkpoint
@@ -33,12 +25,6 @@ if TYPE_CHECKING:
 
 Role = Literal["target", "draft"]
 _HEAD: Final = re.compile(r"assistant|eagle|dflash|dspark|mtp|speculator|draft", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
-_UNITS: Final = {"": 1} | {
-    unit: base**power
-    for power, pair in enumerate(("kK", "mM", "gG", "tT"), start=1)
-    for unit, base in zip(pair, (1000, 1024), strict=True)
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +57,20 @@ class Subject:
         """The speculative method that the profile names; None without speculation."""
         return self.profile.speculative.method if self.profile.speculative else None
 
+    @cached_property
+    def resolved(self) -> Resolved:
+        """What this vLLM does with the profile."""
+        return resolved_of(self.profile, vllm=self.vllm, facts=self.facts, target=self.target, draft=self.draft)
+
     @property
     def method(self) -> str | None:
         """The method that vLLM drafts with."""
-        head = self.draft.speculator if self.draft else None
-        called = None if self.draft else self.called("draft")
-        return method_run(self.asked_method, self.vllm, head=head.method if head else None, called=called)
+        return self.resolved.method
+
+    @property
+    def runner(self) -> RunnerName:
+        """The model runner that will run."""
+        return self.resolved.runner
 
     @property
     def draft_is_head(self) -> bool | None:
@@ -87,14 +81,6 @@ class Subject:
         if _HEAD.search(called):
             return True
         return False if size_called(called) else None
-
-    @property
-    def has_experts(self) -> bool | None:
-        """Whether the target is a mixture of experts; None if unknown."""
-        if self.target:
-            return self.target.text.experts > 0
-        size = size_called(self.called("target"))
-        return size.experts if size else None
 
     @property
     def tokens(self) -> int:
@@ -109,10 +95,10 @@ class Subject:
         """The machine that the profile is for."""
         return MACHINES[self.profile.machine]
 
-    @cached_property
+    @property
     def command(self) -> Command:
         """The server's command line."""
-        return command_of(self.profile, self.facts.flags)
+        return self.resolved.command
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
@@ -136,146 +122,8 @@ class Subject:
         return self.command.value(flag)
 
     def number(self, flag: str) -> int | None:
-        """Return the whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
-        number = _NUMBER.fullmatch(self.value(flag) or "")
-        return int(float(number[1]) * _UNITS[number[2]]) if number else None
-
-    @property
-    def hybrid_manager(self) -> Literal["on", "off"]:
-        """Whether the hybrid KV cache manager is on, which is vLLM's default for Gemma 4."""
-        asked = self.switched("--disable-hybrid-kv-cache-manager")
-        if asked is None and "LMCache" in (self.value("--kv-transfer-config") or ""):
-            return "off"  # a connector without SupportsHMA turns it off (vllm/config/vllm.py)
-        return "off" if asked else "on"
-
-    @property
-    def runner(self) -> RunnerName:
-        """The model runner that will run."""
-        return model_runner.runs(self.facts.runner, self.runner_input)
-
-    @property
-    def falls_back(self) -> str | None:
-        """Why vLLM uses model runner v1 instead of v2; None if it uses v2."""
-        return model_runner.falls_back(self.facts.runner, self.runner_input)
-
-    @property
-    def runner_input(self) -> RunnerInput:
-        """What decides the model runner."""
-        return RunnerInput(
-            mixture=self.is_mixture,
-            triton=bool(self.machine.gpus),
-            forced=model_runner.forced_by(self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
-            method=self.method,
-            stages=self.number("--pipeline-parallel-size") or 1,
-            options=asked_of_runner(self.profile, self.command, self.facts.runner_unsupported),
-        )
-
-    @property
-    def is_mixture(self) -> bool:
-        """Whether the target is known to be a mixture of experts."""
-        return bool(self.has_experts)
-
-    @property
-    def is_unified(self) -> bool:
-        """Whether the target has the unified architecture, by its name."""
-        size = size_called(self.called("target"))
-        return bool(size and size.unified)
-
-    @property
-    def caches_fp8(self) -> bool | None:
-        """Whether the KV cache is FP8, as the profile or the checkpoint says; None if unknown."""
-        dtype = self.value("--kv-cache-dtype") or "auto"
-        if dtype != "auto":
-            return dtype.startswith("fp8")
-        if self.target is None:
-            return None
-        quantization = self.target.quantization
-        return bool(quantization and (quantization.kv_cache or "").lower().startswith("fp8"))
-
-    @property
-    def takes_images(self) -> bool | None:
-        """Whether the target accepts images, audio or video; None if unknown.
-
-        All of Google's checkpoints do; some quantized ones were stored without the towers.
-        """
-        limits = self.profile.serve.limit_mm_per_prompt or {}
-        if self.switched("--language-model-only") or (len(limits) == 3 and not any(limits.values())):
-            return False
-        return self.target.modalities != {"text"} if self.target else None
-
-    @property
-    def masks(self) -> bool | None:
-        """Whether the target serves images that see later tokens; None if unknown."""
-        found = masks_of(self.profile, self.command, self.vllm, self.target.masks_images if self.target else None)
-        return found[0] if len(found) == 1 else None
-
-    @property
-    def batch(self) -> int | None:
-        """max_num_batched_tokens: the given value, else vLLM's default for the machine; None if unknown."""
-        if self.argument("--max-num-batched-tokens"):
-            return self.number("--max-num-batched-tokens")
-        if self._defaults is None:
-            return None
-        return default_batch(
-            self._defaults.tokens,
-            vllm=self.vllm,
-            length=self.length,
-            sequences=self.number("--max-num-seqs"),
-            masks=self._raises_batch,
-            chunked=self.switched("--enable-chunked-prefill") is not False,
-        )
-
-    @property
-    def sequences(self) -> int | None:
-        """max_num_seqs: as given, else vLLM's default for the machine and batch; None where it is not known."""
-        if self.argument("--max-num-seqs"):
-            return self.number("--max-num-seqs")
-        return min(self._defaults.sequences, self.batch or self._defaults.sequences) if self._defaults else None
-
-    @property
-    def _raises_batch(self) -> bool:
-        """Return whether the largest image must fit into a batch by default; so it is where that is not known."""
-        size = size_called(self.called("target"))
-        masks = self.target.wants_whole_images if self.target else not (size and size.shares_kv)
-        serves = self.takes_images is not False
-        return raised_for_images(self.vllm, masks=masks and not self.is_unified, serves_images=serves)
-
-    @property
-    def _defaults(self) -> BatchDefaults | None:
-        machine = self.machine
-        if (machine.memory_gb is None and machine.gpus) or self.argument("--performance-mode"):
-            return None
-        stages = self.number("--pipeline-parallel-size") or 1
-        return batch_defaults(
-            self.vllm,
-            memory=round((machine.memory_gb or 0) * 10**9),
-            world=stages * (self.number("--tensor-parallel-size") or 1),
-            name=machine.name,
-            capability=machine.compute_capability,
-            cpu=not machine.gpus,
-        )
-
-    @property
-    def length(self) -> int | None:
-        """The maximum context in tokens: max_model_len, else the model's own; None if unknown."""
-        if self.argument("--max-model-len"):
-            return self.number("--max-model-len")
-        if self.target:
-            return self.target.text.max_position_embeddings
-        size = size_called(self.called("target"))
-        return size.context if size else None
-
-    @property
-    def wants_whole_items(self) -> bool | None:
-        """Whether a batch must hold a whole image or video; None if unknown."""
-        if self.switched("--disable-chunked-mm-input"):
-            return self.takes_images
-        if self.takes_images is False or not wants_whole_items(self.vllm, cpu=not self.machine.gpus):
-            return False
-        if self.target:
-            return self.target.wants_whole_images
-        size = size_called(self.called("target"))
-        return None if size and size.large_towers else False
+        """Return the whole number that a flag is given, as `Command.number` reads it."""
+        return self.command.number(flag)
 
     def shares_kv(self, role: Role) -> bool | None:
         """Return whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""

@@ -14,6 +14,7 @@ from gemmaspec.core.finding import Severity
 from gemmaspec.core.profile.command import LEVEL
 from gemmaspec.core.profile.graphs import capture_sizes
 from gemmaspec.core.releases.facts import spans
+from gemmaspec.core.resolved.answer import known
 
 _EXECUTORS: Final = ("mp", "ray", "uni", "external_launcher")
 _QUANTIZATION: Final = ("linear", "moe", "ignore", "targets")
@@ -118,7 +119,7 @@ def _backends(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 def _transfer(subject: Subject) -> Iterator[tuple[str, str, str]]:
     """Yield, as `_conditions`, a connector that this vLLM has not, or one without a role (KV and ECTransferConfig)."""
-    for kind, known in (("kv", subject.facts.kv_connectors), ("ec", subject.facts.ec_connectors)):
+    for kind, connectors in (("kv", subject.facts.kv_connectors), ("ec", subject.facts.ec_connectors)):
         flag, called = f"--{kind}-transfer-config", f"{kind.upper()} connector"
         asked, _ = configured(subject, flag)
         name, role = asked.get(f"{kind}_connector"), asked.get(f"{kind}_role")
@@ -126,9 +127,9 @@ def _transfer(subject: Subject) -> Iterator[tuple[str, str, str]]:
         if name is None:
             message = f"Connector name is not set in {kind.upper()}TransferConfig, and vLLM stops without it"
             yield flag, message, f"add the key {kind}_connector"
-        elif str(name) not in known and not asked.get(f"{kind}_connector_module_path"):
+        elif str(name) not in connectors and not asked.get(f"{kind}_connector_module_path"):
             message = f"vLLM {subject.vllm} has no {called} {name!r}; available {spans(called, str(name))}"
-            yield flag, message, one_of(str(name), known)
+            yield flag, message, one_of(str(name), connectors)
         elif role not in roles:
             yield flag, f"{kind}_role is {role!r}, and vLLM stops", f"set {kind}_role: {', '.join(roles)}"
 
@@ -182,7 +183,7 @@ def head_wanted(subject: Subject) -> Iterator[Issue]:
 def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
     """Expert parallelism and more without experts (ModelConfig._verify_with_expert_parallelism, every release)."""
     alone = (subject.number("--data-parallel-size") or 1) == 1 and not subject.given("--data-parallel-rank")
-    if alone and subject.profile.env.get("VLLM_DP_SIZE", "1") not in ("0", "1") and subject.has_experts is False:
+    if alone and subject.profile.env.get("VLLM_DP_SIZE", "1") not in ("0", "1") and subject.resolved.mixture is False:
         message = "Offline data parallel mode is not supported/useful for dense models, and vLLM stops"
         severity: Severity | None = None if subject.target else "warning"
         yield Issue(path=("env", "VLLM_DP_SIZE"), message=message, fix="remove it", severity=severity)
@@ -197,7 +198,7 @@ def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
 
 def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Issue]:
     given = subject.argument(flag)
-    if not given or given.negated or subject.has_experts is not False:
+    if not given or given.negated or subject.resolved.mixture is not False:
         return
     message = f"the target has no experts: {words}"
     severity: Severity | None = None if subject.target else "warning"
@@ -236,7 +237,7 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
 @rule("GS309", "error")
 def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
     """Fewer tokens in a batch than requests (SchedulerConfig.verify_max_model_len, every release)."""
-    sequences, batch = subject.number("--max-num-seqs"), subject.batch
+    sequences, batch = subject.number("--max-num-seqs"), known(subject.resolved.batch)
     if sequences is None or batch is None or batch >= sequences:
         return
     given = subject.argument("--max-num-batched-tokens") or subject.argument("--max-num-seqs")
@@ -250,7 +251,8 @@ def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
 @rule("GS309", "error")
 def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
     """A batch has room for what every request drafts: with LoRA (EngineArgs), and up to 0.27 with its own slots."""
-    sequences, batch, spec = subject.sequences, subject.batch, subject.profile.speculative
+    sequences, batch = known(subject.resolved.sequences), known(subject.resolved.batch)
+    spec = subject.profile.speculative
     if not spec or sequences is None or batch is None:
         return
     lora, wanted = subject.argument("--enable-lora"), sequences * (subject.tokens + 1)
@@ -275,7 +277,7 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
 def batch_below_context(subject: Subject) -> Iterator[Issue]:
     """Without chunked prefill, a batch must hold the longest prompt (SchedulerConfig.verify_max_model_len)."""
     given, batch = subject.argument("--max-num-batched-tokens"), subject.number("--max-num-batched-tokens")
-    length = subject.length
+    length = known(subject.resolved.length)
     if not given or batch is None or length is None or subject.switched("--enable-chunked-prefill") is not False:
         return
     if batch < length:
@@ -287,7 +289,8 @@ def batch_below_context(subject: Subject) -> Iterator[Issue]:
 @rule("GS216", "error")
 def no_window(subject: Subject) -> Iterator[Issue]:
     """Without sliding windows, the maximum context is one window (ModelConfig.get_and_verify_max_len)."""
-    given, windows, length = subject.argument("--disable-sliding-window"), subject.windows("target"), subject.length
+    given, windows = subject.argument("--disable-sliding-window"), subject.windows("target")
+    length = known(subject.resolved.length)
     if not given or given.negated or not windows or subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
         return
     window = min(windows)

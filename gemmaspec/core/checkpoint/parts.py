@@ -173,11 +173,6 @@ class Checkpoint:
         return self.model_type in ("gemma4", "gemma4_unified") and self.attends_both_ways
 
     @property
-    def wants_whole_images(self) -> bool:
-        """Whether masked images count for the batch; those of a 12B do not (0.32.0 leaves its default batch)."""
-        return self.model_type == "gemma4" and self.masks_images
-
-    @property
     def nbytes(self) -> int:
         """Total size of the stored tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors)

@@ -44,6 +44,12 @@ class Device:
         return int(self.capability.split(".")[0]) if self.capability else 0
 
 
+def device_of(machine: Machine) -> Device:
+    """Return a machine by its name in profiles; without a fixed amount of memory it has none."""
+    unsized = Device(name=machine.name, memory=0, capability=machine.compute_capability, cpu=not machine.gpus)
+    return named(machine) or unsized
+
+
 def named(machine: Machine) -> Device | None:
     """Return a machine by its name in profiles; None for one without a fixed amount of memory."""
     if machine.memory_gb is None:

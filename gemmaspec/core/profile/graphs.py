@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gemmaspec.core import launcher
-from gemmaspec.core.checkpoint.sizes import size_called
-from gemmaspec.core.profile.command import (
-    COMPILATION,
-    LEVEL,
-    Argument,
-    Command,
-    asked_of_runner,
-    command_of,
-    layers_of,
-    vllm_of,
-)
+from gemmaspec.core.profile.command import COMPILATION, LEVEL, Argument, Command
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import LEVELS, Layers, modes_of, support_of
 from gemmaspec.core.releases.drafting import BLOCKS
-from gemmaspec.core.releases.facts import Facts, facts_near, newest
-from gemmaspec.core.releases.model_runner import RunnerInput, forced_by, runs
+from gemmaspec.core.releases.facts import Facts
+from gemmaspec.core.releases.model_runner import RunnerName
 
 PATCH: Final = "composite-full-graphs"
 """The patch with which composite backends keep full graphs with a draft; a profile lists it by hand."""
@@ -80,30 +70,25 @@ class GraphModes:
 
 def graph_modes(
     profile: Profile,
-    vllm: str | None = None,
+    command: Command,
+    facts: Facts,
     *,
-    capability: str | None = None,
-    fp8: bool | None = None,
-    masks: bool | None = None,
+    method: str | None,
+    runner: RunnerName,
+    capability: str | None,
+    layers: Sequence[Layers],
 ) -> GraphModes | None:
-    """Return the graphs of a profile's server under a release or the nearest; None if not known, or without a GPU.
+    """Return the graphs of a server on a GPU; None if they are not known.
 
-    The release is by default the profile's own, or the newest known one.
-    `capability`, `fp8` and `masks` as in `backend_of`. The profile may list the patch that keeps graphs.
+    `method`: the one that vLLM drafts with. `layers`: the backends, for each format that the cache may have. The
+    profile may list the patch that keeps graphs.
     """
-    machine = MACHINES[profile.machine]
-    if not machine.gpus:
-        return None
-    facts = facts_near(vllm or vllm_of(profile) or newest())
-    vllm = facts.vllm
-    where, command = capability or machine.compute_capability, command_of(profile)
-    layers = layers_of(profile, vllm, capability=where, fp8=fp8, masks=masks) if where else ()
+    vllm, where = facts.vllm, capability
+    layers = layers if where else ()
     eager, transfer = command.argument("--enforce-eager"), command.argument("--kv-transfer-config")
-    options = asked_of_runner(profile, command, facts.runner_unsupported)
     compiles, graphs, _ = _asked(command)
-    runner = _runner(profile, facts, options)
     spec = profile.speculative
-    method, drafting = spec.method if spec else None, bool(spec and spec.num_speculative_tokens)
+    drafting = bool(spec and spec.num_speculative_tokens)
     head = _HEADS.get(method or "")
     modes = modes_of(vllm, drafting=drafting, compiles=compiles, graphs=graphs)
     supports = [
@@ -115,7 +100,7 @@ def graph_modes(
         for each in layers
     ]
     if taken := _taken(profile, command, modes.get("ALWAYS"), eager, transfer):
-        return _modes(taken[0], method, runner, vllm, why=taken[1], fix=taken[2], path=taken[3])
+        return modes_with(taken[0], method, runner, vllm, why=taken[1], fix=taken[2], path=taken[3])
     keeps = PATCH in (*profile.patches.required, *profile.patches.optional)
     weakest = _weakest(supports, with_head=bool(head), keeps=keeps)
     if weakest is None or where is None:
@@ -127,7 +112,7 @@ def graph_modes(
     if mode in LOST or mode == "REFUSED":
         why = f"{backend} supports {support} with {method or 'no draft'}, so vLLM takes {mode}"
         fix = _mends(vllm, where, backend, fp8=all(each.fp8 for each in layers))
-        return _modes(mode, method, runner, vllm, why=why, fix=fix, path=("serve", "attention_backend"))
+        return modes_with(mode, method, runner, vllm, why=why, fix=fix, path=("serve", "attention_backend"))
     if spec and spec.enforce_eager:
         path: Path = ("speculative", "enforce_eager")
         return GraphModes(target=mode, draft="NONE", why="speculative.enforce_eager", fix="remove it", path=path)
@@ -138,7 +123,7 @@ def graph_modes(
             return GraphModes(target=mode, draft="NONE", why=why, fix="set FLASH_ATTN, or remove it", path=path)
     sizes, path = capture_sizes(command)
     return replace(
-        _modes(mode, method, runner, vllm), covers=max(sizes) // _tokens(profile) if sizes else None, path=path
+        modes_with(mode, method, runner, vllm), covers=max(sizes) // _tokens(profile) if sizes else None, path=path
     )
 
 
@@ -180,22 +165,6 @@ def _by_layers(transfer: dict[str, Any]) -> str:
     return next(filter(None, (_by_layers(part) for part in inside or () if isinstance(part, dict))), "")
 
 
-def as_logged(profile: Profile, vllm: str, target: str, *, eager_draft: bool = False) -> GraphModes:
-    """Return the graphs of a server as its log has them: the mode of the target, and whether the draft has none."""
-    asked = graph_modes(profile, vllm)
-    if asked and asked.target == target and (not eager_draft or asked.draft == "NONE"):
-        return asked
-    method = profile.speculative.method if profile.speculative else None
-    why = "its attention backend or its flags allow no more" if target in LOST else ""
-    fix = "set serve.attention_backend: TRITON_ATTN" if why else ""
-    facts, command = facts_near(vllm), command_of(profile)
-    runner = _runner(profile, facts, asked_of_runner(profile, command, facts.runner_unsupported))
-    modes = _modes(target, method, runner, vllm, why=why, fix=fix)
-    if eager_draft and modes.draft != "NONE":
-        return replace(modes, draft="NONE", why="the draft's attention supports none", fix="set another for it")
-    return modes
-
-
 def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
     """Return whether it so drafts more slowly than without: a head without graphs on fast, or not `slow`, memory."""
     bandwidth = MACHINES[profile.machine].bandwidth_gb_s
@@ -203,7 +172,7 @@ def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
     return fast and modes.target in LOST and modes.draft == "NONE"
 
 
-def _modes(
+def modes_with(
     target: str,
     method: str | None,
     runner: str,
@@ -213,6 +182,7 @@ def _modes(
     fix: str = "",
     path: Path = ("speculative", "method"),
 ) -> GraphModes:
+    """Return the graphs of a server whose target has a mode, with those that its draft then has."""
     draft = _head_mode(target, method, runner, vllm)
     if draft == "NONE" and not why:
         why, fix = f"vLLM {vllm} captures none for {method} (model runner {runner})", "use mtp"
@@ -313,16 +283,3 @@ def _mends(vllm: str, where: str, backend: str, *, fp8: bool) -> str:
     composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
     patched = f"list {PATCH} under patches.optional, or " if composite else ""
     return f"{patched}set {line},{text}"
-
-
-def _runner(profile: Profile, facts: Facts, options: frozenset[str]) -> str:
-    size = size_called(profile.target.model.rstrip("/").rpartition("/")[2])
-    given = RunnerInput(
-        mixture=bool(size and size.experts),
-        triton=True,
-        forced=forced_by(profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
-        method=profile.speculative.method if profile.speculative else None,
-        stages=profile.serve.pipeline_parallel_size or 1,
-        options=options,
-    )
-    return runs(facts.runner, given)

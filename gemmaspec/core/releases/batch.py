@@ -66,11 +66,6 @@ def default_batch(
     return min(batch, sequences * length) if sequences and length else batch
 
 
-def raised_for_images(vllm: str, *, masks: bool, serves_images: bool) -> bool:
-    """Return whether images count for the batch: up to 0.26 also those of a target that serves text alone."""
-    return masks and (serves_images or launcher.range_contains("<0.27.0", vllm))
-
-
 @functools.cache
 def asked() -> dict[str, dict[str, dict[str, int | None]]]:
     """Return vLLM's own answers: machine → release → max_num_batched_tokens and max_num_seqs for a 31B and an E2B."""

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.launcher import LEFT_OUT
-from gemmaspec.core.profile.command import command_of, images_off, vllm_of
-from gemmaspec.core.profile.graphs import as_logged
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.parallel import parallel_of
-from gemmaspec.core.releases.facts import newest
+from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.logged import as_logged
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import GRAPH_MODES, MAX_K
 from gemmaspec.measure.bench.cells import NONE, Arm
 from gemmaspec.measure.bench.settings import Asked
@@ -270,7 +270,7 @@ class Servers:
         started = stacks.find(self._server.name)
         loaded = load_profile(self._asked.profile, overrides=started.overrides, no_spec=started.no_spec)
         facts: dict[str, Any] = {"vllm": version, "engine": started.engine, "overrides": list(started.overrides)}
-        facts |= {"images": not images_off(loaded.profile, command_of(loaded.profile))}
+        facts |= {"images": known(resolved_of(loaded.profile).images) is not False}
         facts |= _kernels(started, loaded.profile)
         with contextlib.suppress(GemmaspecError, OSError):
             lock = resolve(loaded, started.engine)
@@ -296,7 +296,7 @@ def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
         asked, spec = profile.serve.attention_backend, profile.speculative
         named = [asked.upper()] if asked else list(of_log.backends[:1])
         heads = [spec.attention_backend.upper()] if spec and spec.attention_backend else list(of_log.backends[1:2])
-        modes = as_logged(profile, vllm_of(profile) or newest(), of_log.mode or "", eager_draft=of_log.eager_draft)
+        modes = as_logged(resolved_of(profile), of_log.mode or "", eager_draft=of_log.eager_draft)
         known = {
             "attention_backend": named[0] if named else None,
             "draft_backend": next(iter(heads or named), None) if profile.draft else None,

@@ -12,7 +12,6 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.check.fit.flags import cache_dtype_of
 from gemmaspec.check.lint.check import check
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, ProfileError, UsageError
@@ -25,11 +24,12 @@ from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import need_one_machine
+from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.measure.tune.arms import Field, field_of
 from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
 from gemmaspec.measure.tune.tried import TuneRequest
 from gemmaspec.run.engine.choose import choose_engine
-from gemmaspec.run.kept.attention import expected
 from gemmaspec.run.kept.groups import need_one_server, need_profile
 from gemmaspec.run.kept.models import hub_cache, models_of
 from gemmaspec.run.machine import readings
@@ -165,8 +165,10 @@ def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], 
     loaded, profile = compared.base, compared.base.profile
     if not MACHINES[profile.machine].gpus or VARIABLE in profile.env:
         return None
-    model, parallel, backend = profile.target, profile.serve.tensor_parallel_size or 1, expected(profile)["target"]
+    model, parallel = profile.target, profile.serve.tensor_parallel_size or 1
     target = open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile), shapes=True)
+    resolved = resolved_of(profile, target=target)
+    backend = known(resolved.backend)
     kinds = layers(target.text, tensor_parallel=parallel) if "TRITON" in (backend or "TRITON") else []
     shapes = matrices(target, tensor_parallel=parallel) if _has_humming(profile) else []
     if not kinds and not shapes:
@@ -179,7 +181,7 @@ def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], 
     seconds, matrices_s = min(_MOST_S, share_s / max(1, len(kinds))), min(_MOST_MATRICES_S, share_s)
     most_s = int(len(kinds) * seconds + bool(shapes) * matrices_s) + _START_S
     job = {
-        "layers": kinds, "fp8": cache_dtype_of(profile.serve.kv_cache_dtype, profile.serve.dtype, target) in _FP8,
+        "layers": kinds, "fp8": known(resolved.cache) in _FP8,
         "new": _TOKENS, "context": _CONTEXT, "seconds": seconds, "matrices": shapes,
         "tokens": tokens(compared.loads, {arm.k for arm in compared.field.arms}), "matrices_seconds": matrices_s,
         "most_seconds": most_s,

@@ -11,13 +11,14 @@ from gemmaspec.core import launcher
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.patching.evidence import VARIABLE, readers
 from gemmaspec.core.profile.command import compile_of, vllm_of
-from gemmaspec.core.profile.graphs import graph_modes, hurts
+from gemmaspec.core.profile.graphs import hurts
 from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import backend_for
 from gemmaspec.core.releases.drafting import BLOCKS
 from gemmaspec.core.releases.facts import nearest, newest
-from gemmaspec.core.releases.model_runner import RunnerInput, runner_for, runs
+from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.measure.bench.cells import NONE, Arm, arm_of, arms_of
 
 USUAL: Final = (1, 2, 4, 8)
@@ -131,7 +132,7 @@ def _unlike(profile: Profile, base: Profile, loads: Sequence[int]) -> str | None
         return f"its context ends at {profile.serve.max_model_len:,} tokens"
     if profile.serve.max_num_seqs and profile.serve.max_num_seqs < max(loads):
         return f"its serve.max_num_seqs is {profile.serve.max_num_seqs}, below --concurrency {max(loads)}"
-    modes = graph_modes(profile)
+    modes = known(resolved_of(profile).graphs)
     if modes and hurts(profile, modes, slow=True):
         return f"it drafts without CUDA graphs: {modes.why}"
     return None
@@ -173,10 +174,9 @@ def _knobs(
     if profile.machine == "cpu":  # neither Triton, which model runner v2 needs, nor graphs
         return
     spec = profile.speculative
-    if vllm and RUNNER not in profile.env and spec:
-        given = (RunnerInput(mixture=mixture, triton=True, method=spec.method) for mixture in (False, True))
-        if spec.method != "dspark" and all(runs(runner_for(vllm), asked) == "v2" for asked in given):
-            yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
+    by_default = vllm and RUNNER not in profile.env
+    if by_default and spec and spec.method != "dspark" and resolved_of(profile, vllm=vllm).runner == "v2":
+        yield _knob(profile, "model runner v1", f"env.{RUNNER}=0")
     yield from _tries(profile, vllm, sampled=sampled)
     yield from _attention(profile, vllm)
     if profile.serve.enforce_eager:
@@ -184,8 +184,8 @@ def _knobs(
     elif compile_of(profile) == "default":
         extra = [*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS]
         serve = profile.serve.model_copy(update={"extra_args": extra})
-        graphs = graph_modes(profile.model_copy(update={"serve": serve}), vllm) if vllm else None
-        if graphs and graphs.lost:
+        graphs = known(resolved_of(profile.model_copy(update={"serve": serve}), vllm=vllm).graphs)
+        if vllm and graphs and graphs.lost:
             return  # the backend gives up these graphs, and nothing is compiled
         words = json.dumps(extra)
         yield _knob(profile, "full graphs for decoding, nothing compiled", f"serve.extra_args={words}")

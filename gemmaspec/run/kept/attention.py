@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gemmaspec.core.errors import GemmaspecError
-from gemmaspec.core.profile.command import Role, backend_of
-from gemmaspec.core.profile.graphs import COST, GraphModes, as_logged, graph_modes, hurts
+from gemmaspec.core.profile.device import device_of
+from gemmaspec.core.profile.graphs import COST, GraphModes, hurts
+from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.logged import as_logged
+from gemmaspec.core.resolved.resolve import Resolved, resolved_of
 
 if TYPE_CHECKING:
-    from gemmaspec.core.checkpoint.parts import Checkpoint
     from gemmaspec.core.profile.model import Profile
     from gemmaspec.run.kept.stacks import Started
 
@@ -50,46 +52,31 @@ Backends = Mapping[str, str | None]
 """`target` and, with one, `draft` → the backend; None where it is not known."""
 
 
-def expected(
-    profile: Profile,
-    target: Checkpoint | None = None,
-    *,
-    vllm: str | None = None,
-    capability: str | None = None,
-    fp8: bool | None = None,
-) -> dict[str, str | None]:
-    """Return the backend of each model, as the layers of the profile's release, or of `vllm`, choose it."""
-    from gemmaspec.core.profile.command import vllm_of
-    from gemmaspec.core.releases.facts import nearest, newest
-
-    roles: tuple[Role, ...] = ("target", "draft") if profile.draft else ("target",)
-    vllm = nearest(vllm or vllm_of(profile) or newest())
-    masks = None if target is None else target.masks_images
-    return {role: backend_of(profile, vllm, role=role, capability=capability, fp8=fp8, masks=masks) for role in roles}
+def expected(resolved: Resolved) -> dict[str, str | None]:
+    """Return the backend of each model of a profile."""
+    backends = {"target": known(resolved.backend)}
+    if resolved.draft_backend is not None:
+        backends["draft"] = known(resolved.draft_backend)
+    return backends
 
 
-def graphs_expected(
-    profile: Profile, vllm: str | None = None, *, capability: str | None, target: Checkpoint | None = None
-) -> Iterator[str]:
-    """Yield what `lacking` does. `vllm` as in `graph_modes`; `target`, `capability`: checkpoint and GPU, if known."""
-    masks = target.masks_images if target else None
-    return lacking(profile, graph_modes(profile, vllm, capability=capability, masks=masks))
-
-
-def lacking(profile: Profile, modes: GraphModes | None) -> Iterator[str]:
+def lacking(resolved: Resolved) -> Iterator[str]:
     """Yield the CUDA graphs that a server will lack, and what brings them back; nothing where it has them."""
+    modes = known(resolved.graphs)
     if modes and modes.lost:
-        yield str(Graphs(modes=modes, hurts=hurts(profile, modes, slow=True), next=""))
+        yield str(Graphs(modes=modes, hurts=hurts(resolved.profile, modes, slow=True), next=""))
 
 
 def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
     """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
-    from gemmaspec.core.profile.machines import ANY_GPU, machine_kind
+    from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind
     from gemmaspec.run.machine import readings
 
+    device = device_of(MACHINES[profile.machine])
     here = readings.gpus() if machine_kind(profile.machine) == ANY_GPU and not elsewhere else None
-    capability = here.capabilities[0] if here and here.capabilities else None
-    return tuple(graphs_expected(profile, capability=capability))
+    if here and here.capabilities:
+        device = replace(device, capability=here.capabilities[0])
+    return tuple(lacking(resolved_of(profile, device=device)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,10 +166,8 @@ class Graphs:
 
 def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
     """Return what a running server that drafts on a GPU lacks: as its log, else its vLLM has it; None for nothing."""
-    from gemmaspec.core.profile.command import vllm_of
     from gemmaspec.core.profile.load import load_profile
     from gemmaspec.core.profile.machines import MACHINES
-    from gemmaspec.core.releases.facts import nearest, newest
 
     try:
         profile = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec).profile
@@ -190,8 +175,10 @@ def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
         return None
     if not profile.speculative or not MACHINES[profile.machine].gpus:
         return None
-    vllm, log = nearest(vllm_of(profile) or newest()), log or of_running(started)
-    modes = as_logged(profile, vllm, log.mode, eager_draft=log.eager_draft) if log.mode else graph_modes(profile, vllm)
+    resolved, log = resolved_of(profile), log or of_running(started)
+    modes = known(resolved.graphs)
+    if log.mode:
+        modes = as_logged(resolved, log.mode, eager_draft=log.eager_draft)
     if modes is None or not modes.lost:
         return None
     name, backend = started.server.name, re.search(r"serve\.attention_backend: ([A-Z_]+)", modes.fix)

@@ -10,11 +10,13 @@ from typing import Final
 from gemmaspec.core.patching.choice import Choices, RunsOn, choose, is_shown, speed_patches
 from gemmaspec.core.patching.evidence import FAMILIES, READERS, family_of
 from gemmaspec.core.patching.patch import Patch
-from gemmaspec.core.profile.command import backend_of, vllm_of
+from gemmaspec.core.profile.command import vllm_of
+from gemmaspec.core.profile.device import device_of
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases.drafting import method_run
 from gemmaspec.core.releases.facts import releases
+from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.resolve import resolved_of
 
 NO_DRAFT: Final = "none"
 """The method of a server without speculation, in evidence as in measured rows."""
@@ -70,19 +72,20 @@ def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:
         return (), f"for GPUs alone, and the machine {profile.machine} has none"
     if stated and stated not in releases():
         return (), f"vLLM {stated} is not a known release, and only releases were measured"
-    known = machine.compute_capability
-    gpus = [(known, "")] if known else [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
-    asked = profile.speculative.method if profile.speculative else None
-    called = profile.draft.model.rstrip("/").rpartition("/")[2] if profile.draft else None
-    settings = tuple(
-        RunsOn(
-            vllm=vllm,
-            family=family_of(capability) or "",
-            capability=unknown,
-            backend=backend_of(profile, vllm, capability=capability),
-            method=method_run(asked, vllm, head=None, called=called) or NO_DRAFT,
-        )
-        for vllm in ([stated] if stated else releases())
-        for capability, unknown in gpus
-    )
+    fixed = machine.compute_capability
+    gpus = [(fixed, "")] if fixed else [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
+    settings: list[RunsOn] = []
+    for vllm in [stated] if stated else releases():
+        for capability, unknown in gpus:
+            gpu = replace(device_of(machine), capability=capability)
+            resolved = resolved_of(profile, vllm=vllm, device=gpu)
+            settings.append(
+                RunsOn(
+                    vllm=vllm,
+                    family=family_of(capability) or "",
+                    capability=unknown,
+                    backend=known(resolved.backend),
+                    method=resolved.method or NO_DRAFT,
+                )
+            )
     return settings, ""

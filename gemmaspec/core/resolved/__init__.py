@@ -1,0 +1,1 @@
+"""What vLLM will do with a profile: one value, which everything that asks reads. Pure."""
