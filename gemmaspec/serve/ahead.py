@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import state_dir
+from gemmaspec.core.profile.machines import machine_kind
 from gemmaspec.core.sentences import duration, readable_size
 from gemmaspec.run.kept.attention import graphs_ahead
 from gemmaspec.run.runtime.managed import earlier_builds, needed_bytes
@@ -28,7 +29,8 @@ _SLOW: Final = 100e6 / 8
 _FAST: Final = 1e9 / 8
 """Bytes per second of two usual connections."""
 _OFFICIAL: Final = "vllm/vllm-openai:"
-"""Images whose size is known by and large (10.5 GB was published for that of April 2026), where no registry says it."""
+_OFFICIAL_BYTES: Final = 10_500_000_000
+"""Images whose size is known by and large (published for that of April 2026), where no registry says it."""
 _BUILDS: Final = {
     "cpu": "took 1 to 4 minutes on two cores elsewhere, most of it the download",
     "cuda": "some minutes, most of it the download",
@@ -36,6 +38,13 @@ _BUILDS: Final = {
 """How long building a runtime takes before this machine has built one: 98 s with pip's cache warm, 215 s without it on
 two busy cores."""
 _TOY: Final = "half a minute to 4 minutes to start, as measured on two cores, idle and busy (27 s and 257 s)"
+_COMPILING: Final = {
+    "dgx-spark": ": 5 to 13 min in all were published, later ones 2 min",
+    "h100": ": 7 min in all were measured, over a minute of it without a line, while kernels are built; later ones 3",
+}
+"""How long a first start of a 31B takes, by machine. Spark: sovgrid (306 s) and AEON-7 (13 min, 2 min warm). H100 with
+0.32.0, 403 to 413 s: importing 91, compiling 243 (Dynamo 34, Inductor 60, saving 23, the first run with its kernels 85,
+the draft 12, a trial capture 25), capturing 15, warming up 46."""
 _DISK: Final = 1e9
 """Bytes per second that a usual disk reads."""
 
@@ -53,6 +62,8 @@ class Part:
     seconds: float | None = None
     """How long it took here before."""
     note: str = ""
+    estimate: int | None = None
+    """What a download of unknown size is counted as; None where nobody can say."""
 
     def __str__(self) -> str:
         unknown = "of unknown size" if self.verb == "download" and not self.note else ""
@@ -84,16 +95,19 @@ class Ahead:
     """Bytes of all models of the Hub; None if unknown."""
     start_s: float | None
     """Seconds of the last start."""
+    machine: str = ""
+    """The kind of machine that the profile is for."""
     toy: bool = False
     """Whether it serves a tiny pair that ships, of which starts were measured elsewhere."""
 
     def time(self) -> str:
         """Return how long it takes, in one sentence."""
-        size = sum(part.nbytes or 0 for part in self.parts)
+        size = sum(part.nbytes or part.estimate or 0 for part in self.parts)
+        unknown = [part for part in self.parts if part.verb == "download" and part.nbytes is None]
         parts = []
         if size:
             slow, fast = duration(size / _SLOW), duration(size / _FAST)
-            least = "at least " if any(part.verb == "download" and part.nbytes is None for part in self.parts) else ""
+            least = "at least " if any(part.estimate is None for part in unknown) else "about " if unknown else ""
             parts.append(f"{least}{size / 1e9:.1f} GB to download: {slow} at 100 Mbit/s, {fast} at 1 Gbit/s")
         if self.start_s:
             parts.append(f"{'then ' if self.parts else ''}about {duration(self.start_s)} to start, as last time")
@@ -101,6 +115,7 @@ class Ahead:
             read = duration(self.weights / _DISK)
             parts.append(
                 f"the first start here reads {self.weights / 1e9:.1f} GB ({read} at 1 GB/s) and compiles kernels"
+                f"{_COMPILING.get(self.machine, '')}"
             )
         elif self.toy:
             parts.append(_TOY)
@@ -128,8 +143,14 @@ def ahead(start: Start) -> Ahead:
         parts=tuple(_parts(start, sizes)),
         weights=sum(size for size in sizes.values() if size) or None,
         start_s=earlier.seconds if earlier else None,
+        machine=_machine(start),
         toy=_is_toy(start),
     )
+
+
+def _machine(start: Start) -> str:
+    """Return the kind of machine that a start's profile is for; "" where that is not known."""
+    return machine_kind(start.observed.loaded.profile.machine) if start.observed else ""
 
 
 def _is_toy(start: Start) -> bool:
@@ -139,9 +160,9 @@ def _is_toy(start: Start) -> bool:
 
 def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]:
     if start.image:
-        size = _image_bytes(start.image)
-        note = "about 10 GB, as vLLM's images have" if size is None and start.image.startswith(_OFFICIAL) else ""
-        yield Part(verb="download", what="image", name=start.image, nbytes=size, note=note)
+        size, estimate = image_bytes(start.image)
+        note = f"about {estimate / 1e9:.0f} GB, as vLLM's images have" if estimate else ""
+        yield Part(verb="download", what="image", name=start.image, nbytes=size, note=note, estimate=estimate)
     if start.runtime:
         unknown = ensure_released(start.runtime)
         before = earlier_builds(start.runtime.device)
@@ -169,6 +190,13 @@ def _size(model: ModelRef) -> int | None:
         if not access.is_offline():
             return sum(file.size for file in list_files(model.model, model.revision, role=model.role).files)
     return None
+
+
+def image_bytes(image: str) -> tuple[int | None, int | None]:
+    """Return what an image's registry says of its size, and an estimate where it says nothing."""
+    size = _image_bytes(image)
+    known = size is None and image.startswith(_OFFICIAL)
+    return size, _OFFICIAL_BYTES if known else None
 
 
 def _image_bytes(image: str) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,14 @@ from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warn
 from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine import port as ports
+from gemmaspec.run.engine import pulling
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.kept.models import ModelRef, check_folder, hub_cache, models_of
 from gemmaspec.run.machine import readings
 from gemmaspec.run.models import access
 from gemmaspec.run.models.download import Cache, list_files
 from gemmaspec.run.models.hub import Unreachable
+from gemmaspec.serve.ahead import image_bytes
 from gemmaspec.serve.doctor_subject import DoctorSubject
 
 if TYPE_CHECKING:
@@ -127,14 +130,38 @@ def _without_the_hub(subject: DoctorSubject, ref: ModelRef, error: Unreachable) 
 
 
 def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Check the disk space for stacks and runtimes, for models, and for docker's images."""
-    yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
+    """Check the disk space for stacks and runtimes, for models, and for docker's images, which may be one disk."""
     cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
-    needed = sum(subject.to_fetch.values()) if subject.to_fetch else None
+    models = sum(subject.to_fetch.values()) if subject.to_fetch else None
+    docker = subject.docker if subject.docker and subject.docker_answers else None
+    root = _docker_root(docker) if docker else None
+    image = _image_to_fetch(subject) if docker else None
+    needs = {cache.folder: models or 0, **({root: image or 0} if root else {})}
+    yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
+    needed = together(needs, cache.folder) if models is not None else None
     yield disk_row("disk, models", str(cache.folder), readings.free_bytes(cache.folder), needed)
-    if subject.docker and subject.docker_answers:
-        root = _docker_root(subject.docker)
-        yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), None)
+    if docker:
+        needed = together(needs, root) if root and image is not None else None
+        yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), needed)
+
+
+def together(needs: Mapping[Path, int], folder: Path) -> int:
+    """Return the bytes that the disk of a folder must hold of all that is needed."""
+    disk = readings.disk_of(folder)
+    return sum(size for other, size in needs.items() if other == folder or readings.disk_of(other) == disk)
+
+
+def _image_to_fetch(subject: DoctorSubject) -> int | None:
+    """Return the bytes of the profile's image that must still be fetched; unpacked it needs more. None: not known."""
+    image = subject.profile.image if subject.profile else None
+    if not image:
+        return None
+    with contextlib.suppress(GemmaspecError):
+        if pulling.is_here(image):
+            return 0
+        size, estimate = image_bytes(image)
+        return size or estimate
+    return None
 
 
 def _docker_root(engine: DockerEngine) -> Path | None:

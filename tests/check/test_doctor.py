@@ -32,8 +32,10 @@ from gemmaspec.check.doctor.result import CheckResult
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.releases.facts import facts_for
 from gemmaspec.run.engine.process import ProcessEngine
+from gemmaspec.run.machine.readings import disk_of
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.serve import doctor_machine
+from gemmaspec.serve.doctor_machine import together
 from gemmaspec.serve.doctor_subject import DoctorSubject
 from tests.support.warm import Harness
 
@@ -430,3 +432,17 @@ def test_models_of_the_hub_are_weighed_against_the_disk(
         assert rows["disk, models"]["state"] == "failed"
         assert rows["draft"]["fix"].startswith(f"accept the terms at {hub.url}/some/draft")
         assert rows["runtime"]["state"] == "failed"
+
+
+@pytest.mark.parametrize(("disks", "needed"), [((1, 1), 30), ((1, 2), 20)], ids=["one disk", "two disks"])
+def test_what_one_disk_must_hold_is_added_up(
+    disks: tuple[int, int], needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rows said "ok, 20.4 GB free" of one disk, to which 20.2 GB of models and an image were to be fetched."""
+    of = dict(zip((Path("/cache"), Path("/docker")), disks, strict=True))
+    monkeypatch.setattr("gemmaspec.serve.doctor_machine.readings.disk_of", of.get)
+    assert together({Path("/cache"): 20, Path("/docker"): 10}, Path("/cache")) == needed
+
+
+def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_the_one_above(tmp_path: Path) -> None:
+    assert disk_of(tmp_path / "not" / "yet") == disk_of(tmp_path) == tmp_path.stat().st_dev

@@ -155,3 +155,13 @@ def test_nothing_is_said_of_downloads_that_cannot_be_seen() -> None:
     start: Any = SimpleNamespace(fetch=(), started=SimpleNamespace(hub_cache=None))
     with ahead_.downloads_told(start, pytest.fail, interval_s=0.01):
         pass
+
+
+def test_an_image_whose_registry_says_nothing_counts_as_such_images_do() -> None:
+    image = ahead_.Part(verb="download", what="image", name="vllm/vllm-openai:v0.33.0", estimate=10_500_000_000)
+    target = ahead_.Part(verb="download", what="target", name="some/target", nbytes=20_000_000_000)
+    before = ahead_.Ahead(parts=(image, target), weights=20_000_000_000, start_s=None, machine="dgx-spark")
+    assert before.time().startswith("about 30.5 GB to download")
+    assert "5 to 13 min in all were published" in before.time()
+    unknown = ahead_.Part(verb="download", what="image", name="some/image")
+    assert "at least 20.0 GB" in ahead_.Ahead(parts=(unknown, target), weights=None, start_s=None).time()

@@ -131,6 +131,15 @@ def free_bytes(folder: Path | None) -> int | None:
         return None
 
 
+def disk_of(folder: Path) -> int | None:
+    """Return the number of the disk that holds a folder, existing or not; None if it is unknown."""
+    try:
+        there = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
+        return there.stat().st_dev
+    except OSError:
+        return None
+
+
 def _skew() -> tuple[float | None, str]:
     """Return how far this machine is ahead of the Hub and the source, or None and the reason."""
     import requests
