@@ -33,9 +33,11 @@ from gemmaspec.run.engine.server import Engine, State
 from gemmaspec.run.kept import measurements, owner, stacks
 from gemmaspec.run.kept.attention import graphs_lost
 from gemmaspec.run.kept.groups import each_of
+from gemmaspec.run.kept.guarded import is_guarded
 from gemmaspec.run.kept.logs import ending, keep_log
 from gemmaspec.run.kept.stacks import Started, stack_folder
 from gemmaspec.run.kept.verdicts import Watching, keep_watch, last_watch
+from gemmaspec.run.machine.memory_guard import MemoryGuard
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.serve.restart_judged import LeftAlone
 
@@ -94,6 +96,8 @@ class Watched(KnownOfServer):
     that is being killed may answer once more."""
     starved: str = ""
     """That the kernel killed one in the moment in which the server went."""
+    guard: MemoryGuard | None = None
+    """What reads this machine's memory; None where its profile does not want that guarded."""
     engine: Engine | None = None
     """The engine of a server on several machines, which is asked at every look."""
 
@@ -136,6 +140,7 @@ def _watched(started: Started, window_s: float | None, hang_s: float | None) -> 
         faults=Faults(limits=limits, reference=_reference(loaded)),
         restarts=list(before.restarts) if before else [],
         last=before.last if before else "",
+        guard=MemoryGuard() if is_guarded(started) else None,
     )
 
 
@@ -188,6 +193,9 @@ def _verdict(stack: Watched, interval: float) -> Watching:
 def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
     if stack.again and steady_now() >= stack.again[1]:
         yield from _try_again(stack, stack.again[0], restart)
+        return
+    if stack.guard and (why := stack.guard.danger()):
+        yield from _end_for_memory(stack, why, restart)
         return
     if stack.started.server.nodes and (lost := _lost_rank(stack)):
         yield from _end_ranks(stack, lost, restart)
@@ -246,6 +254,24 @@ def _graphs(stack: Watched) -> Sequence[Event]:
 def _read(stack: Watched) -> Sample:
     server = stack.started.server
     return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
+
+
+def _end_for_memory(stack: Watched, why: str, restart: Restart) -> Iterator[WatchLine]:
+    """Kill a server before its machine runs out of memory; then do as for any that exited."""
+    name = stack.started.server.name
+    if owner.holder(name):  # a command that starts it guards it too
+        return
+    reason = f"watch ended it before this machine freezes: {why}"
+    try:
+        now = stacks.find(name)
+        engine = stacks.engine_of(now)
+        if now.outcome != "ready" or stacks.look(now, engine).status != "running":
+            return
+        engine.stop(dataclasses.replace(now.server, stop_grace_s=0))
+    except GemmaspecError as error:
+        reason = f"{reason}; {error.message}"
+    stack.starved = reason
+    yield from _told(stack, stack.faults.gone(reason), restart)
 
 
 def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:

@@ -16,13 +16,15 @@ from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import claims, stacks
+from gemmaspec.run.kept.guarded import is_guarded
 from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.models import ModelRef, check_access, check_folder, hub_answers, place
 from gemmaspec.run.kept.owner import Terminated, Told
 from gemmaspec.run.kept.stacks import Outcome, Started
+from gemmaspec.run.machine.memory_guard import MemoryGuard
 from gemmaspec.run.ready.first_request import healthy, probe
 from gemmaspec.run.ready.phases import Phase
-from gemmaspec.run.ready.wait import Checks, Ready, wait_ready
+from gemmaspec.run.ready.wait import Checks, MemoryShort, Ready, wait_ready
 from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.run.stack import folder as stack_files
 from gemmaspec.serve import lock
@@ -200,18 +202,29 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
 
     before = earlier_start(start.server.name, start.engine)
     with downloads_told(start, told.note):
-        ready = wait_ready(
-            engine,
-            start.server,
-            timeout_s=timeout_s,
-            on_phase=phase,
-            restarts=None if start.joins else 0,
-            checks=Checks(probe=functools.partial(probe, any_text=True)) if start.any_text else None,
-        )
+        try:
+            ready = wait_ready(
+                engine,
+                start.server,
+                timeout_s=timeout_s,
+                on_phase=phase,
+                restarts=None if start.joins else 0,
+                checks=_checks(start),
+            )
+        except MemoryShort:  # every second counts, and nothing of it is to be ended in order
+            engine.stop(dataclasses.replace(start.server, stop_grace_s=0))
+            raise
     remember(start, seconds=ready.seconds, phases=ready.phases)
     started = _record(start.started, "ready")
     report = _report(engine, start.server, told)
     return Running(started=started, ready=ready, report=report, was_running=start.joins, observed=start.observed)
+
+
+def _checks(start: Start) -> Checks:
+    """Return what a start is waited for with: its probe, and the guard of the machine's memory."""
+    asks = functools.partial(probe, any_text=True) if start.any_text else probe
+    guarded = not start.remote and is_guarded(start.started)
+    return Checks(probe=asks, guard=MemoryGuard().danger if guarded else None)
 
 
 class NotStarted(Exception):

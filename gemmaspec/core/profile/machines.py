@@ -29,6 +29,8 @@ class Machine:
     """GPUs that such a machine has at most, or has where the name says how many; None if unknown."""
     count: int | None = None
     """GPUs of this machine where its name says how many."""
+    unified: bool = False
+    """Whether the GPU's memory is that of the CPU: what one takes, the other has not."""
     link_gbit_s: float | None = None
     """Network to another such machine in 10^9 bits per second, as the vendor names it; None if machines differ."""
     gpu_names: tuple[str, ...] = ()

@@ -274,6 +274,9 @@ class Watch(Section):
     """The shortest time that drafts are judged over."""
     hang_seconds: Annotated[float, Field(ge=1, le=3600)] | None = None
     """After how long without a token a server hangs; default: 60, and 300 where the GPU's power is unknown."""
+    memory_guard: StrictBool | None = None
+    """End the server before the machine runs out of memory and freezes, while it starts and under `watch`; default:
+    on where GPU and CPU share their memory, as on a DGX Spark."""
     container: StrictBool = False
     """Run a small watch as a second container of the stack, without root and without Docker's socket. It reports and
     cannot restart the server. The process engine ignores it."""

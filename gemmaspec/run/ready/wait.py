@@ -50,12 +50,23 @@ class Probe(Protocol):
     def __call__(self, server: Server, *, timeout_s: float, api_key: str | None) -> Answer: ...
 
 
+MEMORY_HINT: Final = (
+    "lower serve.gpu_memory_utilization or serve.max_model_len; watch.memory_guard=false turns this off"
+)
+
+
+class MemoryShort(EnvironmentMissing):
+    """The machine is about to run out of the memory that its GPU shares; the caller kills the server at once."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checks:
     """The probe and the timeouts, which tests replace."""
 
     healthy: Callable[[Server], bool] = healthy
     probe: Probe = probe
+    guard: Callable[[], str] | None = None
+    """Returns why the server has to be ended before the machine runs out of memory; "" while it need not."""
     engine_s: float = ENGINE_S
     rest_s: float = REST_S
 
@@ -77,6 +88,7 @@ def wait_ready(
     `on_phase` receives each phase as it begins, with the seconds since the wait began; `on_line` receives the
     log's lines, safe to print. `restarts`: restart count when the wait begins. 0 for a fresh start; default: the
     first count observed. /health only triggers the probe; it does not mean ready.
+    Raises MemoryShort if the guard says so.
     Raises StartFailed as soon as the server exits, restarts or answers wrongly (with exit_code 4 if something outside
     the stack is missing), and if another server shares its port; PatchConflict if the launcher refused a patch,
     TimedOut with the phase, EnvironmentMissing if the engine itself is lost. Stops nothing; the caller does.
@@ -146,6 +158,12 @@ class _Watch:
     def _look(self) -> None:
         """Read the log and check the server. Raises the error if the start has failed."""
         self._read(self._log.read())
+        why = self._checks.guard() if self._checks.guard else ""
+        if why:
+            raise MemoryShort(
+                f"{self._server.name} was ended while {self._tracker.phase}, before this machine freezes: {why}",
+                hint=MEMORY_HINT,
+            )
         if state := self._over():
             raise self._died(state)
         if self._elapsed() >= self._timeout_s:
