@@ -31,7 +31,7 @@ LOOK: Final = _PACKAGE / "core" / "launcher" / "look.py"
 FIND_LAUNCHES: Final = PROBES / "find_launches.py"
 _WATCH: Final = (
     *("__init__.py", "core/__init__.py", "core/webhooks.py", "run/__init__.py", "run/exchange.py", "look/__init__.py"),
-    *(f"core/live/{name}.py" for name in ("__init__", "faults", "sample", "window")),
+    *(f"core/live/{name}.py" for name in ("__init__", "faults", "reaction", "reference", "sample", "window")),
     *(f"look/sidecar/{name}.py" for name in ("__init__", "asking", "known", "telling", "watcher")),
 )
 SIDECAR: Final = {

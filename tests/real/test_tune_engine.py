@@ -17,7 +17,7 @@ PROGRAM = f"""\
 import json, os, sys
 sys.path.insert(0, {str(ROOT)!r})
 from http.server import ThreadingHTTPServer
-from tests import fake_vllm
+from tests.support import fake_vllm
 
 args = sys.argv[1:]
 host, port = (args[args.index(flag) + 1] for flag in ("--host", "--port"))
