@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from gemmaspec.cli import options, output
 from gemmaspec.core.errors import StartFailed, UsageError
 from gemmaspec.measure.bench.places import places
+
+if TYPE_CHECKING:
+    from gemmaspec.measure.bench.settings import BenchRequest
 
 
 def bench(
@@ -40,6 +43,7 @@ def bench(
     out: options.OutFolder = None,
     resume: Annotated[Path | None, options.option("--resume")] = None,
     save_measured: Annotated[bool, options.option("--save-measured")] = False,
+    dry_run: options.DryRun = False,
     engine: options.Engine = None,
     overrides: options.Set = None,
     timeout_s: options.Timeout = 1800,
@@ -70,11 +74,28 @@ def bench(
         resume=resume is not None,
         given=_given(context_),
     )
+    if dry_run:
+        _show_plan(request, as_json=json)
+        return
     with start_progress() as progress:
         document = use_case(request, progress)
     _show(document, request.out, as_json=json)
     if document["failed"]:
         raise typer.Exit(StartFailed.exit_code)
+
+
+def _show_plan(request: BenchRequest, *, as_json: bool) -> None:
+    """Print what would be measured, and how many servers that starts."""
+    from gemmaspec.cli.text import bench as text
+    from gemmaspec.measure.servers.bench_plan import planned
+
+    plan = planned(request, output.progress)
+    if as_json:
+        arms = [str(arm) for arm in plan.arms]
+        cells = [{"arm": str(task.arm), "cell": str(task.cell), "round": task.round} for task in plan.tasks]
+        output.json_data({"ok": True, "profile": plan.profile, "arms": arms, "starts": plan.starts, "cells": cells})
+        return
+    output.told(*text.plan_lines(plan))
 
 
 _PLACES: Final = 5

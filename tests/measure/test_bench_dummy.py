@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.published.shipped import servable_config, shipped_for
 from gemmaspec.core.data import MODELS
@@ -27,7 +28,7 @@ from gemmaspec.measure.bench.settings import Asked, BenchRequest
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import count, of_length
 from gemmaspec.measure.servers import dummy
-from gemmaspec.measure.servers.bench import _decided, patch_arms, resumed
+from gemmaspec.measure.servers.bench import decided, patch_arms, resumed
 from gemmaspec.measure.servers.dummy import dummy_overrides
 from gemmaspec.run.engine.server import Server
 from gemmaspec.run.kept.attention import logged
@@ -186,7 +187,7 @@ def test_vllm_as_released_names_no_kernel_and_takes_no_patch() -> None:
 def test_a_run_is_taken_up_with_what_it_replaced(tmp_path: Path) -> None:
     """A result says that weights were random, and --resume does the same again; also one from elsewhere may."""
     request = BenchRequest(profile="nvidia-31b-mtp", out=tmp_path, dummy_weights=True, contexts=(256,))
-    asked = _decided(request, load_profile("nvidia-31b-mtp"), dummy.PROMPTS)
+    asked = decided(request, load_profile("nvidia-31b-mtp"), dummy.PROMPTS)
     assert (asked.dummy_weights, asked.ignore_eos, asked.prompts) == (True, True, "dummy")
     document = result() | {"settings": asked.settings(), "profile": "nvidia-31b-mtp"}
     (tmp_path / "result.json").write_text(json.dumps(document))
@@ -338,3 +339,19 @@ def test_lots_are_counted_as_they_were_asked_for_and_not_as_they_fell() -> None:
 def test_other_rows_stay_as_measured(cell: dict[str, Any], common: dict[str, Any]) -> None:
     (row,) = rows_of([cell], common=common)
     assert (row["tokens_per_second"], row["acceptance"]) == (200.0, cell["acceptance"])
+
+
+def test_a_dry_run_says_what_would_be_measured_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ["bench", "spark-31b-mtp", "--k", "0,7", "--concurrency", "1,4", "--rounds", "2", "--dry-run"]
+    assert run([*asked, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert len(plan["arms"]) == 2
+    assert len(plan["cells"]) == 2 * 2 * 2
+    assert plan["starts"] == 3  # the second round begins with the last of the first
+    assert run(asked) == 0
+    assert "would measure 8 cells, with 3 server starts" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    assert run([*asked, "--running"]) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemmaspec.check.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
 from gemmaspec.cli.text import table
@@ -11,6 +11,9 @@ from gemmaspec.cli.text.predict import counted
 from gemmaspec.measure.bench.page import remarks
 from gemmaspec.measure.bench.result import mark_of, spread_of
 from gemmaspec.measure.bench.rows import Row, alone, patch_set, said, speedup
+
+if TYPE_CHECKING:
+    from gemmaspec.measure.servers.bench_plan import BenchPlan
 
 _COLUMNS = (
     table.Column("method"), table.number("k"), table.number("requests"), table.number("context"),
@@ -41,6 +44,15 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
             yield f"{fastest}{_doubt([row for row in rows if row['concurrency'] == load and row['k'] in speeds[load]])}"
         yield from (f"  {line}" for line in table_line(speeds))
     yield from (f"  {remark}" for remark in remarks(document))
+
+
+def plan_lines(plan: BenchPlan) -> Iterator[str]:
+    """Yield what a bench would measure."""
+    starts = f"{plan.starts} server start{'s' if plan.starts > 1 else ''}"
+    yield f"{plan.profile}: would measure {len(plan.tasks)} cells, with {starts}; another k compiles anew"
+    for arm in plan.arms:
+        cells = [task for task in plan.tasks if task.arm == arm]
+        yield f"  {arm}: {', '.join(dict.fromkeys(str(task.cell) for task in cells))}"
 
 
 def envelope(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -156,7 +156,7 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     if request.dummy_weights and (request.running or request.url):
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
     prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
-    return _BenchRun(request, _decided(request, loaded, prompts), loaded, prompts, progress).run()
+    return _BenchRun(request, decided(request, loaded, prompts), loaded, prompts, progress).run()
 
 
 def resumed(request: BenchRequest) -> BenchRequest:
@@ -189,7 +189,7 @@ def _refuse_foreign(request: BenchRequest, earlier: BenchRequest) -> None:
         )
 
 
-def _decided(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchRequest:
+def decided(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchRequest:
     """Return the request with what the profile and the prompts decide of it."""
     asked = () if request.url else request.concurrencies
     loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
