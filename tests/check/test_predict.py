@@ -623,13 +623,13 @@ def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_t
     ("name", "said"),
     [
         ("m1", "--machine: unknown machine 'm1'; the known ones are dgx-spark"),
-        ("here", "gemmaspec does not know the GPU NVIDIA L4"),
+        ("here", "gemmaspec does not know the GPU NVIDIA T4"),
     ],
 )
 def test_a_machine_that_is_not_known_is_told(
     name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu("NVIDIA L4"),))
+    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu("NVIDIA T4"),))
     assert run(["predict", "nvidia-31b-mtp", "--machine", name]) == 2
     assert said in capsys.readouterr().err
 

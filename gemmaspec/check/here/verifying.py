@@ -60,8 +60,11 @@ def full_layers(plan: MemoryPlan) -> FullLayers | None:
 
 
 def caches_fp8(facts: Facts) -> bool | None:
-    """Return whether the KV cache is FP8; None where it is not known."""
-    return known(facts.resolved.caches_fp8)
+    """Return whether the cache is FP8; None where it is neither FP8 nor BF16, or not known."""
+    cache = known(facts.resolved.cache) or ""
+    if cache.startswith("fp8"):
+        return True
+    return False if cache == "bfloat16" else None
 
 
 def _full_bytes(plan: MemoryPlan) -> int:
