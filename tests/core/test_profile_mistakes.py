@@ -48,7 +48,7 @@ def refused(folder: Path, text: str | bytes, *sets: str) -> str:
         pytest.param("serve: {host: 127.0.0.1}\n", "serve.host: unknown key; the right name is serve.bind", id="host"),
         pytest.param("serve: {api_key: x}\n", "the right name is pass_env (VLLM_API_KEY)", id="api key"),
         pytest.param("port: 8001\n", "port: unknown key; the right name is serve.port", id="a key of another section"),
-        pytest.param("serve: {frobnicate: 1}\n", "add other flags of vllm serve to serve.extra_args: [--frobnicate, …]", id="unknown flag"),
+        pytest.param("serve: {frobnicate: 1}\n", "vllm serve 0.33.0 has no flag --frobnicate; remove it", id="unknown flag"),
         pytest.param("serve:\n  <<: x\n", "merge keys (<<) are not supported; use extends: NAME to inherit from another profile", id="merge key"),
         pytest.param("patches: {required: draft-text-only}\n", "patches.required: must be a list: [draft-text-only]", id="no list"),
         pytest.param("serve: fast\n", "serve: must be a map with keys such as bind, port, served_model_name, got 'fast'", id="no map"),

@@ -10,6 +10,8 @@ from gemmaspec.core.finding import Severity
 from gemmaspec.core.profile.fields import LOCAL_PREFIXES, Speculative
 from gemmaspec.core.releases.drafting import found_in_path, keeps_method, shortens
 
+_OTHER_HEADS: Final = ("draft_model", "eagle", "eagle3", "dflash", "dflash2", "dspark", "medusa")
+"""Methods that draft with something else than an MTP head."""
 _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotation))
 """Methods that a profile can name."""
 
@@ -42,11 +44,16 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
             does = ": as eagle it starts, but drafts from hidden states that it was not trained on"
         severity: Severity = "note" if runs_anyway else "warning" if starts else "error"
         yield Issue(path=path, message=message, fix=f"set method: {head.method}", severity=severity)
-    elif not head and asked == "draft_model" and "assistant" in subject.name("draft").lower():
-        does = "drafts with mtp anyway" if runs_anyway else "has no model for it and stops"
+    elif not head and asked in _OTHER_HEADS and "assistant" in subject.name("draft").lower():
+        stops = "has no model for it and stops" if asked == "draft_model" else f"does not draft with it as {asked}"
+        does = "drafts with mtp anyway" if runs_anyway else stops
         message = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
         fix = "set method: mtp and use vLLM 0.21 or later"
-        yield Issue(path=path, message=message, fix=fix, severity="note" if runs_anyway else None)
+        if runs_anyway:
+            level: Severity = "note"
+        else:
+            level = "warning" if asked == "draft_model" else "error"
+        yield Issue(path=path, message=message, fix=fix, severity=level)
 
 
 @rule("GS203", "error")

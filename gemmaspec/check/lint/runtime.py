@@ -227,6 +227,9 @@ def model_file(subject: Subject) -> Iterator[Issue]:
             yield Issue(
                 path=(role, "model"), message=message, fix="name that folder, or a model of the Hub (owner/name)"
             )
+    if (subject.profile.serve.load_format or "").lower() == "gguf":
+        message = "GGUF files are not served here: a model is a folder with config.json and safetensors"
+        yield Issue(path=("serve", "load_format"), message=message, fix="remove it, and name a model of the Hub")
 
 
 @rule("GS904", "error", any_release=True)

@@ -18,6 +18,8 @@ _NOTHING: Final = ("none", "off", "false", "no", "0", "disabled", "never")
 """What is written for no speculation."""
 _MANY: Final = 12
 """Maximum number of known keys to list."""
+_RESULTS: Final = ("measured", "tuned")
+"""Sections that commands write; nobody means one of their keys by another word."""
 _FIRST: Final = {"target": "model", "draft": "model", "patches": "required"}
 """The key that a value is meant for, where somebody writes it in place of its section."""
 _ADVICE: Final = {
@@ -103,23 +105,39 @@ def _unknown(path: Path, value: Any) -> str:
         return f"unknown key; did you mean '{near}'?"
     if flag := same(key, _flags_of_vllm()):
         return f"unknown key; it is a flag of vllm serve: serve.extra_args: [{flag}, …]"
-    sections = {f"{name}.{key}": key for name in Profile.model_fields for key in keys_at((name,))}
+    written = [name for name in Profile.model_fields if name not in _RESULTS]
+    sections = {f"{name}.{key}": key for name in written for key in keys_at((name,))}
     close = nearest(key, sections.values()) if not section else None
     if close:
         return f"unknown key; did you mean {' or '.join(path for path, key in sections.items() if key == close)}?"
     if form := form_meant(key):
         return f"unknown key; {form}"
-    flag = f"--{key.lower().replace('_', '-')}"
     if section == ("serve",):
-        return f"unknown key; add other flags of vllm serve to serve.extra_args: [{flag}, …]"
+        return f"unknown key; {_no_flag(key)}"
     more = ", … (all: gemmaspec profile schema)" if len(known) > _MANY else ""
     return f"unknown key; the known keys are {', '.join(known[:_MANY])}{more}"
 
 
-def _flags_of_vllm() -> Collection[str]:
+def _no_flag(key: str) -> str:
+    """Return what is known of a key that is no flag of the newest vLLM: a flag of others, or one with a near name."""
+    from gemmaspec.core.releases.facts import newest, releases
+
+    flag = f"--{key.lower().replace('_', '-')}"
+    for release in reversed(releases()):
+        if same(key, _flags_of_vllm(release)):
+            return f"{flag} was a flag of vLLM up to {release}; remove it"
+    said = f"vllm serve {newest()} has no flag {flag}"
+    near = nearest(key, _flags_of_vllm())
+    if near:
+        return f"{said}; did you mean serve.extra_args: [{near}, …]?"
+    return f"{said}; remove it (all keys: gemmaspec profile schema)"
+
+
+def _flags_of_vllm(release: str | None = None) -> Collection[str]:
+    """Return the flags of vllm serve, of the newest release that is known or of another."""
     from gemmaspec.core.releases.facts import facts_for, newest
 
-    facts = facts_for(newest())
+    facts = facts_for(release or newest())
     return facts.flags if facts else ()
 
 

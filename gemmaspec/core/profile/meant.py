@@ -70,6 +70,8 @@ def form_meant(key: str) -> str | None:
 def option_meant(option: str, value: str | None, fields: Mapping[str, Iterable[str]], command: str = "") -> str | None:
     """Return what an unknown option means, as the end of a sentence; `fields` are keys of profiles by their section."""
     meaning = _find(_OPTIONS, f"{command} {option.lstrip('-')}") or _find(_OPTIONS, option)
+    if meaning and "{value}" in meaning:
+        return "write " + meaning.replace("{value}", value or "…")
     if meaning and "{0}" in meaning:
         port = (value or "").split(":")[-2:][0] or "NUMBER"
         return "write " + meaning.format((value or "NAME=VALUE") if "env" in meaning else port)
