@@ -124,10 +124,22 @@ def _unreadable(error: OSError) -> EnvironmentMissing:
     return EnvironmentMissing(f"{why} {where}", hint=f"ls -ld {where}")
 
 
+def _interrupted(error: Exception) -> bool:
+    """Return whether Ctrl-C is behind an error, which Python 3.11 makes of one while a class is made."""
+    if str(error).endswith(("KeyboardInterrupt: ", "Terminated: ")):
+        return True
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__cause__
+    return False
+
+
 def _other(error: Exception, *, as_json: bool) -> int:
     """Print an error of the parser in its own words, and anything else as a bug of gemmaspec."""
     # As pydantic's Rust wraps an interrupt, and SIGTERM's (run/kept/owner.py).
-    if isinstance(error, typer.Abort) or str(error).endswith(("KeyboardInterrupt: ", "Terminated: ")):
+    if isinstance(error, typer.Abort) or _interrupted(error):
         return output.failure(Interrupted("interrupted"), as_json=as_json)
     if hasattr(error, "format_message"):  # click's own, under whichever name typer carries it
         return output.usage(error, as_json=as_json)

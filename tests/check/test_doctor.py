@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -297,7 +298,7 @@ def test_a_profile_that_could_not_start_says_why_and_what_to_do(
     assert rows["target"]["message"] == "target.model: missing folder /no/such/model"
     assert rows["draft"]["state"] == "failed"
     assert "it is not in the cache" in rows["draft"]["message"]
-    assert rows["runtime"]["fix"] == f"gemmaspec pull {file} --engine process"
+    assert rows["runtime"]["fix"] == f"gemmaspec pull {shlex.quote(str(file))} --engine process"
     assert rows["memory"]["state"] == "skipped"
     assert f"port {port} on 127.0.0.1 is in use by" in rows["port"]["message"]
     assert all(row["fix"] for row in rows.values() if row["state"] == "failed")
@@ -428,7 +429,7 @@ def test_models_of_the_hub_are_weighed_against_the_disk(
         code, rows, _ = doctor(str(file), "--engine", "process", **env)
         assert code == 4
         assert rows["target"]["message"].endswith("1000000.00 GB to download")
-        assert rows["target"]["fix"] == f"gemmaspec pull {file}"
+        assert rows["target"]["fix"] == f"gemmaspec pull {shlex.quote(str(file))}"
         assert rows["disk, models"]["state"] == "failed"
         assert rows["draft"]["fix"].startswith(f"accept the terms at {hub.url}/some/draft")
         assert rows["runtime"]["state"] == "failed"

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(
     assert run(["up", "tiny-cpu", "--engine", "process", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "engine: process" in printed
-    assert "launch.py --plan" in printed
+    assert re.search(r"launch\.py'? --plan", printed), "a folder with a space is quoted"
     assert "vllm serve" in printed
     assert printed.count("write:") == 1
     assert f"files in {tmp_path}/state/stacks/tiny-cpu\n" in printed
@@ -283,7 +284,7 @@ def test_the_completion_script_can_be_printed(shell: str) -> None:
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:
-    command = f"{sys.executable} -m gemmaspec profile show spark-31b-e2b | head -1"
+    command = f"{shlex.quote(sys.executable)} -m gemmaspec profile show spark-31b-e2b | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 
@@ -378,3 +379,23 @@ def test_every_request_of_a_command_is_looked_at() -> None:
 def test_a_name_that_no_file_can_have_is_no_bug(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
     assert "no file can have so long a name" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_class_is_made_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python 3.11 raises RuntimeError from what a descriptor's __set_name__ raises, as in a module that is imported."""
+
+    class Descriptor:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    def imports(*_: object, **__: object) -> None:
+        try:
+            type("Made", (), {"field": Descriptor()})
+        except KeyboardInterrupt as error:  # Python 3.12 and later
+            raise RuntimeError("Error calling __set_name__ on 'Descriptor' instance 'field' in 'Made'") from error
+
+    monkeypatch.setattr("gemmaspec.cli.app.app", imports)
+    assert run(["status"]) == 130
+    assert capsys.readouterr().err.strip() == "error: interrupted"
