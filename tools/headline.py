@@ -1,15 +1,18 @@
-"""README's first figures, from the store: the profile as it ships, without its draft, and vLLM as released."""
+"""README's first figures, from the store: the profile with and without its draft, and vLLM without its patches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
+from gemmaspec.core.releases.facts import newest
 from gemmaspec.core.rows import Row
 from gemmaspec.run.kept.measurements import store
 
 MACHINE: Final = "h100"
 RELEASE: Final = "0.32.0"
+"""What the profile runs."""
+NEWEST: Final = newest()
 CONTEXTS: Final = (256, 8192)
 K: Final = 4
 ALONE: Final = {"gemma4-fused-norms", "humming-launch-params", "triton-launch-params"}
@@ -19,18 +22,34 @@ PATCHES: Final = ALONE | {"triton-3d-longer-block", "triton-group-geometry", "tr
 
 def headline() -> str:
     """Return the sentences. LookupError where the store lacks one of their cells."""
-    short, long = ([round(cell(which, context)) for which in (shipped, alone, released)] for context in CONTEXTS)
+    short, long = CONTEXTS
+    drafts, alone_ = [[round(cell(which, context)) for context in CONTEXTS] for which in (shipped, alone)]
+    plain = [round(cell(unpatched, context, vllm=NEWEST)) for context in CONTEXTS]
     lines = (
-        f"**Gemma 4 31B, {short[0] / short[1]:.1f} times as fast on an {MACHINE.upper()}.** Tokens per second of one "
-        "request while it decodes,",
-        f"after {CONTEXTS[0]:,} tokens, `nvidia-31b-mtp` as it ships: **{short[0]}** with gemmaspec's patches for vLLM "
-        "and Triton's attention,",
-        f"{short[1]} without its draft, {short[2]} with the same draft on vLLM {RELEASE} as released, whose own choice "
-        "of attention gives up graphs for it.",
-        f"After {CONTEXTS[1]:,} tokens: {long[0]}, {long[1]} and {long[2]}.",
-        "A small draft model proposes tokens, and the large target verifies them.",
+        f"**Gemma 4 31B, {drafts[0] / alone_[0]:.1f} times as fast on an {MACHINE.upper()}**: `nvidia-31b-mtp` as it "
+        f"ships decodes one request with **{drafts[0]}** tokens per second,",
+        f"and with **{alone_[0]}** without its draft (after {short:,} tokens; after {long:,}: {drafts[1]} and "
+        f"{alone_[1]}). A small draft model proposes tokens, and the large target verifies them.",
+        "",
+        f"What that comes from: vLLM {NEWEST}, the newest, makes {plain[0]} and {plain[1]} with the profile's settings "
+        "and no patch of gemmaspec.",
+        _own_choice(),
     )
     return "\n".join(lines)
+
+
+def _own_choice() -> str:
+    """Return the sentence about vLLM's own choice of attention, of the newest release that was measured so."""
+    try:
+        figures, release = [round(cell(released, context, vllm=NEWEST)) for context in CONTEXTS], NEWEST
+        rest = ""
+    except LookupError:
+        figures, release = [round(cell(released, context)) for context in CONTEXTS], RELEASE
+        rest = f" {NEWEST} was not measured so."
+    return (
+        f"Where the profile does not choose its attention, vLLM {release} gives up CUDA graphs for it and makes "
+        f"{figures[0]} and {figures[1]}.{rest}"
+    )
 
 
 def shipped(row: Row) -> bool:
@@ -43,21 +62,26 @@ def alone(row: Row) -> bool:
     return row.k == 0 and row.attention_backend == "TRITON_ATTN" and set(row.patches or ()) == ALONE
 
 
+def unpatched(row: Row) -> bool:
+    """Return whether it is of the profile's own settings, and none of its patches."""
+    return row.k == K and row.attention_backend == "TRITON_ATTN" and row.patches == ()
+
+
 def released(row: Row) -> bool:
     """Return whether it is of vLLM's own choice, which is never Triton's alone where Hopper serves images."""
     return row.k == K and row.attention_backend != "TRITON_ATTN" and row.patches == () and row.graphs != "full"
 
 
-def cell(which: Callable[[Row], bool], context: int, requests: int = 1) -> float:
+def cell(which: Callable[[Row], bool], context: int, requests: int = 1, *, vllm: str = RELEASE) -> float:
     """Return the tokens per second of a cell; of one that was measured again, the slower counts."""
-    rows = [row for run in store() for row in run.rows if _served(row, context, requests) and which(row)]
+    rows = [row for run in store() for row in run.rows if _served(row, context, requests, vllm) and which(row)]
     if not rows:
-        raise LookupError(f"the store lacks a cell of {requests} requests at {context} tokens")
+        raise LookupError(f"the store lacks a cell of {requests} requests at {context} tokens with vLLM {vllm}")
     return min(row.tokens_per_second for row in rows)
 
 
-def _served(row: Row, context: int, requests: int) -> bool:
+def _served(row: Row, context: int, requests: int, vllm: str) -> bool:
     """Return whether a cell is of what the profile starts: images, a BF16 cache, compiled; greedy, decoding."""
-    same = (row.machine, row.vllm, row.concurrency, row.context) == (MACHINE, RELEASE, requests, context)
+    same = (row.machine, row.vllm, row.concurrency, row.context) == (MACHINE, vllm, requests, context)
     served = row.images and row.kv_cache_dtype == "bf16" and row.linear_kernel == "humming" and row.sampling == "greedy"
     return bool(same and served and row.compile == "default" and row.answer_tokens is None)

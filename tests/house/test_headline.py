@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gemmaspec.core.releases.facts import newest
 from gemmaspec.core.rows import Run, parse_rows
 from gemmaspec.run.kept.measurements import store
 from tests.measure.test_bench_compare import result
@@ -21,14 +22,47 @@ def test_every_figure_of_the_first_lines_is_a_cells() -> None:
     text = README.read_text()
     said = text.split("<!-- headline: made from the code -->")[1].split("<!-- end -->")[0]
     assert " ".join(said.split()) == " ".join(headline.headline().split())
-    short = re.search(r"\*\*(\d+)\*\* with .*?\s(\d+) without its draft, (\d+) with", said, re.DOTALL)
-    long = re.search(r": (\d+), (\d+) and (\d+)\.", said)
-    assert short is not None  # as it ships, without its draft, as released
-    assert long is not None
+    words = " ".join(said.split())
+    pair = re.search(r"\*\*(\d+)\*\* tokens per second, and with \*\*(\d+)\*\* .*?: (\d+) and (\d+)\)", words)
+    plain = re.search(r"vLLM (\S+), the newest, makes (\d+) and (\d+) with", words)
+    own = re.search(r"does not choose its attention, vLLM (\S+) .*? makes (\d+) and (\d+)\.", words)
+    assert pair
+    assert plain
+    assert own
+    assert plain[1] == newest(), "the second figure is of the newest vLLM as it comes"
+    release = headline.RELEASE
+    claims = {
+        (release, 256, 4, pair[1]),
+        (release, 256, 0, pair[2]),
+        (release, 8192, 4, pair[3]),
+        (release, 8192, 0, pair[4]),
+        (plain[1], 256, 4, plain[2]),
+        (plain[1], 8192, 4, plain[3]),
+        (own[1], 256, 4, own[2]),
+        (own[1], 8192, 4, own[3]),
+    }
     rows = [row for run in store() for row in run.rows if row.machine == headline.MACHINE]
-    cells = {(row.context, row.k, round(row.tokens_per_second)) for row in rows}
-    assert {(256, k, int(figure)) for k, figure in zip((4, 0, 4), short.groups(), strict=True)} <= cells
-    assert {(8192, k, int(figure)) for k, figure in zip((4, 0, 4), long.groups(), strict=True)} <= cells
+    assert claims <= {(row.vllm, row.context, row.k, str(round(row.tokens_per_second))) for row in rows}
+
+
+def test_vllms_own_choice_is_of_the_newest_release_once_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert headline.NEWEST in headline.headline()
+    assert "was not measured so" in headline.headline()
+    runs = [run for run in store() if run.machine == headline.MACHINE]
+    newer = [
+        dataclasses.replace(
+            run,
+            rows=tuple(
+                row.model_copy(update={"vllm": headline.NEWEST, "tokens_per_second": 55.0})
+                for row in run.rows
+                if headline.released(row)
+            ),
+        )
+        for run in runs
+    ]
+    monkeypatch.setattr("tools.headline.store", lambda: (*runs, *newer))
+    assert f"vLLM {headline.NEWEST} gives up CUDA graphs for it and makes 55 and 55." in headline.headline()
+    assert "was not measured so" not in headline.headline()
 
 
 def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shipped(
@@ -49,8 +83,8 @@ def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shi
         monkeypatch.undo()
     slower = but(tokens_per_second=7.0)
     monkeypatch.setattr("tools.headline.store", lambda: slower)
-    assert "**7** with" in headline.headline()
-    assert ": 7, 7 and 7." in headline.headline()
+    assert "**7** tokens per second" in headline.headline()
+    assert ": 7 and 7)" in headline.headline()
 
 
 def test_results_of_bench_become_a_file_of_the_store() -> None:
