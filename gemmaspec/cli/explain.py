@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 from gemmaspec.cli import options, output
+from gemmaspec.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemmaspec.look.explain_log import LogExplained
+    from gemmaspec.run.ready.raises import RaisedAt
+
+_MOST: Final = 64 * 1024 * 1024
+"""Bytes of a log to read, the last ones."""
+_PLACES: Final = 3
+"""Places of one text to print."""
 
 
 def explain(
     words: Annotated[list[str] | None, options.argument("[CODE]")] = None,
+    log: Annotated[str | None, options.option("--log", of="explain")] = None,
     json: options.Json = False,
 ) -> None:
-    """Explain a code or a word that gemmaspec prints; without one, list what can be asked."""
+    """Explain a code, a word, an error's text or a whole log; without one, list what can be asked."""
     from gemmaspec.look import explain as use_case
 
+    if log is not None:
+        if words:
+            raise UsageError("--log explains a whole log; a code or a text is asked alone")
+        _tell_log(_read(log), as_json=json)
+        return
     if not words:
         listed = use_case.names()
         if json:
@@ -22,7 +40,14 @@ def explain(
         for kind, names in listed.items():
             output.told(f"{kind + ':':<38}{', '.join(names)}")
         return
-    entries = use_case.explain(" ".join(words))
+    asked = " ".join(words)
+    try:
+        entries = use_case.explain(asked)
+    except UsageError:
+        if not use_case.is_a_text(asked):
+            raise
+        _tell_log(asked.splitlines(), as_json=json)
+        return
     if json:
         output.json_data({"explained": entries})
         return
@@ -30,3 +55,48 @@ def explain(
         output.data(f"{entry.name}, {entry.kind}")
         for line in entry.text.splitlines():
             output.told(f"  {line}" if line else "")
+
+
+def _read(name: str) -> list[str]:
+    """Return the lines of a log's end; `-` is stdin. Raises UsageError for what cannot be read."""
+    if name == "-":
+        return sys.stdin.buffer.read(_MOST).decode("utf-8", "replace").splitlines()
+    file = Path(name).expanduser()
+    if not file.is_file():
+        raise UsageError(f"--log: {name} is not a file", hint="gemmaspec explain --log FILE    # or - for stdin")
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - _MOST))
+        return opened.read(_MOST).decode("utf-8", "replace").splitlines()
+
+
+def _tell_log(lines: list[str], *, as_json: bool) -> None:
+    from gemmaspec.look.explain_log import explain_log
+
+    found = explain_log(lines)
+    if as_json:
+        output.json_data({"log": found})
+        return
+    _tell(found)
+
+
+def _tell(found: LogExplained) -> None:
+    if found.code:
+        output.data(f"{found.code}, failure of a start")
+        output.told(f"  {found.message}")
+        output.told(f"  {found.fix}")
+    else:
+        output.data("not in the table of failures; its first error is")
+    for line in found.shown:
+        output.told(f"  log      {line}")
+    for place in found.raised[:_PLACES]:
+        output.told(f"  raised   {_place(place)}")
+    if len(found.raised) > _PLACES:
+        output.told(f"           and in {len(found.raised) - _PLACES} other places")
+    if found.vllm:
+        output.told(f"  vLLM     {found.vllm}")
+
+
+def _place(place: RaisedAt) -> str:
+    function = f", in {place.function}" if place.function else ""
+    condition = f", if {place.condition}" if place.condition else ""
+    return f"vllm/{place.file}{function}{condition} ({place.releases})"

@@ -14,6 +14,8 @@ from gemmaspec.core.errors import UsageError
 
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 _EXIT: Final = re.compile(r"^\S*\s*(\w+) +(\d+) +(.+)$", re.MULTILINE)
+_WORDS: Final = 3
+"""Words of the longest name that can be asked, such as `exit code 5`."""
 _LINT: Final = "reference/lint.md"
 _TABLES: Final = ("explanations/patching.md", "guides/inspect.md")
 """Pages with tables of words: the first column is a word or several in code marks, the others say what it is."""
@@ -39,6 +41,11 @@ def explain(asked: str) -> tuple[Explained, ...]:
     if not explained:
         raise UsageError(f"{asked!r} is not a known code or word{_near(asked)}", hint="gemmaspec explain")
     return explained
+
+
+def is_a_text(asked: str) -> bool:
+    """Return whether it may be an error's text rather than a code or word with a typing mistake."""
+    return bool(re.search(r"Error\b|Exception\b|: ", asked)) or len(asked.split()) > _WORDS
 
 
 def names() -> Mapping[str, tuple[str, ...]]:

@@ -28,14 +28,16 @@ class Cause:
     message: str
 
 
-def find_cause(lines: Sequence[str]) -> Cause | None:
+def find_cause(lines: Sequence[str], *, version: str | None = None) -> Cause | None:
     """Return the root cause in a log: the earliest known failure, preferring a specific one.
+
+    `version` is the vLLM that ran, where the launcher's lines do not say it.
 
     vLLM's processes pass an error upwards and wrap it each time ("Engine core initialization failed. See root
     cause above."), so that the first message explains most. A bug whose patch is applied is not the cause.
     """
     messages = _messages(lines)
-    rows = _rows(messages)
+    rows = _rows(messages, version)
     for wanted in (False, True):
         candidates = [known for known in rows if known.general is wanted]
         for message in messages:
@@ -51,10 +53,10 @@ def explain(lines: Sequence[str]) -> Finding | None:
     return cause.failure.finding if cause else None
 
 
-def _rows(messages: Sequence[str]) -> list[KnownFailure]:
+def _rows(messages: Sequence[str], version: str | None) -> list[KnownFailure]:
     """Return the failures that are possible for this server."""
     launched = [text for text in messages if text.startswith("gemmaspec: ")]
-    version = next((match["version"] for text in launched if (match := _VERSION.match(text))), None)
+    version = next((match["version"] for text in launched if (match := _VERSION.match(text))), version)
     fixed = {match["patch"] for text in launched if (match := _IN.match(text))}
     return [known for known in known_failures(version) if fixed.isdisjoint(known.finding.patches)]
 
