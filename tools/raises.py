@@ -1,4 +1,4 @@
-"""Write the table of what vLLM raises: every `raise` and `assert` with a text, its file, its condition and its releases.
+"""Write the table of what vLLM raises: every `raise` and `assert` with a text, by file, condition and releases.
 
     .venv/bin/python tools/raises.py [RELEASE …]     # default: every known release
 
@@ -24,7 +24,7 @@ _MODELS: Final = "vllm/model_executor/models/"
 _OUR_MODELS: Final = ("gemma", "siglip", "interfaces", "registry", "utils", "adapters", "llama_eagle3", "qwen3_dflash")
 _LEAST: Final = 12
 """Characters that a text needs beside its holes to say which one it is."""
-_MOST: Final = 160
+_MOST: Final = 100
 """Characters of a condition to keep."""
 
 
@@ -108,9 +108,8 @@ class _Reader:
             if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call) and child.exc.args:
                 yield from self._place(_name(child.exc.func), child.exc.args[0], function=inner, condition=where)
             if isinstance(child, ast.Assert) and child.msg is not None:
-                yield from self._place(
-                    "AssertionError", child.msg, function=inner, condition=f"not ({_one_line(child.test)})"
-                )
+                unmet = f"not ({_one_line(child.test)})"
+                yield from self._place("AssertionError", child.msg, function=inner, condition=unmet)
             yield from self._inside(child, function=inner, condition=where)
 
     def _branches(self, node: ast.If, *, function: str) -> Iterator[Place]:

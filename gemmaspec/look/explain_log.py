@@ -9,14 +9,13 @@ from typing import Final
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.run.ready.failures import find_cause
-from gemmaspec.run.ready.logline import described, message_of, printable, root_exception
+from gemmaspec.run.ready.logline import message_of, printable
 from gemmaspec.run.ready.raises import RaisedAt, where_raised
+from gemmaspec.run.ready.tracebacks import described, root_exception
 
 MAX_LINES: Final = 50_000
 """Lines to look at, the last ones: a start is shorter."""
-_RELEASE: Final = re.compile(
-    r"(?:vLLM API server version|V1 LLM engine \(v|LLM engine \(v) ?(?P<release>\d{1,3}\.\d{1,3}\.\d{1,3})"
-)
+_RELEASE: Final = re.compile(r"(?:vLLM API server version |LLM engine \(v)(?P<release>\d{1,3}\.\d{1,3}\.\d{1,3})")
 """Lines in which vLLM names its own release, every release."""
 _NOTHING: Final = "no error of vLLM, torch or the system is in it"
 

@@ -14,7 +14,7 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.run.ready.raises import HOLE, TABLE, where_raised
 
-ROOT = Path(__file__).parents[next(n for n, p in enumerate(Path(__file__).parents) if (p / "pyproject.toml").is_file())]
+ROOT = Path(__file__).parent.parent.parent
 LOGS = ROOT / "tests" / "logs"
 MULTI_GPU = (
     ("RuntimeError: CUDASymmetricMemory: device does not support multicasting", "no-multicast"),
@@ -93,7 +93,7 @@ def test_the_table_has_rows_of_six_cells_that_name_files_of_vllm() -> None:
     assert len(rows) > 3_000
     assert all(len(row) == 6 for row in rows)
     assert all(row[2].endswith(".py") and not row[2].startswith("vllm/") for row in rows)
-    assert TABLE.stat().st_size < 1_500_000
+    assert TABLE.stat().st_size < 2_000_000
 
 
 def test_the_tool_reads_the_forms_of_raise(tmp_path: Path) -> None:
