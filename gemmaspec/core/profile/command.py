@@ -20,17 +20,20 @@ if TYPE_CHECKING:
     from gemmaspec.core.releases.flags import Flag
 
 
-_TAG: Final = re.compile(r":[a-z-]*v?([0-9]\.[0-9]+\.[0-9]+)(?:[.-][A-Za-z0-9.-]*)?(?:@.*)?$")
+_TAG: Final = re.compile(r":[a-z-]*v?([0-9]\.[0-9]+\.[0-9]+)(?:[._-][A-Za-z0-9_.-]*)?(?:@.*)?$")
 
 
 def vllm_of(profile: Profile) -> str | None:
-    """Return the release: `runtime.vllm`, else the version in the image's tag; None if neither states it.
+    """Return the release: `runtime.vllm`, else the version in the image's tag; None if neither states it."""
+    return profile.runtime.vllm or release_of_tag(profile.image or "")
+
+
+def release_of_tag(image: str) -> str | None:
+    """Return the release that an image's tag states, such as 0.25.1 of v0.25.1-x86_64-cu129-ubuntu2404.
 
     A tag such as cu130-nightly moves, so only the image itself shows its version. 26.01.1 and 2026.11.21 are dates.
     """
-    if profile.runtime.vllm:
-        return profile.runtime.vllm
-    tag = _TAG.search(profile.image or "")
+    tag = _TAG.search(image)
     return tag[1] if tag else None
 
 

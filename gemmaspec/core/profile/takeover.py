@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.command import Argument, Command, words_of
+from gemmaspec.core.profile.command import Argument, Command, release_of_tag, words_of
 from gemmaspec.core.profile.fields import Speculative, secret_name
 from gemmaspec.core.profile.meant import option_meant
 from gemmaspec.core.profile.model import Chat, Serve
@@ -26,7 +26,6 @@ from gemmaspec.core.profile.takeover_trust import (
 from gemmaspec.core.releases.facts import facts_for, known_variables, nearest, newest, spans
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TAG: Final = re.compile(r":v([0-9]+(?:\.[0-9]+)+)")
 _SHORT: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kKmM])")
 _UNITS: Final = {"k": (1000, 1024), "m": (1000**2, 1024**2)}
 """Lower case is decimal, upper case binary (human_readable_int in vllm/engine/arg_utils.py, every release)."""
@@ -97,8 +96,8 @@ class TakenOver:
 
 def from_words(made: TakenOver, words: Sequence[str]) -> None:
     """Take over the arguments of `vllm serve`. Raises UsageError for arguments without a model."""
-    tag = _TAG.search(str(made.content.get("image", "")))
-    facts = facts_for(nearest(tag[1] if tag else made.release or newest()))
+    release = release_of_tag(str(made.content.get("image", ""))) or made.release or newest()
+    facts = facts_for(nearest(release))
     if words and not words[0].startswith("-"):
         made.put("target", "model", words[0])
         words = words[1:]
