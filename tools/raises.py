@@ -23,7 +23,7 @@ _LEFT_OUT: Final = ("vllm/benchmarks/", "vllm/third_party/", "vllm/vllm_flash_at
 _MODELS: Final = "vllm/model_executor/models/"
 _OUR_MODELS: Final = ("gemma", "siglip", "interfaces", "registry", "utils", "adapters", "llama_eagle3", "qwen3_dflash")
 _LEAST: Final = 12
-"""Characters that a text needs beside its holes to say which one it is."""
+"""Characters that a text needs, values left out, to say which one it is."""
 _MOST: Final = 100
 """Characters of a condition to keep."""
 
@@ -136,7 +136,7 @@ def _one_line(node: ast.expr) -> str:
 
 
 def _text(node: ast.expr) -> str:
-    """Return a text as it is written, with holes where values go in."""
+    """Return a text as it is written, with {} where values go in."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else HOLE
     if isinstance(node, ast.JoinedStr):

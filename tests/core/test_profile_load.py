@@ -89,7 +89,7 @@ def test_the_shipped_profiles() -> None:
     [
         pytest.param(BASE.replace("method:", "methd:"), "mine.yaml:9: speculative.methd: unknown key; did you mean 'method'?", id="typo"),
         pytest.param(BASE + "servee: {}\n", "mine.yaml:13: servee: unknown key; did you mean 'serve'?", id="typo at the top"),
-        pytest.param(BASE + "  zzz: 1\n", "serve.zzz: unknown key; add other flags of vllm serve to serve.extra_args: [--zzz, …]", id="nothing near"),
+        pytest.param(BASE + "  zzz: 1\n", "serve.zzz: unknown key; vllm serve 0.33.0 has no flag --zzz; remove it (all keys: gemmaspec profile schema)", id="nothing near"),
         pytest.param(BASE.replace("  method: draft_model\n", "").replace("draft: {model: owner/draft}\n", ""), "mine.yaml:7: speculative.method: is missing", id="no method"),
         pytest.param(BASE.split("speculative:")[0], "a draft needs `speculative: {method: …}`", id="draft alone"),
         pytest.param(BASE.replace("draft: {model: owner/draft}\n", ""), "draft_model needs a `draft: {model: …}`", id="no draft"),

@@ -119,7 +119,7 @@ def _unknown(path: Path, value: Any) -> str:
 
 
 def _no_flag(key: str) -> str:
-    """Return what is known of a key that is no flag of the newest vLLM: a flag of others, or one with a near name."""
+    """Return what a key is that the newest vLLM does not have: a flag of an earlier release, or near a flag."""
     from gemmaspec.core.releases.facts import newest, releases
 
     flag = f"--{key.lower().replace('_', '-')}"

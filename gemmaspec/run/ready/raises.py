@@ -23,14 +23,14 @@ class RaisedAt:
 
     exception: str
     text: str
-    """With holes where values go in."""
+    """With {} where values go in."""
     file: str
     """Below vllm/."""
     function: str
     condition: str
     """Of the innermost `if` or `assert`, in the newest release that has it; '' for none."""
     releases: str
-    """Spans of releases, such as 0.26.0-0.33.0."""
+    """Spans of releases, such as 0.26.0-0.28.0, 0.30.0."""
 
 
 def where_raised(message: str) -> tuple[RaisedAt, ...]:
