@@ -129,7 +129,7 @@ def test_tokens_per_second_come_first_and_an_effect_stands_below_its_change(caps
     out = capsys.readouterr().out
     assert "each on its own\n  --set serve.kv_cache_dtype=fp8\n    one byte per number in the cache; then " in out
     assert re.match(
-        r"  speed     mtp k=4: [0-9.]+ tokens/s \([0-9.]+ to [0-9.]+\); [0-9]+ without a draft: predicted",
+        r"  speed     mtp k=4: [0-9.]+ tokens/s with the prompt \([0-9.]+ to [0-9.]+\); [0-9]+ without a draft: predicted",
         out.splitlines()[1],
     )
 
