@@ -40,6 +40,7 @@ def bench(
     replace: options.Replace = False,
     any_text: options.AcceptAnyText = False,
     dummy_weights: Annotated[bool, options.option("--dummy-weights")] = False,
+    acceptance: Annotated[bool, options.option("--acceptance")] = False,
     out: options.OutFolder = None,
     resume: Annotated[Path | None, options.option("--resume")] = None,
     save_measured: Annotated[bool, options.option("--save-measured")] = False,

@@ -9,6 +9,7 @@ import pytest
 from published import configs, record
 
 from gemmaspec.check.fit.weights import weights_of
+from gemmaspec.check.inspect.quantized import stored_as
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.published.shipped import DATA, NOT_RECORDED, checkpoint_of, shipped, shipped_for
@@ -121,7 +122,7 @@ def test_the_mobile_shapes_take_what_the_published_files_take() -> None:
 )
 def test_google_s_own_four_bits_load_as_vllm_s_recipes_say(ref: str, loaded: float, within: float) -> None:
     found = checkpoint_of(shipped()[f"google/gemma-4-{ref}".lower()])
-    assert weights_of(found, vllm="0.23.0", towers=True).total / GIB == pytest.approx(loaded, rel=within)
+    assert weights_of(found, vllm="0.23.0").total / GIB == pytest.approx(loaded, rel=within)
 
 
 @pytest.mark.parametrize("ref", [*QAT, "E4B-it-qat-mobile-ct", "E2B-it-qat-mobile-ct"])
@@ -144,7 +145,11 @@ def test_a_mobile_checkpoint_has_modules_of_two_four_and_eight_bits() -> None:
     assert "model.language_model.layers.15.mlp.down_proj" in formats["INT2"]
     assert "model.language_model.layers.0.per_layer_projection" in formats["INT8"]
     assert found.quantization
-    assert found.quantization.of_groups == ("W2A16", "W2A8", "W4A16", "W4A8", "W8A8")
+    assert found.quantization.of_groups == ("W2A16 embeddings", "W2A8O8", "W4A16 embeddings", "W4A8O8", "W8A8O8")
+
+
+def test_an_algorithm_of_modelopt_that_begins_like_an_integer_one_is_nvfp4() -> None:
+    assert (stored_as("W4A16_NVFP4"), stored_as("W4A16"), stored_as("W2A8O8")) == ("NVFP4", "INT4", "INT2")
 
 
 def test_what_w4a16_leaves_out_is_named_exactly() -> None:

@@ -689,3 +689,31 @@ def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with GpuWatch() as watch:
         wait_for(lambda: not watch._thread.is_alive())
     assert watch.summary() is None
+
+
+def test_acceptance_alone_takes_a_few_prompts_with_the_draft_and_no_other_server(
+    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "tiny-cpu", "--url", fake.url, "--prompts", str(prompts), "--out", str(tmp_path / "out")]
+    assert run([*words, "--k", str(fake.k), "--max-tokens", "24", "--acceptance"]) == 0
+    document = result(tmp_path / "out")
+    (row,) = document["rows"]
+    settings = document["settings"]
+    assert (row["k"], row["concurrency"]) == (fake.k, 1)
+    assert (settings["rounds"], settings["repeats"], settings["each"]) == (1, 0, 1)
+    assert f"accepted at k={fake.k}: {row['acceptance_length']:.2f} tokens a step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("profile", "more", "said"),
+    [
+        ("tiny-cpu", ["--dummy-weights"], "accept by lot"),
+        ("tiny-cpu", ["--k", "0,2"], "leave 0 out of --k"),
+        ("spark-31b", [], "does not draft"),
+    ],
+)
+def test_acceptance_without_a_draft_of_its_own_is_refused(
+    profile: str, more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", profile, "--acceptance", "--out", str(tmp_path / "out"), *more]) == 2
+    assert said in capsys.readouterr().err

@@ -41,7 +41,7 @@ from tests.support import real
 from tests.support.fake_vllm import FakeVllm, fake_vllm
 
 HERE = ("runtime.python=/opt/vllm/bin/python",)
-MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp")
+MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp", "nvidia-31b-qat-mtp")
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,14 @@ def test_a_cpu_draws_no_lots(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["LilaRest/gemma-4-31B-it-NVFP4-turbo", "RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic", "google/gemma-4-E4B-it"]
+    "model",
+    [
+        "LilaRest/gemma-4-31B-it-NVFP4-turbo",
+        "RedHatAI/gemma-4-26B-A4B-it-FP8-Dynamic",
+        "google/gemma-4-E4B-it",
+        "google/gemma-4-31B-it-qat-w4a16-ct",
+        "google/gemma-4-E2B-it-qat-mobile-ct",
+    ],
 )
 def test_a_folder_has_all_that_vllm_reads_beside_the_weights(model: str, tmp_path: Path) -> None:
     made = dummy_model(model, None, into=tmp_path, note=lambda _: None)

@@ -52,12 +52,26 @@ def checkpoint(
     )
 
 
+def _integers(*groups: str, left: tuple[str, ...] = ()) -> Quantization:
+    return Quantization(method="compressed-tensors", algorithm=groups[0], of_groups=groups, excluded=left)
+
+
 BIG, SMALL = checkpoint(), checkpoint("small")
 LOOKS_BOTH_WAYS = checkpoint(text_config={"use_bidirectional_attention": "vision"})
 MIXTURE = replace(BIG, text=replace(BIG.text, experts=128, experts_per_token=8))
 AWQ = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4_AWQ"))
 BITSANDBYTES = replace(BIG, quantization=Quantization(method="bitsandbytes"))
 FP8_CACHE = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4", kv_cache="FP8"))
+
+
+MOBILE = replace(BIG, quantization=_integers("W2A16 embeddings", "W4A8O8"))
+TWO_BITS = replace(BIG, quantization=_integers("W2A16"))
+EXACT = replace(
+    SMALL, quantization=_integers("W4A16", left=("model.vision_tower.encoder.layers.0.mlp.up_proj.linear",))
+)
+BY_EXPRESSION = replace(SMALL, quantization=_integers("W4A16", left=("re:.*vision_tower.*",)))
+UNIFIED = replace(BIG, model_type="gemma4_unified", config={"vision_config": {"patch_size": 16}})
+SOFT = replace(UNIFIED, config={"vision_config": {"num_soft_tokens": 280}})
 
 
 @dataclass(frozen=True)
@@ -328,6 +342,17 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS223 other_quantization": (
         case("0.33.0", "target.quantization=modelopt", target=BIG),
         case("0.33.0", "target.quantization=modelopt", target=AWQ),
+    ),
+    "GS232 too_few_bits": (case("0.22.1", target=MOBILE), case("0.26.0", target=MOBILE)),
+    "GS233 exact_names_of_a_draft": (case("0.33.0", draft=EXACT), case("0.33.0", draft=BY_EXPRESSION)),
+    "GS234 soft_tokens": (case("0.33.0", target=UNIFIED), case("0.33.0", target=SOFT)),
+    "GS810 head_of_another_training": (
+        case("0.33.0", *MTP, "target.model=google/gemma-4-31B-it-qat-w4a16-ct"),
+        case("0.33.0", *MTP, "target.model=google/gemma-4-31B-it"),
+    ),
+    "GS811 target_trained_further": (
+        case("0.33.0", *MTP, "target.model=owner/gemma-4-31B-it-abliterated"),
+        case("0.33.0", *MTP, "target.model=owner/gemma-4-31B-it-NVFP4"),
     ),
     "GS230 checkpoint_too_old": (case("0.33.0", target=BITSANDBYTES), case("0.26.0", target=BITSANDBYTES)),
     "GS219 experts_of_a_dense_model": (

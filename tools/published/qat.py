@@ -71,6 +71,9 @@ def built(form: str, size: str, config: dict[str, Any]) -> tuple[dict[str, Any],
         for tower in ("vision_config", "audio_config"):
             config[tower] = {**config[tower], "use_clipped_linears": False}
         return {**config, "quantization_config": mobile_declaration(size, mobile_kept(plain))}, mobile(size, plain)
+    lacking = {"vision_config": dict(config["vision_config"])}
+    lacking["vision_config"].pop("num_soft_tokens", None)  # people met a 12B without it (vLLM issue 44494)
+    config = {**config, **lacking}
     ignore = kept(plain)
     head = next(shape for name, shape in plain.items() if name.endswith(".embed_tokens.weight"))
     stored = {**w4a16(plain, frozenset(ignore)), "lm_head.weight": head}

@@ -111,7 +111,7 @@ def _batch(plan: MemoryPlan) -> Iterator[Changed]:
 
 def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
     """Yield the smallest share that lets it start, else the largest: what is free now, at most 0.95 (0.85)."""
-    if plan.flags.cpu_cache is not None:
+    if plan.flags.cpu_cache is not None or plan.flags.given_cache is not None:
         return
     most = _MOST_SHARED if plan.device.unified else _MOST
     if plan.device.free is not None:

@@ -31,8 +31,6 @@ _NOT_MODELLED: Final = (
     "--cpu-offload-gb",
     "--performance-mode",
     "--enable-chunked-prefill",
-    "--kv-cache-memory-bytes",
-    "--kv-cache-memory",
     "--num-gpu-blocks-override",
     "--compilation-config",
     "--limit-mm-per-prompt",
@@ -85,6 +83,9 @@ class Flags:
     """gpu_memory_utilization."""
     cpu_cache: int | None
     """VLLM_CPU_KVCACHE_SPACE, in bytes."""
+    given_cache: int | None
+    """--kv-cache-memory-bytes of a GPU: the size of its KV cache, for which vLLM then measures nothing
+    (Worker.determine_available_memory in vllm/v1/worker/gpu_worker.py, 0.32.0)."""
     eager: bool
     towers: frozenset[Tower]
     """The encoders of the target that are loaded."""
@@ -134,6 +135,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         draft_tokens=(spec.num_speculative_tokens or 0) if spec else 0,
         utilization=serve.gpu_memory_utilization or (0.92 if Version(vllm) >= Version("0.20.0") else 0.9),
         cpu_cache=_cpu_cache(profile.env) if device.cpu else None,
+        given_cache=None if device.cpu else _given_cache(command),
         eager=bool(serve.enforce_eager),
         towers=resolved.towers,
         media=dict(serve.limit_mm_per_prompt or {}),
@@ -187,6 +189,20 @@ def _asynchronous(profile: Profile, command: Command, vllm: str, device: Device)
 def _number(text: str | None) -> int:
     """Return a number of machines; 1 if it is missing or not a number."""
     return int(text) if text and re.fullmatch(r"[1-9][0-9]{0,3}", text) else 1
+
+
+_UNITS: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _given_cache(command: Command) -> int | None:
+    """Return the bytes of --kv-cache-memory-bytes, with vLLM's units (human_readable_int). Raises UsageError."""
+    text = command.value("--kv-cache-memory-bytes") or command.value("--kv-cache-memory")
+    if text is None:
+        return None
+    number = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([kmgKMG]?)", text)
+    if number is None:
+        raise UsageError(f"--kv-cache-memory-bytes {text[:40]!r} is not a number of bytes, such as 2700M")
+    return int(float(number[1]) * _UNITS.get(number[2], 1))
 
 
 def _cpu_cache(env: Mapping[str, str]) -> int | None:

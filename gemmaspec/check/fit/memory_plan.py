@@ -23,6 +23,10 @@ HELD: Final = 8320 * 2**20
 alone, with its tower, and with an E2B, on an H200 with 0.26.0. Smaller models and other formats were not measured."""
 
 
+_FILLED: Final = 0.98
+"""Share of a GPU's memory that can be filled, apart from the driver's own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Models:
     """Target and draft, and whether each is quantized to FP8 while loading."""
@@ -94,6 +98,8 @@ class MemoryPlan:
         """Memory left for the KV cache: "Available KV cache memory" in the log. Can be negative."""
         if self.flags.cpu_cache is not None:
             return self.flags.cpu_cache
+        if self.flags.given_cache is not None:
+            return self.flags.given_cache
         return self.requested - self.weights - sum(overhead.nbytes for overhead in self.overheads)
 
     @cached_property
@@ -134,7 +140,7 @@ class MemoryPlan:
 
     def problems(self) -> list[str]:
         """Yield why the server would not start."""
-        wrong = [*self._too_few_gpus(), *self._crowding()]
+        wrong = [*self._too_few_gpus(), *self._crowding(), *self._too_large_a_cache()]
         wrong += self._too_heavy()
         wrong += self._too_small_a_batch()
         try:
@@ -161,6 +167,21 @@ class MemoryPlan:
         free = self.device.memory if self.device.free is None else self.device.free
         if not self.device.cpu and self.loading > free:
             yield f"loading takes {gib(self.loading)}, but the machine has {gib(free)}"
+
+    def _too_large_a_cache(self) -> Iterator[str]:
+        """Yield a problem if a cache of a given size does not fit: vLLM takes it without asking what is left.
+
+        Compiling is over before the cache is allocated.
+        """
+        given = self.flags.given_cache
+        if given is None:
+            return
+        by_name = {overhead.name: overhead.nbytes for overhead in self.overheads}
+        compiling = by_name.pop("compiling", 0)
+        wanted = self.weights + sum(by_name.values()) + max(given, compiling)
+        most = round(self.device.memory * _FILLED)
+        if wanted > most:
+            yield f"with a KV cache of {gib(given)} it needs {gib(wanted)}, but {gib(most)} can be filled"
 
     def _too_small_a_batch(self) -> Iterator[str]:
         item, batch = self.item, self.flags.max_num_batched_tokens

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
@@ -39,6 +39,9 @@ from gemmaspec.run.stack.paths import is_local
 
 if TYPE_CHECKING:
     from gemmaspec.core.checkpoint.parts import Checkpoint
+
+_ONE_BYTE: Final = ("fp8", "int8_per_channel_weight_only")
+"""Values of `quantization` that make one byte of each number of a linear layer while loading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +130,8 @@ def _models(profile: Profile, *, shapes: bool) -> Models:
     return Models(
         target=target,
         draft=_open(profile, "draft", draft, shapes=shapes or target.source == "shipped") if draft else None,
-        target_fp8=profile.target.quantization == "fp8",
-        draft_fp8=bool(draft and draft.quantization == "fp8"),
+        target_fp8=profile.target.quantization in _ONE_BYTE,
+        draft_fp8=bool(draft and draft.quantization in _ONE_BYTE),
     )
 
 

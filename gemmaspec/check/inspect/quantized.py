@@ -19,12 +19,11 @@ from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import error_text
 from gemmaspec.core.releases.facts import knows_method, newest, spans
 
-_PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT2", "INT3", "INT4", "INT5", "INT6", "INT8")
+_PACKED: Final = ("NVFP4", "MXFP4", "MXFP8", "FP8", "INT2", "INT3", "INT4", "INT5", "INT6", "INT7", "INT8")
 _FAMILY: Final = {
     "NVFP4": "NVFP4",
     AWQ: "NVFP4",
     WEIGHT_ONLY: "NVFP4",
-    **{f"W{bits}A{inputs}": f"INT{bits}" for bits in (2, 3, 4, 5, 6, 8) for inputs in (8, 16)},
     "AWQ": "INT4",
     "GPTQ": "INT4",
 }
@@ -46,6 +45,9 @@ def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 def stored_as(algorithm: str) -> str:
     """Return the format in which an algorithm's modules are stored."""
+    integer = re.fullmatch(r"W([2-8])A(?:8|16)(?:O8)?(?: embeddings)?", algorithm)
+    if integer:
+        return f"INT{integer[1]}"
     return _FAMILY.get(algorithm, next((packed for packed in _PACKED if algorithm.startswith(packed)), algorithm))
 
 

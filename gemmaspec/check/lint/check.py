@@ -19,6 +19,7 @@ from gemmaspec.check.lint import (
     quantization,
     runtime,
     sizes,
+    training,
     values,
 )
 from gemmaspec.check.lint.rule import Issue, Path, Role, Rule, Subject, rule
@@ -110,7 +111,7 @@ def _says_so(subject: Subject) -> Path:
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 _MODULES: Final = (
-    *(values, names, pairing, quantization, drafting, machine, parallel),
+    *(values, names, pairing, quantization, training, drafting, machine, parallel),
     *(kv_cache, patching, runtime, sizes),
 )
 RULES: Final = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))

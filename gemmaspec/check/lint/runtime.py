@@ -90,13 +90,10 @@ def package_of_suffix(subject: Subject) -> Iterator[Issue]:
 def architecture(subject: Subject) -> Iterator[Issue]:
     """A target that only a later vLLM supports."""
     latest = facts_for(newest())
-    named = (
-        subject.target.architecture
-        if subject.target
-        else UNIFIED
-        if subject.resolved.size and subject.resolved.size.unified
-        else None
-    )
+    size = subject.resolved.size
+    named = UNIFIED if size and size.unified else None
+    if subject.target:
+        named = UNIFIED if subject.target.model_type == "gemma4_unified" else subject.target.architecture
     if latest and named in latest.architectures - subject.facts.architectures:
         message = f"vLLM {subject.vllm} has no native model for {named}; available {spans('architecture', named)}"
         yield Issue(path=("target", "model"), message=message, fix="use a release that has it")

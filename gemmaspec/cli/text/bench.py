@@ -43,6 +43,7 @@ def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
             )
             yield f"{fastest}{_doubt([row for row in rows if row['concurrency'] == load and row['k'] in speeds[load]])}"
         yield from (f"  {line}" for line in table_line(speeds))
+    yield from _accepted(rows)
     yield from (f"  {remark}" for remark in remarks(document))
 
 
@@ -53,6 +54,15 @@ def plan_lines(plan: BenchPlan) -> Iterator[str]:
     for arm in plan.arms:
         cells = [task for task in plan.tasks if task.arm == arm]
         yield f"  {arm}: {', '.join(dict.fromkeys(str(task.cell) for task in cells))}"
+
+
+def _accepted(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what share of the tokens at each position was accepted, for each k."""
+    for row in rows:
+        shares = row.get("acceptance")
+        if row["k"] and row["concurrency"] == 1 and shares:
+            each = ", ".join(f"{share:.0%}" for share in shares)
+            yield f"  accepted at k={row['k']}: {row['acceptance_length']:.2f} tokens a step ({each} by position)"
 
 
 def envelope(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ class Quantization:
     by_layer: Mapping[str, str] = field(default_factory=dict)
     """Module → algorithm of a MIXED_PRECISION checkpoint of ModelOpt."""
     of_groups: tuple[str, ...] = ()
-    """Algorithm of each group of compressed-tensors, sorted, each once: W2A8, W4A16 …"""
+    """Algorithm of each group of compressed-tensors, sorted, each once: W4A16, W2A8O8, W2A16 embeddings …"""
     declared_in: str = "config.json"
     contradicted_by: str | None = None
     """The algorithm in hf_quant_config.json, if config.json names another."""

@@ -98,7 +98,10 @@ def _groups(fields: Fields) -> list[Fields]:
 
 
 def _scheme(group: Fields) -> str:
-    """Return ModelOpt's name for a group's weights and activations, if it has one."""
+    """Return ModelOpt's name for a group's weights and activations, if it has one.
+
+    Integers are named as vLLM's classes are: W4A16, W2A8O8 with a scale for outputs too.
+    """
     weights, inputs = group.section("weights"), group.section("input_activations")
     if weights is None:
         return "unknown"
@@ -107,7 +110,18 @@ def _scheme(group: Fields) -> str:
         return "NVFP4" if inputs else WEIGHT_ONLY
     if kind == "float":
         return f"FP{bits}" if inputs else f"FP{bits}_WEIGHT_ONLY"
-    return f"W{bits}A{inputs.count('num_bits', 8) if inputs else 16}"
+    outputs = group.section("output_activations")
+    both = f"O{outputs.count('num_bits', 8)}" if outputs else ""
+    return f"W{bits}A{inputs.count('num_bits', 8) if inputs else 16}{both}{_EMBEDDINGS if _embeds(group) else ''}"
+
+
+_EMBEDDINGS: Final = " embeddings"
+
+
+def _embeds(group: Fields) -> bool:
+    """Return whether a group is for tables of embeddings alone, which vLLM reads in its own way."""
+    targets = group.texts("targets")
+    return bool(targets) and all("embed_tokens" in target or target == "Embedding" for target in targets)
 
 
 def _group_of(fields: Fields) -> int | None:

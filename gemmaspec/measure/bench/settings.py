@@ -15,6 +15,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.engines import EngineName
 from gemmaspec.core.profile.fields import Speculative
 from gemmaspec.core.profile.find import is_path
+from gemmaspec.core.profile.model import Profile
 
 OWN: Final = "gemmaspec"
 """The name of the prompts that ship."""
@@ -69,7 +70,7 @@ class BenchRequest(Asked):
     """What to measure."""
 
     COMMAND = "bench"
-    FREE = Asked.FREE | {"save_measured", "given"}
+    FREE = Asked.FREE | {"save_measured", "given", "acceptance"}
 
     profile: str = ""
     """"" with `resume`: the profile that was measured."""
@@ -83,6 +84,8 @@ class BenchRequest(Asked):
     contexts: tuple[int, ...] = ()
     dummy_weights: bool = False
     """Whether weights and acceptance of the profile are replaced, and nothing else of it."""
+    acceptance: bool = False
+    """Whether only acceptance is asked for: a few prompts with the draft, one round, and no server without it."""
     save_measured: bool = False
     """Whether the rows are kept for predict, in the user's own file."""
     given: frozenset[str] = frozenset()
@@ -160,3 +163,25 @@ def beyond_measuring(settings: BenchRequest) -> dict[str, str]:
     if settings.url is not None:
         words["url"] = shlex.join(("--url", settings.url))
     return words
+
+
+def acceptance_only(request: BenchRequest, profile: Profile) -> BenchRequest:
+    """Return the request with what a quick look at acceptance needs, but for what the caller states.
+
+    Raises UsageError for a profile that does not draft, and with weights or a k that accept nothing of their own.
+    """
+    spec = profile.speculative
+    if not spec:
+        raise UsageError(f"{profile.name} does not draft, so there is no acceptance to measure")
+    if request.dummy_weights:
+        raise UsageError("--acceptance measures what a draft is worth, and --dummy-weights accept by lot")
+    if 0 in request.ks:
+        raise UsageError("--acceptance measures with the draft alone; leave 0 out of --k")
+    chosen: dict[str, Any] = {
+        "ks": (spec.num_speculative_tokens or 0,),
+        "concurrencies": (1,),
+        "each": 1,
+        "rounds": 1,
+        "repeats": 0,
+    }
+    return replace(request, **{name: value for name, value in chosen.items() if name not in request.given})

@@ -31,7 +31,7 @@ from gemmaspec.measure.bench import result, rows
 from gemmaspec.measure.bench.cells import Arm, Task, arms_of, cells_of, order
 from gemmaspec.measure.bench.page import page
 from gemmaspec.measure.bench.prompts import PromptSet, chosen
-from gemmaspec.measure.bench.settings import BenchRequest, beyond_measuring, in_words, with_stored
+from gemmaspec.measure.bench.settings import BenchRequest, acceptance_only, beyond_measuring, in_words, with_stored
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.servers import dummy
 from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
@@ -153,6 +153,8 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     loaded = load_profile(request.profile, overrides=request.overrides)
     if not request.url:
         groups.need_one_server(request.profile, loaded, "bench", url=True)
+    if request.acceptance:
+        request = acceptance_only(request, loaded.profile)
     if request.dummy_weights and (request.running or request.url):
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
     prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)

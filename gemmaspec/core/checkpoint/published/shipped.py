@@ -23,6 +23,7 @@ from gemmaspec.core.checkpoint.fields import Fields
 from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
 from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.sizes import SIZES, size_called
+from gemmaspec.core.checkpoint.training import is_qat
 
 DATA: Final = Path(__file__).parent / "data"
 NOT_RECORDED: Final = "revision not recorded"
@@ -70,13 +71,17 @@ def shipped_for(ref: str) -> PublishedCheckpoint | None:
 
 
 def draft_for(model: str) -> str | None:
-    """Return Google's MTP head for a target, by the target's name; None for a base model and for another family."""
+    """Return Google's MTP head for a target, by the target's name; None for a base model and for another family.
+
+    A target that was trained with its quantization has a head of its own.
+    """
     name = model.rstrip("/").rpartition("/")[2]
     if not re.search(r"gemma-?4", name, re.IGNORECASE) or not re.search(r"[-_]it(?![a-z])", name, re.IGNORECASE):
         return None
     size = size_called(name)
     heads = (entry for entry in shipped().values() if entry.kind == "assistant" and SIZES.get(entry.size) is size)
-    return next((head.ref for head in heads), None) if size else None
+    fitting = (head.ref for head in heads if is_qat(head.ref) is is_qat(name))
+    return next(fitting, None) if size else None
 
 
 def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:

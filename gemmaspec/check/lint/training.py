@@ -1,0 +1,122 @@
+"""GS810, GS811: whether a head was trained with its target. GS232 to GS234: checkpoints of few bits, and Google's 12B.
+
+Releases, read in their wheels: compressed_tensors_embedding.py and CompressedTensorsWNA8O8Int are in 0.23.0 and not in
+0.22.1; WNA16_SUPPORTED_TYPES_MAP of compressed_tensors_wNa16.py has 4 and 8 bits up to 0.24.0, and 2 to 8 from 0.25.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gemmaspec.check.lint.quantization import ROLES
+from gemmaspec.check.lint.rule import Issue, Subject, rule
+from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.published.shipped import draft_for
+from gemmaspec.core.checkpoint.training import is_qat, trained_further
+
+_HEADS: Final = ("mtp", "eagle", "eagle3", "dflash", "dspark")
+_ACCEPTED: Final = (
+    "published for a 31B of QAT with the ordinary assistant: 2.3 tokens a step with 3 drafted (64, 39 and 25 % of them "
+    "accepted), where another 4-bit target had 3.9"
+)
+_OUTPUTS: Final = re.compile(r"W[2-8]A8O8")
+_FEW_BITS: Final = re.compile(r"W[23567]A16")
+_TABLES_FROM: Final = "0.23.0"
+_FEW_BITS_FROM: Final = "0.25.0"
+_RUN_WITH: Final = "0.26.0"
+_SOFT_TOKENS: Final = "num_soft_tokens"
+_OVERRIDE: Final = '--hf-overrides, \'{"vision_config": {"num_soft_tokens": 280}}\''
+
+
+@rule("GS810", "warning")
+def head_of_another_training(subject: Subject) -> Iterator[Issue]:
+    """A head of a target that was trained with its quantization, for one that was not, or the other way round."""
+    target, head = subject.name("target"), subject.name("draft")
+    if subject.method not in _HEADS or not head or is_qat(target) is is_qat(head):
+        return
+    told = "the target was trained with its quantization (QAT), and the draft for a model that was not"
+    if is_qat(head):
+        told = "the draft is for a target that was trained with its quantization (QAT), and this one was not"
+    fitting = draft_for(target)
+    fix = f"draft: {{model: {fitting}}}" if fitting else "use the draft of the same training"
+    yield Issue(path=("draft", "model"), message=f"{told}; {_ACCEPTED}", fix=fix)
+
+
+@rule("GS811", "note")
+def target_trained_further(subject: Subject) -> Iterator[Issue]:
+    """A target that others have trained further, with a head of the model that it was before."""
+    if subject.method not in _HEADS or not subject.profile.draft:
+        return
+    why = trained_further(subject.name("target"), subject.target)
+    if why is None or trained_further(subject.name("draft"), subject.draft):
+        return
+    message = f"{why}: the target was trained further, the draft was not, so fewer of its tokens may be accepted"
+    fix = f"measure it before you rely on it: gemmaspec bench {subject.profile.name} --acceptance"
+    yield Issue(path=("draft", "model"), message=message, fix=fix)
+
+
+@rule("GS232", "error")
+def too_few_bits(subject: Subject) -> Iterator[Issue]:
+    """A compressed-tensors checkpoint of 2 bits or with scales for outputs, in a release that cannot load it."""
+    for role in ROLES:
+        checkpoint = subject.checkpoint(role)
+        found = _needs(checkpoint) if checkpoint else None
+        if found is None:
+            continue
+        what, since = found
+        if subject.runs(f"<{since}"):
+            message = f"vLLM {subject.vllm} cannot load {what}, which the checkpoint has; it can from {since} on"
+            yield Issue(path=(role, "model"), message=message, fix=f"use vLLM {since} or later")
+        elif subject.runs(f"<{_RUN_WITH}"):
+            message = f"the checkpoint has {what}: published runs of it are with vLLM {_RUN_WITH} and later"
+            yield Issue(path=(role, "model"), message=message, fix=f"use {_RUN_WITH} or later", severity="note")
+
+
+def _needs(checkpoint: Checkpoint) -> tuple[str, str] | None:
+    """Return what only later releases load, and the first of them."""
+    groups = checkpoint.quantization.of_groups if checkpoint.quantization else ()
+    weights = [group for group in groups if _FEW_BITS.fullmatch(group)]
+    if weights:
+        return f"weights of {weights[0]} (few bits, 16-bit activations)", _FEW_BITS_FROM
+    mobile = [group for group in groups if _OUTPUTS.fullmatch(group) or group.endswith("embeddings")]
+    return (f"modules of {mobile[0]}", _TABLES_FROM) if mobile else None
+
+
+@rule("GS233", "error")
+def exact_names_of_a_draft(subject: Subject) -> Iterator[Issue]:
+    """A draft model whose `ignore` list names modules exactly: vLLM builds it below `draft_model.`.
+
+    should_ignore_layer compares by equality but for expressions (compressed_tensors/utils.py, every release).
+    """
+    draft = subject.draft
+    quantization = draft.quantization if draft else None
+    if subject.method != "draft_model" or not quantization or quantization.method != "compressed-tensors":
+        return
+    exact = [name for name in quantization.excluded if not name.startswith("re:") and "_tower" in name]
+    if exact:
+        message = (
+            f"its ignore list names {len(exact)} modules of the encoders exactly, and vLLM builds a draft model below "
+            "draft_model., where no exact name matches: it takes them for quantized and cannot load them"
+        )
+        fix = (
+            "in a copy of the checkpoint, write re:.*vision_tower.*, re:.*audio_tower.* and re:.*embed_(vision|audio).*"
+            " into quantization_config.ignore of config.json"
+        )
+        yield Issue(path=("draft", "model"), message=message, fix=fix)
+
+
+@rule("GS234", "error")
+def soft_tokens(subject: Subject) -> Iterator[Issue]:
+    """A 12B whose configuration lacks num_soft_tokens (gemma4_unified.py reads it without a default, every release)."""
+    target = subject.target
+    if target is None or target.model_type != "gemma4_unified" or subject.resolved.images is not True:
+        return
+    vision = target.config.get("vision_config")
+    lacks = isinstance(vision, dict) and _SOFT_TOKENS not in vision
+    assumed = target.source == "shipped" and not is_qat(target.ref)
+    if lacks and not assumed and _SOFT_TOKENS not in (subject.value("--hf-overrides") or ""):
+        message = f"its vision_config lacks {_SOFT_TOKENS}, which vLLM {subject.vllm} reads without a default"
+        fix = f"add serve.extra_args: [{_OVERRIDE}], or serve no images: serve.language_model_only: true"
+        yield Issue(path=("target", "model"), message=message, fix=fix)
