@@ -1,0 +1,159 @@
+"""Measures of how the package reads: subjects in a file, dense statements, and the walk from a command to its end."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.support.sources import nodes_of, tree_of
+
+PACKAGE: Final = Path(__file__).parent.parent.parent / "gemmaspec"
+FILES: Final = sorted(file for file in PACKAGE.rglob("*.py") if "_data" not in file.parts)
+
+LONG_FILE: Final = 100
+"""Lines from which a file is asked how many subjects it has."""
+ISLAND: Final = 25
+"""Lines of definitions that are a subject of their own."""
+DENSE: Final = 60
+"""Syntax nodes of a statement that nobody reads in one breath."""
+
+COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_BLOCKS: Final = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With),
+    *(ast.AsyncWith, ast.Try, ast.TryStar, ast.Match),
+)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def lines_of(file: Path) -> int:
+    """Return how many lines a file has."""
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        targets: Iterable[ast.AST] = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    else:
+        return []
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+def islands(file: Path) -> list[set[str]]:
+    """Return the groups of a file's definitions that use each other and nothing of the other groups.
+
+    Only those of ISLAND lines and more, in a file of LONG_FILE lines and more.
+    """
+    if lines_of(file) < LONG_FILE:
+        return []
+    definitions = [(set(defined(node)), node) for node in tree_of(file).body if defined(node)]
+    groups: list[tuple[set[str], int, set[str]]] = []
+    own = set().union(*(names for names, _ in definitions))
+    for names, node in definitions:
+        used = (_used(node) & own) | names
+        size = (node.end_lineno or node.lineno) - node.lineno + 1
+        apart = []
+        for other in groups:
+            if other[2] & used or other[0] & used or names & other[2]:
+                names, size, used = names | other[0], size + other[1], used | other[2]
+            else:
+                apart.append(other)
+        groups = [*apart, (names, size, used)]
+    return [names for names, size, _ in groups if size >= ISLAND]
+
+
+def _used(node: ast.AST) -> set[str]:
+    found = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    return found | {text.value for text in ast.walk(node) if isinstance(text, ast.Constant) and _is_name(text.value)}
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value.isidentifier()
+
+
+def dense(file: Path) -> list[ast.stmt]:
+    """Return the statements of more than DENSE nodes, without those that contain other statements."""
+    simple = (node for node in nodes_of(file) if isinstance(node, ast.stmt) and not isinstance(node, _BLOCKS))
+    return [node for node in simple if sum(1 for _ in ast.walk(node)) > DENSE]
+
+
+def nested(file: Path) -> list[ast.IfExp]:
+    """Return the conditional expressions that have another one inside."""
+    outer = (node for node in nodes_of(file) if isinstance(node, ast.IfExp))
+    return [
+        node for node in outer if any(isinstance(inner, ast.IfExp) for inner in ast.walk(node) if inner is not node)
+    ]
+
+
+@dataclass
+class Walk:
+    """A reader who follows a use case from its function, and reads each function where it is called first.
+
+    Calls of functions by name are followed; methods and classes are not, because their type is not in the text.
+    """
+
+    read: set[tuple[Path, str]] = field(default_factory=set)
+    stays: list[Path] = field(default_factory=list)
+    """The files in the order in which he comes into them from another one; going back is not counted."""
+
+    def follow(self, file: Path, name: str, *, came_from: Path | None = None) -> None:
+        """Read a function and all that it calls."""
+        found = _functions(file).get(name)
+        if found is None or (file, name) in self.read:
+            return
+        self.read.add((file, name))
+        if file != came_from:
+            self.stays.append(file)
+        names = {**_imports(tree_of(file)), **_imports(found)}
+        for called in _calls(found):
+            if target := _target(file, called, names):
+                self.follow(*target, came_from=file)
+
+
+@functools.cache
+def _functions(file: Path) -> dict[str, ast.AST]:
+    return {node.name: node for node in tree_of(file).body if isinstance(node, Function)}
+
+
+def _imports(tree: ast.AST) -> dict[str, str]:
+    """Return what imported names of the package stand for."""
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in found
+        if str(node.module).startswith("gemmaspec")
+        for alias in node.names
+    }
+
+
+def _calls(function: ast.AST) -> list[ast.expr]:
+    """Return what is called, in the order of the text."""
+    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return sorted(calls, key=lambda called: (called.lineno, called.col_offset))
+
+
+def _target(file: Path, called: ast.expr, names: dict[str, str]) -> tuple[Path, str] | None:
+    """Return the function that an expression names, if it is one of the package."""
+    if isinstance(called, ast.Name):
+        if called.id in _functions(file):
+            return file, called.id
+        module, _, name = names.get(called.id, "").rpartition(".")
+    elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        module, name = names.get(called.value.id, ""), called.attr
+    else:
+        return None
+    at = PACKAGE.parent / f"{module.replace('.', '/')}.py"
+    return (at, name) if module and at in _known() else None
+
+
+@functools.cache
+def _known() -> frozenset[Path]:
+    return frozenset(FILES)
