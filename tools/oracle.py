@@ -7,6 +7,7 @@
                                                                   the meta device, into core/releases/data/backends.json
     .venv/bin/python tools/oracle.py resolved                     what vLLM does with shipped profiles, into
                                                                   tests/data/resolved.json
+    .venv/bin/python tools/oracle.py ranks RELEASE                bytes of each part on one of 1, 2, 4 and 8 GPUs
     .venv/bin/python tools/oracle.py ask RELEASE MACHINE ARGUMENT …             one command line
 
 A release answers as tools/oracle_release.py says.
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 import oracle_backends
 import oracle_lint
+import oracle_ranks
 import oracle_resolved
 from oracle_release import Oracle, model_folders
 from packaging.version import Version
@@ -125,6 +127,8 @@ def main(words: Sequence[str]) -> int:
     backends.add_argument("releases", nargs="*")
     backends.add_argument("--gpu", action="append", default=[], help="only this compute capability, such as 8.6")
     commands.add_parser("resolved")
+    ranks = commands.add_parser("ranks")
+    ranks.add_argument("release")
     lint = commands.add_parser("lint")
     lint.add_argument("releases", nargs="*")
     lint.add_argument("--profiles", type=int, default=300)
@@ -138,6 +142,8 @@ def main(words: Sequence[str]) -> int:
             return 0
         if options.command == "resolved":
             return 3 if oracle_resolved.ask_about(oracle_resolved.pairs()) else 0
+        if options.command == "ranks":
+            return oracle_ranks.ask_about(options.release)
         wanted = options.releases or list(reversed(releases()))
         if options.command == "tables":
             return 3 if ask_about(wanted, processors=options.cpu) else 0

@@ -4,8 +4,8 @@
 
 vLLM's own sources come first on PYTHONPATH. Empty modules replace the compiled ones, and the platform is vLLM's own
 CUDA or CPU platform with the properties of a named machine. A question is a line of JSON: {"argv": [...], "env": {}},
-also with "layers": true, {"modes": [argv, ...]}, or {"flags": true}. So is an answer. A process forked after vLLM's
-import answers each question, so that none leaves traces. Only the standard library and vLLM are used.
+also with "layers": true, "ranks": GPUs, {"modes": [argv, ...]}, or {"flags": true}. So is an answer. A process forked
+after vLLM's import answers each question, so that none leaves traces. Only the standard library and vLLM are used.
 """
 
 from __future__ import annotations
@@ -317,6 +317,90 @@ def layers(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     return {**found, "resolved": _resolved(config)}
 
 
+def rank_bytes(argv: list[str], env: dict[str, str], gpus: int) -> dict[str, Any]:
+    """Return the bytes that rank 0 of so many GPUs holds of target and head, by part of the model.
+
+    The classes are built on torch's meta device with the size of the tensor parallel group set, so that each layer
+    divides itself as it does at a start. Parameters and buffers count once, however many modules share them.
+    """
+    import torch
+
+    os.environ.update(env)
+    _all_libraries()
+    _any_operator()  # a configuration with several GPUs imports the fusions of their sums
+    line = [*argv, *(("--tensor-parallel-size", str(gpus)) if gpus > 1 else ())]
+    config = _engine_args().from_cli_args(parser().parse_args(line)).create_engine_config(_usage())
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import parallel_state
+    from vllm.model_executor.model_loader.utils import initialize_model
+
+    for name in ("zeros", "empty"):
+        setattr(torch, name, _without_gpu(getattr(torch, name)))
+    with set_current_vllm_config(config):
+        _one_process()
+    parallel_state._TP.world_size = gpus
+    built = []
+
+    def building(*args: Any, **more: Any) -> Any:
+        built.append(initialize_model(*args, **more))
+        return built[-1]
+
+    drafting = config.speculative_config
+    with set_current_vllm_config(config), torch.device("meta"):
+        torch.set_default_dtype(config.model_config.dtype)
+        building(vllm_config=config)
+        if drafting and drafting.draft_model_config and drafting.draft_model_config is not config.model_config:
+            _draft(config, drafting, building)
+    seen: set[int] = set()
+    roles = ("target", "draft")
+    return {role: _bytes_by_part(model, seen) for role, model in zip(roles, built, strict=False)}
+
+
+_PARTS = (
+    *(("towers", name) for name in ("vision_tower", "vision_embedder", "embed_vision", "audio_tower", "embed_audio")),
+    ("lm_head", "lm_head"),
+    ("per-layer", "embed_tokens_per_layer"),
+    ("per-layer", "per_layer_model_projection"),
+    ("per-layer", "per_layer_projection_norm"),
+    ("embeddings", "embed_tokens"),
+    ("experts", ".experts."),
+    ("queries", ".qkv_proj."),
+    ("queries", ".q_proj."),
+    ("output", ".o_proj."),
+    ("mlp", ".mlp."),
+)
+"""Part → a word in the name of a parameter, in the order in which they are looked for; what is left is whole."""
+
+
+def _bytes_by_part(model: Any, seen: set[int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    modules = dict(model.named_modules())
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in tensors:
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        nbytes = tensor.numel() * tensor.element_size()
+        part = _part(name)
+        if part == "queries":
+            owner = modules[name.rpartition(".")[0]]
+            keys = 2 * getattr(owner, "num_kv_heads", 0)
+            heads = getattr(owner, "num_heads", 1) + keys
+            found["keys"] = found.get("keys", 0) + nbytes * keys // heads
+            nbytes -= nbytes * keys // heads
+        found[part] = found.get(part, 0) + nbytes
+    return found
+
+
+def _part(name: str) -> str:
+    if name.endswith("cos_sin_cache"):
+        return "rotary"
+    for part, word in _PARTS:
+        if word in f".{name}":
+            return part
+    return "whole"
+
+
 def _support(config: Any, names: list[str]) -> str | None:
     """Return the weakest support for full graphs among the metadata builders of these layers; None for no layer."""
     found = []
@@ -486,6 +570,8 @@ def _found(question: dict[str, Any], argv: list[str], env: dict[str, str]) -> di
         return flags()
     if "modes" in question:
         return modes(question["modes"], env)
+    if "ranks" in question:
+        return rank_bytes(argv, env, question["ranks"])
     return layers(argv, env) if question.get("layers") else judged(argv, env)
 
 

@@ -52,7 +52,7 @@ TRANSFORMERS: Final = ((">=0.32.0", None), (">=0.28.0", "5.14.1"), (">=0.19.0", 
 """The transformers for a release; None: the runtime's own."""
 _MASK: Final = 4
 """The token in place of those that a head drafts at once; any one will do for a configuration."""
-SIZES: Final = ("31B", "26B-A4B", "E4B", "E2B")
+SIZES: Final = ("31B", "26B-A4B", "12B", "E4B", "E2B")
 QUANTIZED: Final[Mapping[str, Mapping[str, Any]]] = {
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
     "bnb": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
@@ -172,7 +172,6 @@ def model_folders() -> Path:
         known = shipped_for(name)
         assert known
         wanted[name.rpartition("/")[2]] = dict(checkpoint_of(known).config)
-    wanted["gemma-4-12B-it"] = configs.config("12B")
     for name, declared in QUANTIZED.items():
         wanted[f"gemma-4-31B-it-{name}"] = {**configs.config("31B"), "quantization_config": declared}
     wanted["gemma-4-31B-eagle3"] = configs.eagle3_config()

@@ -31,6 +31,7 @@ import typer.main
 sys.path.insert(0, str(Path(__file__).parent))
 
 import accuracy
+import card_table
 import headline
 
 from gemmaspec.check.here.offer import FIRST
@@ -541,6 +542,12 @@ def _drawn(row: Mapping[str, Any]) -> bool:
     return bool(row.get("acceptance_by") == "synthetic")
 
 
+def profiles_by_card() -> str:
+    """Return which profile fits which card, one of them and two in one machine."""
+    head = ("memory of a GPU", "machines (`--machine`)", "one of them", "two of them in one machine")
+    return table(head, card_table.rows())
+
+
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands,
     "profile-keys": profile_keys,
@@ -553,6 +560,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "smoke-issues": smoke_issues,
     "exit-codes": exit_codes,
     "headline": headline.headline,
+    "profiles-by-card": profiles_by_card,
     "measured-machines": measured_machines,
     **accuracy.PARTS,
 }

@@ -11,6 +11,8 @@ from gemmaspec.check.doctor.machine import clock_row, container_shm_row, disk_ro
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.files import state_dir
+from gemmaspec.core.profile.device import size_as_called
+from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.run.engine import port as ports
 from gemmaspec.run.engine import pulling
 from gemmaspec.run.engine.docker import DockerEngine
@@ -49,10 +51,24 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
     if any(model and model.source == "shipped" for model in (answer.plan.models.target, answer.plan.models.draft)):
         here += ", computed from shapes that ship with gemmaspec"
     if answer.fits:
-        yield ok("memory", f"fits into {device.memory / 1e9:.1f} GB{here}")
+        gpus, size = answer.plan.flags.tensor_parallel, size_as_called(device)
+        fits = f"fits on {gpus} GPUs of {size} each" if gpus > 1 else f"fits into {size}"
+        yield ok("memory", f"{fits}{here}")
+        yield from _idle_gpus(subject, gpus)
     fix = _fix(answer, subject.loaded.typed)
     for problem in answer.problems:
         yield failed("memory", f"{problem}{here}", fix)
+
+
+def _idle_gpus(subject: DoctorSubject, used: int) -> Iterator[CheckResult]:
+    """Yield what is left of this machine's GPUs, and the page that says what they can do."""
+    assert subject.loaded
+    there = len(subject.gpus.names) if subject.gpus else 0
+    profile = subject.loaded.profile
+    idle = there - used * profile.replicas
+    if profile.nodes == 1 and MACHINES[profile.machine].gpus and idle >= used:
+        servers = there // used
+        yield ok("gpus", f"{idle} of {there} stay idle; --set replicas={servers} starts {servers} servers")
 
 
 def _fix(answer: Fit, profile: str) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gemmaspec.check.here.lint import costly
 from gemmaspec.core import data
+from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.choice import Choices
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.run.kept.attention import graphs_ahead
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.core.profile.machines import HERE, MACHINES
+from gemmaspec.run.kept.attention import capability_here, graphs_ahead
 from gemmaspec.run.kept.lockfile import release_of
+from gemmaspec.run.machine import nvidia
 from gemmaspec.run.stack.speed import speed_choice, untried
 from gemmaspec.serve import lock
 from gemmaspec.serve.ahead import Ahead, ahead
@@ -32,8 +37,20 @@ class DryRun:
     """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
     untried: tuple[str, ...] = ()
     """Patches for speed that fit, and were measured on other GPUs alone."""
+    memory: tuple[str, ...] = ()
+    """Why it would not fit into the GPUs that are here, as far as that can be computed without a network."""
     costs: tuple[Finding, ...] = ()
     """What lint knows of its speed and memory."""
+
+
+def _too_little(loaded: Loaded) -> Iterator[str]:
+    """Yield why a profile does not fit on this machine; nothing without a GPU, or where nobody can compute it."""
+    from gemmaspec.check.here.planned import plan_on, release_for
+
+    with contextlib.suppress(GemmaspecError):
+        if MACHINES[loaded.profile.machine].gpus and nvidia.gpus():
+            plan = plan_on(loaded.profile, release_for(loaded, None)[0], machine=HERE, shapes=True)
+            yield from plan.problems()
 
 
 def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
@@ -46,11 +63,14 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     shelf = Shelf(data.patch_folders())
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins
         lock.check_runtime(observed.loaded, start.locked_runtime, start.server)
+    elsewhere = bool(start.server.nodes) or bool(observed.remote)
+    capability = None if elsewhere else capability_here(profile)
     return DryRun(
         start=start,
         ahead=None if start.joins else ahead(start),
         graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
-        speed=speed_choice(profile, shelf),
+        speed=speed_choice(profile, shelf, capability=capability),
         untried=untried(profile, shelf),
+        memory=() if elsewhere or start.joins else tuple(_too_little(observed.loaded)),
         costs=costly(observed.loaded, release=release_of(observed.loaded)),
     )

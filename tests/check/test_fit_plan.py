@@ -247,7 +247,7 @@ def test_two_gpus_load_half_each() -> None:
         plan_of(device=H200),
         plan_of("serve.tensor_parallel_size=2", "speculative.draft_tensor_parallel_size=2", device=H200),
     )
-    assert two.loading == -(-one.loading // 2)
+    assert one.loading / 2 < two.loading < one.loading / 2 + one.target.rotary + (one.draft.rotary if one.draft else 0)
 
 
 def test_the_hybrid_manager_is_not_advised_where_a_draft_cannot_take_it() -> None:

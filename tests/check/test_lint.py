@@ -247,6 +247,14 @@ def test_models_of_unknown_shape_are_only_suspected(tmp_path: Path) -> None:
         (case("0.19.1"), "draft-several-kv-groups", "error"),
         (case("0.19.0", "speculative.method=eagle3", "draft.model=o/eagle3"), "eagle3-gemma4-target", "error"),
         (case("0.26.0", *MTP, "target.model=google/gemma-4-26B-A4B-it"), "mtp-share-embeddings", "error"),
+        *(
+            (
+                case(release, *MTP, "target.model=google/gemma-4-26B-A4B-it", extra("--enable-expert-parallel")),
+                "mtp-dense-draft-parallel",
+                "error",
+            )
+            for release in ("0.31.0", "0.32.0", "0.33.0")
+        ),
         (case("0.19.0", "draft=", "speculative="), "thought-channel-nonstreaming", "warning"),
         (case("0.33.0", "draft=", "speculative=", target=AWQ), "nvfp4-awq", "error"),
         (case("0.20.0", "machine=cpu"), "cpu-expand-sampling", "warning"),

@@ -359,6 +359,15 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", extra("--enable-expert-parallel"), target=BIG),
         case("0.33.0", extra("--enable-expert-parallel"), target=MIXTURE),
     ),
+    "GS222 split_experts": (
+        case("0.33.0", "target.model=nvidia/Gemma-4-26B-A4B-NVFP4", "serve.tensor_parallel_size=2"),
+        case(
+            "0.33.0",
+            "target.model=nvidia/Gemma-4-26B-A4B-NVFP4",
+            "serve.tensor_parallel_size=2",
+            extra("--enable-expert-parallel"),
+        ),
+    ),
     "GS225 too_few_gpus": (
         case("0.33.0", "serve.tensor_parallel_size=2", "machine=dgx-spark"),
         case("0.33.0", "serve.tensor_parallel_size=2", extra("--nnodes=2"), "machine=dgx-spark"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -27,7 +28,8 @@ def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> Check
         return failed("gpu", "nvidia-smi finds no GPU, but the profile's machine has one", _DRIVERS)
     if gpus is None:
         return ok("gpu", "no GPU, and none is needed")
-    here = ", ".join(gpus.names)
+    kinds = Counter(gpus.names)
+    here = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in kinds.items())
     shown = f"{here}, compute capability {', '.join(dict.fromkeys(gpus.capabilities)) or 'unknown'}"
     if wanted and capability and gpus.capabilities and capability not in gpus.capabilities:
         return warning("gpu", f"{shown}; the profile is for {capability}")

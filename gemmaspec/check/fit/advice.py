@@ -63,7 +63,18 @@ def _reach(plan: MemoryPlan) -> tuple[int, int]:
 
 
 def _changes(plan: MemoryPlan) -> Iterator[Changed]:
-    for change in (_patch, _cache_fp8, _hybrid, _no_towers, _batch, _utilization, _sequences, _length, _no_draft):
+    for change in (
+        _patch,
+        _cache_fp8,
+        _hybrid,
+        _no_towers,
+        _batch,
+        _utilization,
+        _sequences,
+        _gpus,
+        _length,
+        _no_draft,
+    ):
         yield from change(plan)
 
 
@@ -133,6 +144,15 @@ def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
 
 def _too_much(plan: MemoryPlan) -> bool:
     return plan.device.free is not None and plan.device.free < plan.requested
+
+
+def _gpus(plan: MemoryPlan) -> Iterator[Changed]:
+    """Yield twice the GPUs of one machine, where they are too small and the machine has, or may have, as many."""
+    wider = 2 * plan.flags.tensor_parallel
+    one_machine = plan.flags.nodes == 1 and not plan.device.cpu
+    if one_machine and plan.device.gpus and wider <= plan.device.gpus and plan.problems():
+        changed = _with(plan, tensor_parallel=wider)
+        yield f"--set serve.tensor_parallel_size={wider}", changed, f"{wider} GPUs of this kind, each with a part of it"
 
 
 def _sequences(plan: MemoryPlan) -> Iterator[Changed]:

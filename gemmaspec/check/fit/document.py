@@ -78,6 +78,7 @@ def _memory(plan: MemoryPlan) -> dict[str, Any]:
         "loading_peak": plan.loading,
         "loading_held": plan.held,
         "estimates": [dataclasses.asdict(overhead) for overhead in plan.overheads],
+        "not_reserved": dataclasses.asdict(plan.beyond) if plan.beyond else None,
         "available_for_cache": plan.available,
     }
 

@@ -99,6 +99,8 @@ class Flags:
     """The mode of the target's CUDA graphs, as vLLM resolves it."""
     moe_backend: str | None = None
     """Requested kernels of the experts."""
+    keeps_draft_logits: bool = False
+    """draft_sample_method: probabilistic, for which the distribution of every drafted token is kept."""
     defaults: tuple[str, ...] = ()
     """Flags whose value is vLLM's own default."""
 
@@ -140,6 +142,7 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
         towers=resolved.towers,
         media=dict(serve.limit_mm_per_prompt or {}),
         moe_backend=command.value("--moe-backend"),
+        keeps_draft_logits=bool(spec and spec.draft_sample_method == "probabilistic"),
         runner=resolved.runner,
         whole_items=resolved.whole_items is True,
         defaults=tuple(_defaults(profile)),

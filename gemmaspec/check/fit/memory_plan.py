@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -12,8 +12,8 @@ from gemmaspec.check.fit.flags import Flags
 from gemmaspec.check.fit.images import sees_images
 from gemmaspec.check.fit.kvgroups import KvCache, Unplannable, groups_of
 from gemmaspec.check.fit.kvspec import Owned, kv_rules, layer_caches
-from gemmaspec.check.fit.overhead import Overhead, gib, overheads
-from gemmaspec.check.fit.weights import Weights, weights_of
+from gemmaspec.check.fit.overhead import Overhead, full_step, gib, overheads
+from gemmaspec.check.fit.weights import Weights, rotary_key, weights_of
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.profile.device import Device
 from gemmaspec.core.releases.batch import Item, largest_item
@@ -47,26 +47,37 @@ class MemoryPlan:
 
     @cached_property
     def target(self) -> Weights:
-        """The target in memory."""
-        model, fp8 = self.models.target, self.models.target_fp8
-        return weights_of(model, vllm=self.flags.vllm, towers=self.flags.towers, fp8_online=fp8)
+        """The target in the memory of one GPU."""
+        model, fp8, gpus = self.models.target, self.models.target_fp8, self.flags.tensor_parallel
+        return weights_of(model, vllm=self.flags.vllm, towers=self.flags.towers, fp8_online=fp8, gpus=gpus)
 
     @cached_property
     def draft(self) -> Weights | None:
-        """The draft in memory. Its towers are loaded too: vLLM builds the whole model."""
-        model, fp8 = self.models.draft, self.models.draft_fp8
-        return weights_of(model, vllm=self.flags.vllm, fp8_online=fp8) if model else None
+        """The draft in the memory of one GPU. Its towers are loaded too: vLLM builds the whole model."""
+        model, fp8, gpus = self.models.draft, self.models.draft_fp8, self.flags.tensor_parallel
+        if model is None:
+            return None
+        weights = weights_of(model, vllm=self.flags.vllm, fp8_online=fp8, gpus=gpus)
+        same = rotary_key(model.text) == rotary_key(self.models.target.text)
+        return replace(weights, rotary=0) if same else weights
 
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:
         """Everything else that must fit besides the cache."""
         return overheads(self.models.target, self.models.draft, self.flags, self.device)
 
+    @cached_property
+    def beyond(self) -> Overhead | None:
+        """What a step needs that vLLM does not reserve, where all of max_num_seqs requests draft at once; None on a
+        CPU, or where what is reserved is enough."""
+        models = [model for model in (self.models.target, self.models.draft) if model]
+        profiled = sum(overhead.nbytes for overhead in self.overheads if overhead.name == "activations")
+        return None if self.device.cpu else full_step(models, self.flags, profiled)
+
     @property
     def weights(self) -> int:
         """Bytes of both models on one GPU."""
-        total = self.target.total + (self.draft.total if self.draft else 0)
-        return -(-total // self.flags.tensor_parallel)
+        return self.target.total + (self.draft.total if self.draft else 0)
 
     @property
     def loading(self) -> int:
@@ -75,7 +86,7 @@ class MemoryPlan:
             return self.weights
         first = self.target.total + self.target.embeddings
         both = self.target.total + self.draft.total + self.draft.embeddings
-        return -(-max(first, both) // self.flags.tensor_parallel)
+        return max(first, both)
 
     @property
     def held(self) -> int | None:
@@ -209,11 +220,10 @@ def parts(plan: MemoryPlan) -> list[tuple[str, int]]:
 
     Together they are more than the memory where the profile does not fit.
     """
-    gpus = plan.flags.tensor_parallel
     graphs = sum(overhead.nbytes for overhead in plan.overheads if overhead.name == "CUDA graphs")
     uses = [
-        ("weights", plan.target.total // gpus),
-        ("draft", plan.draft.total // gpus if plan.draft else 0),
+        ("weights", plan.target.total),
+        ("draft", plan.draft.total if plan.draft else 0),
         ("cache", max(0, plan.available)),
         ("graphs", graphs),
         ("other", sum(overhead.nbytes for overhead in plan.overheads) - graphs),

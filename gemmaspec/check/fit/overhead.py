@@ -34,6 +34,8 @@ _GRAPHS: Final = (30 * 10**6, 16 * 10**6)
 _CPU_RUNTIME: Final = 584 * 2**20
 """Python, torch and vLLM in one worker process: 0.57 GiB in the log of 0.32.0 with the tiny pair."""
 _LARGEST_GRAPH: Final = 512
+HEADS: Final = ("mtp", "eagle", "eagle3", "dflash", "dspark")
+"""Methods whose drafts run in graphs of their own under runner v2 (gpu/spec_decode/, init_cudagraph_manager)."""
 _REPACKED: Final = 0.18
 """What packed 4-bit experts took beyond their stored bytes once Marlin's kernels had them: 2.14 and 2.18 GiB in two
 published loads of the 26B-A4B, whose experts are 11.97 GiB, if their GB are the log's GiB (0.92 and 0.80 GiB if not).
@@ -57,6 +59,8 @@ def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device
         return (Overhead(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
     models = [model for model in (target, draft) if model]
     estimates = [activations(models, flags, device)]
+    if kept := draft_logits(target, flags):
+        estimates.append(kept)
     if not flags.eager:
         estimates.append(compiling(models, flags, estimates[0].nbytes))
     estimates.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
@@ -90,7 +94,7 @@ def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overh
     It is not their sum, because profile_run encodes the images before the batch and keeps only their embeddings.
     """
     tokens = flags.max_num_batched_tokens
-    sampled = min(flags.max_num_seqs, tokens) * (flags.draft_tokens + 1)
+    sampled = min(flags.max_num_seqs, tokens) * profiled_rows(flags)
     words = models[0].text.vocab_size
     peaks = [_pass(model, flags) for model in models]
     peaks.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
@@ -101,6 +105,44 @@ def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overh
         peaks.append(profiled)
     nbytes, formula = max(peaks)
     return Overhead(name="activations", nbytes=nbytes + _BASE, formula=formula)
+
+
+def profiled_rows(flags: Flags) -> int:
+    """Return for how many tokens of each request vLLM samples while it measures its peak.
+
+    Runner v2 samples one (_dummy_run's logits_indices in v1/worker/gpu/model_runner.py), and v1 tries its rejection
+    sampler with one drafted token (_dummy_sampler_run in v1/worker/gpu_model_runner.py), from 0.25.1: both far
+    fewer than the k+1 of a request that drafts.
+    """
+    return 2 if flags.runner == "v1" and flags.draft_tokens else 1
+
+
+def full_step(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead | None:
+    """Return what a step needs beyond the `profiled` peak where every request drafts; None where that is enough."""
+    if not flags.draft_tokens:
+        return None
+    rows, words = min(flags.max_num_seqs, flags.max_num_batched_tokens), models[0].text.vocab_size
+    sampled = rows * (flags.draft_tokens + 1)
+    beyond = _LOGITS_BYTES * sampled * words + _BASE - profiled
+    if beyond <= 0:
+        return None
+    formula = f"{_LOGITS_BYTES} bytes x {rows:,} requests x {flags.draft_tokens + 1} tokens x {words:,} words"
+    return Overhead(name="full step", nbytes=beyond, formula=formula)
+
+
+def draft_logits(target: Checkpoint, flags: Flags) -> Overhead | None:
+    """Return what runner v2 keeps of every drafted token's distribution with draft_sample_method: probabilistic.
+
+    draft_logits in v1/worker/gpu/spec_decode/speculator.py: float32 up to 0.27, the head's own type from 0.28.0 on,
+    and float32 for DFlash 2.
+    """
+    if not flags.keeps_draft_logits or flags.runner != "v2" or not flags.draft_tokens:
+        return None
+    wide = Version(flags.vllm) < Version("0.28.0") or flags.method == "dflash"
+    each, words = (4 if wide else 2), target.text.vocab_size
+    nbytes = each * flags.max_num_seqs * flags.draft_tokens * words
+    formula = f"{each} bytes x {flags.max_num_seqs:,} requests x {flags.draft_tokens} drafted tokens x {words:,} words"
+    return Overhead(name="draft logits", nbytes=nbytes, formula=formula)
 
 
 def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
@@ -124,14 +166,14 @@ def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead
     its code in the cache has not. The embeddings of a target that sees images are computed outside of what is compiled.
     """
     inside = models[1:] if sees_images(models[0], flags) else models
-    peaks = [_BASE + _table(model) + _pass(model, flags)[0] for model in inside]
+    peaks = [_BASE + _table(model, flags.tensor_parallel) + _pass(model, flags)[0] for model in inside]
     formula = "first start only: a copy of the largest embedding table; a start from the compile cache does not need it"
     return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
 
 
-def _table(model: Checkpoint) -> int:
+def _table(model: Checkpoint, gpus: int) -> int:
     tables = [tensor.nbytes for tensor in model.tensors if "embeddings" in part_of(tensor.name)]
-    return max(tables, default=0)
+    return max(tables, default=0) // gpus
 
 
 def graphs(flags: Flags, device: Device) -> Overhead:
@@ -141,8 +183,19 @@ def graphs(flags: Flags, device: Device) -> Overhead:
     """
     number, (base, each) = graph_sizes(flags, device), _GRAPHS
     pieces = " in pieces" if flags.graphs == "PIECEWISE" else ""
-    formula = f"30 MB + 16 MB x {number} batch sizes{pieces}"
-    return Overhead(name="CUDA graphs", nbytes=base + number * each, formula=formula)
+    captured = 2 if captures_head(flags) else 1
+    twice = ", for the target and for its head" if captured == 2 else ""
+    formula = f"30 MB + 16 MB x {number} batch sizes{pieces}{twice}"
+    return Overhead(name="CUDA graphs", nbytes=captured * (base + number * each), formula=formula)
+
+
+def captures_head(flags: Flags) -> bool:
+    """Return whether runner v2 captures a head's steps as it does the target's.
+
+    That they take as much again follows from two published servers of 0.25.1 with an MTP head (343,435 tokens of cache
+    on an H100 and 872,503 on an H200, where this gives 0.2 % more); no code says so.
+    """
+    return flags.runner == "v2" and flags.method in HEADS and flags.graphs.startswith("FULL")
 
 
 def graph_sizes(flags: Flags, device: Device) -> int:

@@ -67,7 +67,7 @@ class ServingRoofline:
     """The maximum speed of any server on this machine. Speeds are totals of all requests."""
 
     bandwidth: float
-    """Total of all GPUs, in bytes per second."""
+    """Of one GPU, in bytes per second; what a step reads is on one GPU too."""
     context: int
     concurrency: int
     step: StepBytes
@@ -86,7 +86,7 @@ def roofline(plan: MemoryPlan, *, context: int = 1024, concurrency: int = 1) -> 
     """Return the roofline for requests of `context` tokens that share no prompt; None without a known bandwidth."""
     if plan.device.bandwidth is None:
         return None
-    bandwidth = plan.device.bandwidth * plan.flags.tensor_parallel
+    bandwidth = plan.device.bandwidth
     k = plan.flags.draft_tokens
     step = step_bytes(plan, context=context, concurrency=concurrency, tokens=1)
     verifying = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Final
 from packaging.version import Version
 
 from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Tensor, TextModel
+from gemmaspec.core.checkpoint.ranks import on_each
 from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.resolved.media import TOWERS
 
@@ -22,7 +24,7 @@ _SIXTEEN_BITS: Final = ("BF16", "F16")
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """One model in memory, in bytes."""
+    """One model in the memory of one GPU, in bytes."""
 
     decoder: int
     """Decoder layers without routed experts."""
@@ -63,17 +65,29 @@ class Weights:
         return self.decoder + head + round(self.experts * used)
 
 
-def weights_of(model: Checkpoint, *, vllm: str, towers: Collection[str] = TOWERS, fp8_online: bool = False) -> Weights:
-    """Return a checkpoint's weights as that release keeps them.
+def weights_of(
+    model: Checkpoint,
+    *,
+    vllm: str,
+    towers: Collection[str] = TOWERS,
+    fp8_online: bool = False,
+    gpus: int = 1,
+) -> Weights:
+    """Return a checkpoint's weights as that release keeps them on one of so many GPUs.
 
     `towers`: the encoders that it loads. `fp8_online`: quantized to FP8 while loading, one byte for each number of a
     linear layer.
     """
-    sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
+    text = model.text
+    by_rank: dict[tuple[str, str], int] = {}
     for tensor, nbytes in _kept(model, vllm, towers):
         place = _place(tensor)
-        sizes[place] += nbytes // 2 if fp8_online and _linear(tensor, place) else nbytes
-    text = model.text
+        divided = (place, _divided_as(tensor, place))
+        size = nbytes // 2 if fp8_online and _linear(tensor, place) else nbytes
+        by_rank[divided] = by_rank.get(divided, 0) + size
+    sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
+    for (place, part), nbytes in by_rank.items():
+        sizes[place] += math.ceil(nbytes * on_each(text, part, gpus))
     return Weights(
         decoder=sizes["decoder"],
         experts=sizes["experts"],
@@ -100,10 +114,15 @@ def _head_of_a_token(model: Checkpoint, table: int) -> int | None:
     return table * best // centroids
 
 
+def rotary_key(text: TextModel) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Return what decides a model's rotary tables: a draft with the same ones shares its target's (get_rope)."""
+    return text.max_position_embeddings, tuple(sorted({layer.kind: layer.head_dim for layer in text.layers}.items()))
+
+
 def rotary_tables(text: TextModel) -> int:
     """Return the bytes of cosines and sines in bfloat16, shared by the layers of one kind (get_rope's cache)."""
-    widths = {layer.kind: layer.head_dim for layer in text.layers}
-    return 2 * text.max_position_embeddings * sum(widths.values())
+    positions, widths = rotary_key(text)
+    return 2 * positions * sum(width for _, width in widths)
 
 
 def _kept(model: Checkpoint, vllm: str, towers: Collection[str]) -> Iterator[tuple[Tensor, int]]:
@@ -148,6 +167,19 @@ def _place(tensor: Tensor) -> str:
     if part in ("embeddings", "lm_head"):
         return part
     return "experts" if _EXPERTS.search(tensor.name) else "decoder"
+
+
+_MATRICES: Final = ((".q_proj.", "queries"), (".o_proj.", "output"), (".mlp.", "mlp"))
+"""Words in a tensor's name, and the part of a layer that vLLM divides in its own way (core/checkpoint/ranks.py)."""
+
+
+def _divided_as(tensor: Tensor, place: str) -> str:
+    """Return the part by which vLLM divides a tensor among GPUs."""
+    if place != "decoder":
+        return place
+    if ".self_attn.k_proj." in tensor.name or ".self_attn.v_proj." in tensor.name:
+        return "keys"
+    return next((part for word, part in _MATRICES if word in tensor.name), "whole")
 
 
 def _linear(tensor: Tensor, place: str) -> bool:

@@ -14,10 +14,13 @@ from gemmaspec.check.fit.overhead import gib
 from gemmaspec.check.fit.roofline import roofline
 from gemmaspec.check.here.planned import facts_of, plan_on, release_for
 from gemmaspec.core import data
+from gemmaspec.core.checkpoint.ranks import is_asked
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.limits import need_room
 from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.profile.model import Measured, Profile
+from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.run.kept.attention import expected, lacking
 from gemmaspec.run.kept.measurements import of_plan, own_rows, taken_by
@@ -50,7 +53,7 @@ def fit(request: FitRequest) -> Fit:
     vllm, notes = release_for(loaded, request.release)
     plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
-    measured = tuple(profile.measured)
+    measured = _published(request, profile)
     resolved = resolved_of(profile, vllm=vllm, device=plan.device, target=models.target, draft=models.draft)
     attention = expected(resolved)
     of_plan = (*_notes(plan, attention), *lacking(resolved))
@@ -69,6 +72,12 @@ def fit(request: FitRequest) -> Fit:
         link=link_of(plan),
         notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *of_plan, *unknown),
     )
+
+
+def _published(request: FitRequest, profile: Profile) -> tuple[Measured, ...]:
+    """Return the profile's own figures; none where the request changes how many GPUs serve it."""
+    written = load_profile(request.profile).profile if request.overrides else profile
+    return tuple(profile.measured) if gpus_each(written) == gpus_each(profile) else ()
 
 
 def _speed(
@@ -153,7 +162,18 @@ def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
     if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
         notes.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
     if plan.flags.tensor_parallel > 1:
-        notes.append("assuming that the weights divide evenly over the GPUs, each with the memory named here")
+        notes += _several_gpus(plan)
     if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):
         notes.append("some weight files are missing, so the weights are larger than shown here")
     return notes
+
+
+def _several_gpus(plan: MemoryPlan) -> Iterator[str]:
+    """Yield where each GPU's weights come from, and what nobody has measured."""
+    gpus = plan.flags.tensor_parallel
+    models = [model for model in (plan.models.target, plan.models.draft) if model]
+    if all(is_asked(model.text, gpus) for model in models):
+        yield f"the weights are those of one of {gpus} GPUs, as vLLM's own classes divide such a model"
+    else:
+        yield f"of {gpus} GPUs each is taken to hold an equal part of the matrices, and the rest whole"
+    yield "not known, and not counted: what NCCL and the all-reduce of vLLM or FlashInfer take on each GPU"

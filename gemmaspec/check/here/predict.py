@@ -15,6 +15,8 @@ from gemmaspec.check.here.planned import Facts, facts_of, kind_of, shipped_for
 from gemmaspec.check.here.verifying import waiting_of
 from gemmaspec.check.predict.efficiency import Roofline, law_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
+from gemmaspec.check.predict.several import between, on_one_gpu, on_several
+from gemmaspec.check.predict.several import known as known_links
 from gemmaspec.check.predict.speaks import Spoken
 from gemmaspec.core.checkpoint.parts import Checkpoint
 from gemmaspec.core.errors import UsageError
@@ -24,6 +26,7 @@ from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, as_named, machine_kind, machine_with
 from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.profile.rules import need_one_machine
 from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import MAX_BYTES, NONE, Row, Setting, parse_rows, read_text
@@ -101,6 +104,8 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     profile = facts.profile
     _need_limits(profile, request)
     source = _source(facts.loaded, request)
+    if source is None and gpus_each(profile) > 1:
+        return _on_several(facts, request)
     if source is None:
         kind = kind_of(facts)
         shipped = shipped_for(profile, kind)
@@ -129,6 +134,58 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
         notes=(*_attention(facts), *unsaid, *(spoken.factors if spoken else ()), *_notes(rows, asked, profile), *apart),
         rows=tuple(sure),
     )
+
+
+def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
+    """Return what a server makes on several GPUs of one machine, from what one of them makes; else the bound.
+
+    Without a draft, or with more GPUs, nothing was measured between them, and no data sheet says how long a sum takes.
+    """
+    profile, gpus = facts.profile, gpus_each(facts.profile)
+    family = family_of(facts.plan.device.capability)
+    link = between(family, gpus) if (profile.serve.pipeline_parallel_size or 1) == 1 else None
+    if link is None:
+        known = " and ".join(f"{row.gpus} GPUs of the family {row.family} with {row.link}" for row in known_links())
+        why = f"nothing measured speaks for the link between {gpus} GPUs of this kind: what is known is of {known}"
+        return _bound(facts, request, [why, *_instead(facts)])
+    alone = _of_one(facts, request)
+    one, several = on_one_gpu(facts.plan), facts.plan
+    wanted = [row for row in alone.rows if row.concurrency in (request.concurrencies or (row.concurrency,))]
+    rows = tuple(on_several(row, one, several, link) for row in wanted)
+    if not rows:
+        return _bound(facts, request, [note for note in alone.notes if note.startswith("no ")])
+    why = f"{alone.why}; on {gpus} GPUs by bytes and all-reduces at {link.us_per_sum:g} µs each ({link.link})"
+    notes = (f"the all-reduces: {link.source}", *alone.notes, *_instead(facts, rows, alone.rows))
+    return Prediction(profile=profile.name, basis=alone.basis, why=why, notes=notes, rows=rows)
+
+
+def _of_one(facts: Facts, request: PredictRequest) -> Prediction:
+    """Return the prediction of the same server on one GPU, whether or not it fits there."""
+    overrides = (*request.overrides, "serve.tensor_parallel_size=1")
+    loads = request.concurrencies
+    shares = [load // gpus_each(facts.profile) for load in loads]  # what each of as many servers would get
+    loads = tuple(sorted({*loads, *filter(None, shares)}))
+    asked = replace(request, overrides=overrides, machine=facts.profile.machine, concurrencies=loads)
+    return predicted(facts_of(on_its_machine(asked)), asked)
+
+
+def _instead(facts: Facts, rows: Sequence[Predicted] = (), alone: Sequence[Predicted] = ()) -> Iterator[str]:
+    """Yield what as many servers of one GPU each would make of several requests, where the models fit on one."""
+    gpus, profile = gpus_each(facts.profile), facts.profile
+    if on_one_gpu(facts.plan).problems():
+        return
+    if not rows:
+        yield f"it fits on one GPU: --set serve.tensor_parallel_size=1 --set replicas={gpus} starts {gpus} servers"
+        return
+    by_load = {_load(row): row for row in alone}
+    for row in rows:
+        share = by_load.get((row.k, row.concurrency // gpus, row.context))
+        if share and row.concurrency % gpus == 0 and gpus * share.tokens_per_second > row.tokens_per_second:
+            yield (
+                f"of {row.concurrency} requests of {row.context:,} tokens (k {row.k}) {gpus} servers of one GPU each "
+                f"would make {gpus * share.tokens_per_second:,.0f} tokens/s: "
+                f"gemmaspec up {profile.name} --set serve.tensor_parallel_size=1 --set replicas={gpus}"
+            )
 
 
 def _sure(cells: Sequence[Predicted], spoken: Spoken) -> list[Predicted]:
@@ -191,7 +248,7 @@ def on_its_machine(request: PredictRequest) -> Loaded:
     """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     machine = asked = as_named(request.machine) if request.machine else None
-    if asked is not None and asked not in (*MACHINES, HERE):
+    if asked is not None and asked != HERE and asked not in MACHINES:
         raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}")
     if asked == HERE or (asked is None and machine_kind(loaded.profile.machine) == ANY_GPU):
         gpus = nvidia.gpus()
@@ -361,7 +418,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
 
     spec = profile.speculative
     speed = Roofline(
-        bandwidth=device.bandwidth * plan.flags.tensor_parallel,
+        bandwidth=device.bandwidth,
         read=read,
         method=spec.method if spec else NONE,
         setting=Setting(compile=facts.compile, vllm=plan.flags.vllm, backend=facts.backend),

@@ -20,11 +20,14 @@ _SHARING: Final = "kv-sharing-uniform-specs"
 _WINDOWS: Final = "kv-spec-uniform-valueerror"
 _TEXT_ONLY: Final = "draft-text-only"
 _EMBEDDINGS: Final = "mtp-share-embeddings"
+_PARALLEL: Final = "mtp-dense-draft-parallel"
 _THOUGHTS: Final = "thought-channel-nonstreaming"
 _AWQ: Final = "nvfp4-awq"
 _SCALE: Final = "gemma4-dflash-embedding-scale"
 _ON_CPUS: Final = ("cpu-expand-sampling", "cpu-top-k-no-rows")
-REQUIRED_HERE: Final = frozenset({_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _THOUGHTS, _AWQ, _SCALE, *_ON_CPUS})
+REQUIRED_HERE: Final = frozenset(
+    {_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _PARALLEL, _THOUGHTS, _AWQ, _SCALE, *_ON_CPUS}
+)
 """Patches that a rule of this module requires, in addition to those of a method (core/releases/drafting.py)."""
 NOT_REQUIRED: Final = {
     "nvfp4-nan-scales": "only the weights' values show NaN scales; no check reads them, and a failed start names it"
@@ -51,6 +54,7 @@ def needs(subject: Subject) -> Iterator[NeededPatch]:
     yield from _for_sharing_alone(subject)
     yield from _for_scale(subject)
     yield from _for_embeddings(subject)
+    yield from _for_parallel_experts(subject)
     yield from _for_thoughts(subject)
     yield from _for_awq(subject)
     yield from _for_sampling(subject)
@@ -249,6 +253,14 @@ def _for_text_only(subject: Subject) -> Iterator[NeededPatch]:
 def _for_embeddings(subject: Subject) -> Iterator[NeededPatch]:
     if subject.method == "mtp" and subject.runner == "v1" and subject.runs(">=0.25,<0.27"):
         yield NeededPatch(patch=_EMBEDDINGS, message=_symptom(subject, _EMBEDDINGS), certain=True)
+
+
+def _for_parallel_experts(subject: Subject) -> Iterator[NeededPatch]:
+    """Yield the patch without which runner v2 verifies the assistant with the target's expert parallelism."""
+    given = subject.argument("--enable-expert-parallel")
+    asked = given is not None and not given.negated
+    if asked and subject.method == "mtp" and subject.runner == "v2" and subject.runs(">=0.25"):
+        yield NeededPatch(patch=_PARALLEL, message=_symptom(subject, _PARALLEL), certain=True)
 
 
 def _for_thoughts(subject: Subject) -> Iterator[NeededPatch]:

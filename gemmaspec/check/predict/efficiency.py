@@ -128,7 +128,7 @@ class Roofline:
     """The bytes of a step over the memory bandwidth that servers reach. It says nothing of prompts."""
 
     bandwidth: float
-    """Bytes per second of all GPUs."""
+    """Bytes per second of one GPU."""
     read: Callable[[int, int, int], tuple[int, int]]
     """(context, batch, tokens of each request) → bytes that the target reads, and one pass of the draft."""
     method: str

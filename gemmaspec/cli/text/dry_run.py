@@ -30,6 +30,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         "offline": start.offline,
         "expects": start.expects,
         "graphs": plan.graphs,
+        "memory": plan.memory,
         "speed_patches": tuple(taken),
         "left_out": left_out,
         "notes": [finding.document() for finding in plan.costs],
@@ -58,6 +59,8 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         output.told(f"speed:  {line}")
     for line in plan.graphs:
         output.told(f"graphs: WARNING: {line}")
+    for line in plan.memory:
+        output.told(f"memory: WARNING: it does not fit: {line}")
     for finding in plan.costs:
         output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
     output.told(f"run:    {known['command']}")

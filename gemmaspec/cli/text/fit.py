@@ -90,14 +90,21 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
         yield _row("free now", plan.device.free, "MemAvailable" if plan.device.unified or plan.device.cpu else "")
     gpus = flags.tensor_parallel
     share = f", on each of {gpus} GPUs" if gpus > 1 else ""
-    yield _row("target", plan.target.total // gpus, plan.models.target.ref + share)
+    yield _row("target", plan.target.total, plan.models.target.ref + share)
     if plan.draft and plan.models.draft:
-        yield _row("draft", plan.draft.total // gpus, plan.models.draft.ref + share)
+        yield _row("draft", plan.draft.total, plan.models.draft.ref + share)
     yield _row("loading peak", plan.loading, "the embeddings are briefly held twice" if plan.draft else "the weights")
     if plan.held is not None:
         yield _row("while loading", plan.held, f"estimate: the weights + up to {size(HELD)}, which torch releases")
     for overhead in plan.overheads:
         yield _row(overhead.name, overhead.nbytes, f"estimate: {overhead.formula}")
+    if plan.beyond:
+        most = f"all {flags.max_num_seqs:,} requests"
+        yield _row(
+            "not reserved",
+            plan.beyond.nbytes,
+            f"estimate: {most} drafting at once need so much more: {plan.beyond.formula}",
+        )
     how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "the remaining memory"
     yield _row("KV cache", plan.available, how)
 
@@ -194,7 +201,8 @@ def measured_line(cell: Measured, fit: Fit) -> str:
     baseline = f", {cell.baseline:g} without" if cell.baseline else ""
     alone = cell.baseline if fit.plan.models.draft else cell.tokens_per_second
     share, roof = "", fit.roofline
-    same = cell.machine == fit.plan.device.name and roof and cell.concurrency == roof.concurrency and not fit.link
+    one = fit.plan.flags.tensor_parallel == 1
+    same = cell.machine == fit.plan.device.name and roof and cell.concurrency == roof.concurrency and one
     if alone and roof and same and not cell.target:
         share = f" ({alone / roof.alone:.0%} of the roofline)"
     other = " and ".join(text for text in (cell.target, cell.draft) if text)

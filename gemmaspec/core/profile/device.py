@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.core.profile.machines import Machine
+from gemmaspec.core.profile.machines import MACHINES, Machine, machine_of
 
 GB: Final = 10**9
 GIB: Final = 2**30
@@ -48,6 +48,13 @@ def device_of(machine: Machine) -> Device:
     """Return a machine by its name in profiles; without a fixed amount of memory it has none."""
     unsized = Device(name=machine.name, memory=0, capability=machine.compute_capability, cpu=not machine.gpus)
     return named(machine) or unsized
+
+
+def size_as_called(device: Device) -> str:
+    """Return a GPU's memory as people call it: 24 GB for the 23.52 GiB that CUDA reports of an RTX 3090."""
+    machine = MACHINES.get(machine_of(device.name) or device.name)
+    gb = machine.size_gb if machine else None
+    return f"{gb or round(device.memory / GIB)} GB"
 
 
 def named(machine: Machine) -> Device | None:

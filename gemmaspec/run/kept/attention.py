@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.profile.device import device_of
 from gemmaspec.core.profile.graphs import COST, GraphModes, hurts
+from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind
 from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.logged import as_logged
 from gemmaspec.core.resolved.resolve import Resolved, resolved_of
@@ -69,14 +70,19 @@ def lacking(resolved: Resolved) -> Iterator[str]:
 
 def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
     """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
-    from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind
+    device = device_of(MACHINES[profile.machine])
+    capability = None if elsewhere else capability_here(profile)
+    if capability:
+        device = replace(device, capability=capability)
+    return tuple(lacking(resolved_of(profile, device=device)))
+
+
+def capability_here(profile: Profile) -> str | None:
+    """Return the compute capability of this machine's GPU for a profile that leaves the GPU open; else None."""
     from gemmaspec.run.machine import readings
 
-    device = device_of(MACHINES[profile.machine])
-    here = readings.gpus() if machine_kind(profile.machine) == ANY_GPU and not elsewhere else None
-    if here and here.capabilities:
-        device = replace(device, capability=here.capabilities[0])
-    return tuple(lacking(resolved_of(profile, device=device)))
+    here = readings.gpus() if machine_kind(profile.machine) == ANY_GPU else None
+    return here.capabilities[0] if here and here.capabilities else None
 
 
 @dataclass(frozen=True, kw_only=True)

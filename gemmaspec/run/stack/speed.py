@@ -22,12 +22,13 @@ NO_DRAFT: Final = "none"
 """The method of a server without speculation, in evidence as in measured rows."""
 
 
-def speed_choice(profile: Profile, patches: Mapping[str, Patch]) -> Choices:
+def speed_choice(profile: Profile, patches: Mapping[str, Patch], *, capability: str | None = None) -> Choices:
     """Return the speed patches of a profile's plan, and why the others are left out.
 
+    `capability`: the compute capability of the GPU that is there, for a profile that leaves the GPU open.
     Raise PatchError for a list in `patches.speed` with an unknown patch or one of a defect.
     """
-    settings, why_none = _settings_of(profile)
+    settings, why_none = _settings_of(profile, capability)
     chosen = choose(profile.patches.speed, settings, patches, why_none=why_none)
     target, left_out = profile.target.model.lower(), dict(chosen.left_out)
     for text in (patches[name].text for name in chosen.taken):
@@ -49,7 +50,7 @@ def untried(profile: Profile, patches: Mapping[str, Patch]) -> tuple[str, ...]:
     stated, capability = vllm_of(profile), MACHINES[profile.machine].compute_capability
     if profile.patches.speed != "auto" or capability is None or stated is None:
         return ()
-    settings, _ = _settings_of(profile)
+    settings, _ = _settings_of(profile, None)
     choice, target = speed_choice(profile, patches), profile.target.model.lower()
     found = []
     for patch in speed_patches(patches):
@@ -65,14 +66,14 @@ def untried(profile: Profile, patches: Mapping[str, Patch]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _settings_of(profile: Profile) -> tuple[Sequence[RunsOn], str]:
+def _settings_of(profile: Profile, given: str | None) -> tuple[Sequence[RunsOn], str]:
     """Return every release and family of GPUs on which the server may run, and why there are none."""
     machine, stated = MACHINES[profile.machine], vllm_of(profile)
     if not machine.gpus:
         return (), f"for GPUs alone, and the machine {profile.machine} has none"
     if stated and stated not in releases():
         return (), f"vLLM {stated} is not a known release, and only releases were measured"
-    fixed = machine.compute_capability
+    fixed = machine.compute_capability or given
     gpus = [(fixed, "")] if fixed else [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
     settings: list[RunsOn] = []
     for vllm in [stated] if stated else releases():

@@ -1,0 +1,151 @@
+"""The GPUs of one machine: which profile they serve, and what those that one server leaves idle could do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
+from gemmaspec.core.profile.device import GIB
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.machines import HERE, MACHINES, counted_name, machine_of
+from gemmaspec.core.profile.replica import gpus_each
+
+if TYPE_CHECKING:
+    from gemmaspec.check.here.predict import Prediction
+    from gemmaspec.run.machine.nvidia import Gpu
+
+ON_ONE: Final = "nvidia-31b-mtp"
+"""What one GPU serves that is large enough."""
+ON_SEVERAL: Final = ("nvidia2-31b-mtp",)
+"""What two GPUs serve that are too small alone; they come before a smaller cache or another model on one."""
+ON_A_SMALL_ONE: Final = ("nvidia-31b-mtp-32gb", "nvidia-26b-a4b-mtp")
+ON_SMALL_ONES: Final = ("nvidia2-26b-a4b-mtp",)
+SEVERAL_USERS: Final = 8
+_BASES: Final = {
+    "own": "from what bench measured here",
+    "shipped": "from cells that were measured on a similar machine",
+    "roofline": "from bytes over bandwidth, not from a measurement",
+    "measured": "from measured cells",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cards:
+    """The GPUs that are alike, the first kind of them."""
+
+    name: str
+    """As nvidia-smi has it."""
+    kind: str | None
+    """The machine that is named after it; None for a GPU that is not known by name."""
+    count: int
+    size_gb: int | None
+    """Memory of one as people call it; None for a GPU that shares the CPU's."""
+
+    @property
+    def machine(self) -> str | None:
+        """The name of a machine with all of them; None for a GPU that is not known by name."""
+        return counted_name(self.kind, self.count) if self.kind else None
+
+    def __str__(self) -> str:
+        several = f"{self.count} x " if self.count > 1 else ""
+        each = " each" if self.count > 1 else ""
+        size = f", {self.size_gb} GB{each}" if self.size_gb else ""
+        return f"{several}{self.name}{size}{f' ({self.machine})' if self.machine else ''}"
+
+
+def cards_of(gpus: Sequence[Gpu]) -> Cards:
+    """Return the GPUs of a machine that has some."""
+    first = gpus[0]
+    kind = machine_of(first.name)
+    size = MACHINES[kind].size_gb if kind else None
+    if size is None and first.memory:
+        size = round(first.memory / GIB)
+    alike = [gpu for gpu in gpus if gpu.name == first.name]
+    return Cards(name=first.name, kind=kind, count=len(alike), size_gb=size)
+
+
+def in_order(cards: Cards) -> tuple[str, ...]:
+    """Return the profiles to offer, best first."""
+    several = ON_SEVERAL if cards.count > 1 else ()
+    small = ON_SMALL_ONES if cards.count > 1 else ()
+    return (ON_ONE, *several, *ON_A_SMALL_ONE, *small)
+
+
+def why_not(name: str, machine: str | None) -> str | None:
+    """Return why a profile does not fit on a machine (None: this one); None if it does, or if nobody can compute it."""
+    from gemmaspec.check.here.fit import FitRequest, fit
+
+    with contextlib.suppress(EnvironmentMissing):
+        answer = fit(FitRequest(profile=name, machine=machine or HERE))
+        return None if answer.fits else next(iter((*answer.problems, *answer.refused)), "not enough memory")
+    return None
+
+
+def expected(name: str, machine: str | None, overrides: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the predicted speed of one request, with its interval and its basis."""
+    spec = load_profile(name, overrides=overrides).profile.speculative
+    guess = _predicted(name, machine, (1,), overrides)
+    if guess:
+        k = spec.k_at(1) if spec else 0
+        drafted = next((row for row in guess.rows if row.k == k and row.concurrency == 1), None)
+        alone = next((row for row in guess.rows if row.k == 0 and row.concurrency == 1), None)
+        if drafted:
+            low, high = drafted.interval
+            without = f"; {alone.tokens_per_second:.0f} without a draft" if alone and k else ""
+            yield (
+                f"expected: {drafted.tokens_per_second:.0f} tokens/s for one request, 90 % between {low:.0f} and "
+                f"{high:.0f}{without}: predicted {_BASES[guess.basis]}"
+            )
+            return
+    yield f"expected: not known for this GPU; gemmaspec bench {name} measures it"
+
+
+def idle(name: str, cards: Cards) -> Iterator[str]:
+    """Yield what the GPUs could do that one server of a profile leaves idle, for one user and for eight."""
+    profile = load_profile(name).profile
+    each = max(1, gpus_each(profile))
+    servers = cards.count // each
+    if servers < 2:
+        return
+    more = (f"serve.tensor_parallel_size={each * 2}",)
+    rest = cards.count - each
+    yield f"it uses {each} of {cards.count} GPUs; with the other{'s' if rest > 1 else ''} it could be:"
+    one, eight = _rate(name, cards, 1), _rate(name, cards, SEVERAL_USERS)
+    yield f"  one server, as it is offered{_figures(one, eight)}"
+    shared = max(1, -(-SEVERAL_USERS // servers))
+    of_each = _rate(name, cards, shared)
+    all_of_them = of_each * (SEVERAL_USERS / shared) if of_each else None
+    replicas = f"gemmaspec up {name} --set replicas={servers}"
+    yield f"  {servers} servers behind one address, {replicas}{_figures(one, all_of_them)}"
+    wider = (_rate(name, cards, 1, more), _rate(name, cards, SEVERAL_USERS, more))
+    yield f"  one server on {each * 2} GPUs, gemmaspec up {name} --set {more[0]}{_figures(*wider)}"
+
+
+def _figures(one: float | None, eight: float | None) -> str:
+    """Return tokens per second for one user and for eight; those that are not known are said to be."""
+    parts = [f"{rate:,.0f} for {who}" for rate, who in ((one, "one user"), (eight, "eight")) if rate]
+    return f": {' and '.join(parts)} tokens/s" if parts else ": how fast is not known"
+
+
+def _rate(name: str, cards: Cards, requests: int, overrides: Sequence[str] = ()) -> float | None:
+    """Return the predicted tokens per second of so many requests together; None where it is not known."""
+    limits = (*overrides, f"serve.max_num_seqs={max(requests, SEVERAL_USERS)}")
+    spec = load_profile(name, overrides=limits).profile.speculative
+    k = spec.k_at(requests) if spec else 0
+    guess = _predicted(name, cards.kind, (requests,), limits)
+    rows = guess.rows if guess else ()
+    return next((row.tokens_per_second for row in rows if row.k == k and row.concurrency == requests), None)
+
+
+def _predicted(
+    name: str, machine: str | None, requests: tuple[int, ...], overrides: Sequence[str]
+) -> Prediction | None:
+    from gemmaspec.check.here.predict import PredictRequest, predict_profile
+
+    with contextlib.suppress(GemmaspecError):
+        asked = PredictRequest(profile=name, overrides=overrides, machine=machine, concurrencies=requests)
+        return predict_profile(asked)
+    return None

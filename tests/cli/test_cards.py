@@ -1,0 +1,102 @@
+"""GPUs that people own, by a fake nvidia-smi: what `up` without a name offers, and what the dry run says of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemmaspec.cli.app import run
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.replica import gpus_each
+
+PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
+CARDS = {
+    "3090": ("NVIDIA GeForce RTX 3090", 24576, "8.6"),
+    "4090": ("NVIDIA GeForce RTX 4090", 24564, "8.9"),
+    "5090": ("NVIDIA GeForce RTX 5090", 32607, "12.0"),
+    "H100": ("NVIDIA H100 80GB HBM3", 81559, "9.0"),
+    "PRO 6000": ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97887, "12.0"),
+    "L20": ("NVIDIA L20", 46068, "8.9"),
+}
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in PATH for a fake nvidia-smi."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path / "nvidia-smi"
+
+
+def put(smi: Path, card: str, count: int) -> None:
+    """Write an nvidia-smi that answers as one with these GPUs does."""
+    name, mib, capability = CARDS[card]
+    line = f"{name}, 580.95.05, {capability}, {mib}, {mib - 600}"
+    smi.write_text('#!/bin/sh\ncase "$*" in *query-gpu=name*)\n' + f"echo '{line}'\n" * count + ";; esac\n")
+    smi.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("card", "count", "offered", "gpus", "said"),
+    [
+        ("3090", 2, "nvidia2-31b-mtp", 2, "2 x NVIDIA GeForce RTX 3090, 24 GB each"),
+        ("4090", 2, "nvidia2-31b-mtp", 2, "2 x NVIDIA GeForce RTX 4090, 24 GB each"),
+        ("5090", 2, "nvidia2-31b-mtp", 2, "2 x NVIDIA GeForce RTX 5090, 32 GB each"),
+        ("H100", 1, "nvidia-31b-mtp", 1, "NVIDIA H100 80GB HBM3, 80 GB (h100)"),
+        ("H100", 8, "nvidia-31b-mtp", 1, "--set replicas=8"),
+        ("PRO 6000", 1, "nvidia-31b-mtp", 1, "96 GB (rtx-pro-6000)"),
+        ("5090", 1, "nvidia-31b-mtp-32gb", 1, "32 GB (rtx-5090)"),
+        ("4090", 1, "tiny-cpu", 0, "nvidia-31b-mtp does not fit"),
+        ("L20", 2, "nvidia-31b-mtp", 1, "2 x NVIDIA L20, 45 GB each"),
+    ],
+)  # fmt: skip
+def test_up_offers_what_the_gpus_are_for(
+    card: str, count: int, offered: str, gpus: int, said: str, smi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(smi, card, count)
+    assert run(["up"]) == 2
+    printed = capsys.readouterr().err
+    assert f"try: gemmaspec up {offered}\n" in printed
+    assert said in printed
+    assert gpus_each(load_profile(offered).profile) == gpus
+
+
+def test_what_idle_gpus_could_do_is_said_for_one_user_and_for_eight(
+    smi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(smi, "H100", 2)
+    assert run(["up"]) == 2
+    printed = capsys.readouterr().err
+    assert "it uses 1 of 2 GPUs" in printed
+    alone, replicas, wider = (line for line in printed.splitlines() if line.startswith("  ") and "server" in line)
+    assert "for one user and" in alone
+    assert "--set replicas=2" in replicas
+    assert "--set serve.tensor_parallel_size=2" in wider
+
+
+def test_one_gpu_has_no_idle_ones(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(smi, "H100", 1)
+    assert run(["up"]) == 2
+    assert "it uses" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("card", "patched"), [("3090", False), ("5090", False), ("H100", True)])
+def test_the_dry_run_judges_the_gpu_that_is_there(
+    card: str, patched: bool, smi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(smi, card, 1)
+    assert run(["up", "nvidia-31b-mtp", *PYTHON, "--dry-run", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert bool(said["speed_patches"]) is patched
+    assert bool(said["memory"]) is (card != "H100")
+
+
+def test_the_dry_run_of_two_cards_has_room_where_one_has_none(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(smi, "3090", 2)
+    assert run(["up", "nvidia2-31b-mtp", *PYTHON, "--dry-run"]) == 0
+    assert "does not fit" not in capsys.readouterr().out
+    assert run(["up", "nvidia-31b-mtp", *PYTHON, "--dry-run"]) == 0
+    assert "memory: WARNING: it does not fit" in capsys.readouterr().out
