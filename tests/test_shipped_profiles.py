@@ -24,6 +24,7 @@ KEPT = {
     ("spark-12b-mtp", "GS505"): "its k is for one request, and nobody measured another for several",
     ("spark-26b-a4b-mtp", "GS505"): "its k is for one request; the profile says what was measured for eight",
     ("spark-31b-eagle3", "GS505"): "its k is the card's, and nobody measured another",
+    ("spark-31b-qat-mtp", "GS505"): "its k is for one request, and nobody measured another of this pair",
     ("spark-31b-mtp", "GS505"): "its k is for one request; the profile names the one for several",
     ("spark-deckard-31b-e4b", "GS505"): "its k is the card's, and nobody measured another",
     ("spark2-31b-mtp", "GS505"): "nobody measured any k on two machines",

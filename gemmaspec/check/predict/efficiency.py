@@ -92,7 +92,8 @@ def law_of(family: str | None, weights: Weights) -> Law:
     overhead, inverse = _fitted(counted)
     off = [math.log((overhead + machine.at_peak_s * inverse) / machine.step_s) for machine in counted]
     spread = math.sqrt(sum(one**2 for one in off) / len(off))
-    least = _LEAST if len(same) > 1 else _STRANGE["weights" if of_family else "family"]
+    exact = len(of_family) <= 2  # two parameters go through two servers: their spread says nothing
+    least = _LEAST if len(same) > 1 and not exact else _STRANGE["weights" if of_family else "family"]
     said = _said(family, weights, of_family, same)
     return Law(overhead_s=overhead, share=1 / inverse, deviation=max(spread, least), said=said)
 
