@@ -45,6 +45,7 @@ def connect(
         output.progress(f"{MONITORS[client].title}, for {MONITORS[client].where}:")
         output.data(file)
         return
+    use_case.check_client(client)
     if names and len(names) > 1:
         raise UsageError(f"{client} takes one server", hint=f"gemmaspec connect {client} {names[0]}")
     to = use_case.endpoint(names[0] if names else None)

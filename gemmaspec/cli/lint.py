@@ -60,8 +60,10 @@ def _tell(linted: Sequence[Linted]) -> None:
     from gemmaspec.check.lint.rule import as_text
 
     for report in linted:
-        if report.invalid or report.findings or report.shapes:
+        if report.invalid or report.findings or report.shapes or report.code:
             output.data(_heading(report))
+        if report.code:
+            output.data(f"  runs code of: {', '.join(report.code)}")
         for text in report.shapes:
             output.data(f"  {text}")
         if report.invalid:
@@ -95,4 +97,4 @@ def _as_json(profile: Linted) -> dict[str, Any]:
 
     findings = [{**finding.document(), "documentation": documentation(finding)} for finding in profile.findings]
     facts = {"name": profile.name, "vllm": profile.vllm, "assumed": profile.assumed, "invalid": profile.invalid}
-    return {**facts, "findings": findings, "shapes": list(profile.shapes)}
+    return {**facts, "findings": findings, "shapes": list(profile.shapes), "runs_code_of": profile.code}

@@ -54,6 +54,7 @@ def new(
     """
     from gemmaspec.run.kept import newprofile
 
+    newprofile.check_name(name)
     if sum(source is not None for source in (parent, command, compose)) != 1:
         raise UsageError(
             "give one of --from, --from-command and --from-compose",

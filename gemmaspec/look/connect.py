@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.meant import nearest
 from gemmaspec.run.kept import stacks
 
 _ANSWER: Final = 4096
@@ -77,12 +78,20 @@ def endpoint(name: str | None) -> ServerAddress:
     )
 
 
+def check_client(client: str) -> None:
+    """Raise UsageError for an unknown client."""
+    from gemmaspec.look.monitors import MONITORS
+
+    known = (*CLIENTS, *MONITORS)
+    if client not in known:
+        near = nearest(client, known)
+        meant = f"did you mean {near}?" if near else f"the known ones are {', '.join(known)}"
+        raise UsageError(f"unknown client {client!r}; {meant}", hint="gemmaspec connect")
+
+
 def settings(client: str, to: ServerAddress) -> str:
     """Return the settings of a client. Raises UsageError for an unknown one."""
-    if client not in CLIENTS:
-        raise UsageError(
-            f"unknown client {client!r}; the known ones are {', '.join(CLIENTS)}", hint="gemmaspec connect"
-        )
+    check_client(client)
     return _filled(CLIENTS[client].text, to)
 
 

@@ -12,6 +12,8 @@ from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.choice import Choices
 from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.profile.engines import uses_image
+from gemmaspec.core.profile.foreign_code import code_of
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import HERE, MACHINES
 from gemmaspec.run.kept.attention import capability_here, graphs_ahead
@@ -41,6 +43,8 @@ class DryRun:
     """Why it would not fit into the GPUs that are here, as far as that can be computed without a network."""
     costs: tuple[Finding, ...] = ()
     """What lint knows of its speed and memory."""
+    code: tuple[str, ...] = ()
+    """Whose code the server runs besides vLLM's own command."""
 
 
 def _too_little(loaded: Loaded) -> Iterator[str]:
@@ -73,4 +77,5 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         untried=untried(profile, shelf),
         memory=() if elsewhere or start.joins else tuple(_too_little(observed.loaded)),
         costs=costly(observed.loaded, release=release_of(observed.loaded)),
+        code=tuple(code_of(profile, container=uses_image(start.engine))),
     )

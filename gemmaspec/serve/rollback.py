@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.lock.document import LockedImage
+from gemmaspec.core.profile.meant import nearest
 from gemmaspec.run.engine.choose import engine_named
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.proc import boot_id
@@ -95,6 +96,9 @@ def choose(name: str, to: str | None) -> KnownGood:
         matching = [good for good in goods if good.key != now]
     if matching:
         return matching[0]
+    names = stacks.names_of_stacks()
+    if not goods and name not in names and nearest(name, names):
+        stacks.find(name)  # it says which one was meant
     known = ", ".join(good.id for good in goods) or "none"
     wanted = f"with the id {to}" if to else "other than the current one"
     raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")

@@ -5,12 +5,11 @@ between their two products. The kernels are stand-ins that compute in float32; l
 of two) and refusals are vLLM's and the patch's own code.
 """
 
-import runpy
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-standin = runpy.run_path(str(Path(__file__).parent / "standin.py"))
+import nvfp4_standin as standin
+
 ALGORITHM = {"quant_algo": "NVFP4_AWQ", "group_size": 16, "kv_cache_quant_algo": None, "exclude_modules": []}
 
 
@@ -51,7 +50,7 @@ def check_others_unchanged(config_class) -> None:
 def load(layer, parts) -> None:
     """Give a layer its weights as a model does; `parts` is a shard's name, its rows, seed and factor (or None)."""
     for shard, rows, seed, factor in parts:
-        packed, scales = standin["random_weight"](rows, layer.input_size, seed)
+        packed, scales = standin.random_weight(rows, layer.input_size, seed)
         tensors = {"weight": packed, "weight_scale": scales, **scalars(), "pre_quant_scale": factor}
         for name, tensor in tensors.items():
             parameter = getattr(layer, name)
@@ -77,9 +76,7 @@ def reference(x, parts, columns: int):
     """(x * factor) @ weight for all parts of a layer, side by side."""
     import torch
 
-    weights = (
-        standin["dequantized"](*standin["random_weight"](rows, columns, seed), 0.25) for _, rows, seed, _ in parts
-    )
+    weights = (standin.dequantized(*standin.random_weight(rows, columns, seed), 0.25) for _, rows, seed, _ in parts)
     return torch.cat([(x * parts[0][3]) @ weight.T for weight in weights], dim=-1)
 
 
@@ -97,7 +94,7 @@ def check_fused(config) -> None:
     """q, k and v with one factor, and with none at all."""
     import torch
 
-    with standin["stand_ins"]():
+    with standin.stand_ins():
         x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
         for scale in (factor(64), None):
             parts = [(shard, 32, seed, scale) for seed, shard in enumerate("qkv")]
@@ -116,7 +113,7 @@ def check_rows(config) -> None:
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
     parts, total = [(None, 32, 7, factor(64))], torch.zeros(3, 32)
     for rank in (0, 1):
-        with standin["stand_ins"](rank=rank, ranks=2):
+        with standin.stand_ins(rank=rank, ranks=2):
             layer = RowParallelLinear(
                 64, 32, bias=False, quant_config=config, prefix="model.o_proj", params_dtype=torch.float32
             )
@@ -129,7 +126,7 @@ def check_refused(config) -> None:
     """Different factors for q and k, or one for q alone, have no right result."""
     scales = {"different": {"q": factor(64), "k": 2 * factor(64), "v": factor(64)}, "missing": {"q": factor(64)}}
     for word, given in scales.items():
-        with standin["stand_ins"]():
+        with standin.stand_ins():
             layer = qkv(config)
             refuse(
                 lambda layer=layer, given=given: load(layer, [(s, 32, 1, given.get(s)) for s in "qkv"]),
@@ -152,8 +149,8 @@ def experts(config, first, second, *, kernel=None):
     from vllm.model_executor.layers.quantization import modelopt
 
     method_class = type(config)(is_checkpoint_nvfp4_serialized=True, **unset(config)).FusedMoEMethodCls
-    layer, method = standin["make_experts"](
-        method_class, config, experts=2, hidden=64, middle=32, kernel=kernel or standin["MoeKernel"]
+    layer, method = standin.make_experts(
+        method_class, config, experts=2, hidden=64, middle=32, kernel=kernel or standin.MoeKernel
     )
     for expert in (0, 1):
         for name, shard, scale in (("w13", "w1", first), ("w13", "w3", first), ("w2", "w2", second)):
@@ -183,7 +180,7 @@ def check_experts(config) -> None:
 
     first, second = factor(64), factor(32)
     for given in ((first, second), (first, None), (None, None)):
-        with standin["stand_ins"]():
+        with standin.stand_ins():
             layer, method = experts(config, lambda _, given=given: given[0], lambda _, given=given: given[1])
             x = torch.randn(2, 64, generator=torch.Generator().manual_seed(2))
             ids = torch.tensor([[1], [0]])
@@ -199,8 +196,8 @@ def check_monolithic(config) -> None:
 
     import torch
 
-    with standin["stand_ins"]():
-        layer, method = experts(config, lambda _: factor(64), lambda _: None, kernel=standin["Monolithic"])
+    with standin.stand_ins():
+        layer, method = experts(config, lambda _: factor(64), lambda _: None, kernel=standin.Monolithic)
         later = {"input_ids"} & {*inspect.signature(type(method).__mro__[1].apply_monolithic).parameters}
         found = method.apply_monolithic(layer=layer, x=torch.ones(2, 64), router_logits=None, **dict.fromkeys(later))
     assert torch.equal(found, factor(64).expand(2, 64)), found
@@ -220,7 +217,7 @@ def experts_reference(layer, x, ids, first, second):
     rows = []
     for token, expert in zip(x, ids.flatten().tolist(), strict=True):
         w13, w2 = (
-            standin["dequantized"](*standin["random_weight"](rows_, columns, expert), 1.0)
+            standin.dequantized(*standin.random_weight(rows_, columns, expert), 1.0)
             for rows_, columns in ((64, 64), (64, 32))
         )
         gate, up = ((token * first)[None] @ w13.T).chunk(2, dim=-1)
@@ -232,8 +229,8 @@ def check_refused_experts(config) -> None:
     """Different factors, one that an expert lacks, and kernels with no place for the second factor."""
     first, second = factor(64), factor(32)
 
-    class Other(standin["MoeKernel"]):
-        experts = standin["OtherExperts"]
+    class Other(standin.MoeKernel):
+        experts = standin.OtherExperts
 
     cases = {
         "different": (lambda expert: first * (1 + expert), lambda _: None, {}, ValueError),
@@ -241,7 +238,7 @@ def check_refused_experts(config) -> None:
         "Marlin": (lambda _: first, lambda _: second, {"kernel": Other}, NotImplementedError),
     }
     for word, (one, two, options, kind) in cases.items():
-        with standin["stand_ins"]():
+        with standin.stand_ins():
             refuse(lambda one=one, two=two, options=options: experts(config, one, two, **options), kind, word)
 
 

@@ -3,15 +3,13 @@
 The kernels are stand-ins that compute the same in float32.
 """
 
-import runpy
-from pathlib import Path
 from unittest.mock import patch
 
-standin = runpy.run_path(str(Path(__file__).parent.parent / "nvfp4-awq" / "standin.py"))
+import nvfp4_standin as standin
 
 
 def probe() -> tuple[bool, str]:
-    with standin["stand_ins"]() as modelopt:
+    with standin.stand_ins() as modelopt:
         config = modelopt.ModelOptNvFp4Config.from_config(
             {
                 "quantization": {
@@ -42,7 +40,7 @@ def linear_output(config, *, broken=(3, 1)):
     layer = RowParallelLinear(
         64, 32, bias=False, quant_config=config, prefix="model.o_proj", params_dtype=torch.float32
     )
-    packed, scales = standin["random_weight"](32, 64, seed=1)
+    packed, scales = standin.random_weight(32, 64, seed=1)
     expected = scales.clone()
     scales[broken] = expected[broken] = float("nan")
     for name, value in {"weight": packed, "weight_scale": scales}.items():
@@ -61,7 +59,7 @@ def linear_output(config, *, broken=(3, 1)):
 def experts_output(modelopt, config):
     import torch
 
-    layer, method = standin["make_experts"](modelopt.ModelOptNvFp4FusedMoE, config, experts=2, hidden=64, middle=32)
+    layer, method = standin.make_experts(modelopt.ModelOptNvFp4FusedMoE, config, experts=2, hidden=64, middle=32)
     layer.w13_weight_scale.data[1, 3, 1] = float("nan")
     layer.w2_weight_scale.data[1, 3, 1] = float("nan")
     with patch.object(modelopt, "make_nvfp4_moe_kernel", method.make_kernel):

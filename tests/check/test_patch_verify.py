@@ -86,7 +86,8 @@ def test_the_document_is_the_promised_one(patches: Path, tmp_path: Path, capsys:
         "state": "conflict",
         "required": True,
         "variant": "0.19",
-        "detail": "vLLM may have fixed it itself: run gemmaspec patch prove right-value --tree DIR, where DIR contains vllm/",
+        "detail": "vLLM may have fixed it itself: run gemmaspec patch prove right-value --tree DIR, where DIR contains vllm/"
+        "; a start that requires it ends with exit code 5",
         "files": [file],
     }
     (found,) = document["results"]
@@ -377,5 +378,6 @@ def test_a_conflict_with_a_release_names_the_rebase() -> None:
     cells.append(cell("right-value", release("0.20.0"), "invalid"))
     text = [line.plain.strip() for line in matrix.misfits(cells)]
     assert [line for line in text if line.startswith("next:")] == [
-        "next: gemmaspec patch rebase right-value --release 0.21.0"
+        "next: gemmaspec patch rebase right-value --release 0.21.0",
+        "next: gemmaspec patch rebase right-value --tree /somewhere",
     ]

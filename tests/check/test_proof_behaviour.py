@@ -12,6 +12,7 @@ from gemmaspec.check.proof import behaviour, environment
 from gemmaspec.cli.app import run
 from tests.check.test_proof import GOOD
 from tests.support import vllm_trees as fake
+from tests.support.judging import write_judgement
 from tests.support.launching import CORE
 
 
@@ -22,6 +23,7 @@ def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(behaviour, "cache_dir", lambda: tmp_path / "cache")  # what another run asked is not known here
     place = fake.write_patch(tmp_path / "patches")
     (place / "probe.py").write_text(GOOD)
+    write_judgement(place)
     return tmp_path / "patches"
 
 
@@ -57,7 +59,9 @@ def test_a_conflict_is_asked_for_its_behaviour_once(
     made = tree(tmp_path / "tree", said)
     words = ["patch", "verify", "--patches", str(patches), "--tree", str(made), "--json"]
     assert run(words) == 5  # the words of the fix alone show nothing
-    assert "gemmaspec patch prove right-value --tree DIR" in capsys.readouterr().out
+    plain = capsys.readouterr().out
+    assert "gemmaspec patch prove right-value --tree DIR" in plain
+    assert "a start runs its probe first (half a minute as a rule), as --by-behaviour does" in plain
     asked = []
     for _ in range(2):
         assert run([*words, "--by-behaviour"]) == code
@@ -69,6 +73,19 @@ def test_a_conflict_is_asked_for_its_behaviour_once(
     (made / "vllm/other.py").write_text("x = 1")  # the answer was that of exactly these files
     assert run([*words, "--by-behaviour"]) == code
     assert "running the probe" in capsys.readouterr().err
+
+
+def test_a_probe_that_was_not_judged_closes_nothing_and_a_start_says_so(
+    patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (patches / "right-value/judged.json").unlink()
+    words = ["patch", "verify", "--patches", str(patches), "--tree", str(tree(tmp_path / "tree", CLOSED)), "--json"]
+    assert run(words) == 5
+    assert "a start that requires it ends with exit code 5" in capsys.readouterr().out
+    assert run([*words, "--by-behaviour"]) == 5
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert row["state"] == "conflict"
+    assert "the probe finds no bug: value() says mended; a start ends" in row["detail"]
 
 
 def test_the_rule_that_behaviour_suggests_is_one_that_holds(

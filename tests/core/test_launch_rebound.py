@@ -111,3 +111,37 @@ def test_a_fallback_in_python_beside_an_import_may_not_be_what_runs() -> None:
 def test_a_builtin_that_the_new_lines_use_and_the_module_binds_is_drifted() -> None:
     assert decided(f"ValueError = KeyError\n{STOCK}", HUNK, STOCK).state == "drifted"
     assert decided(f"TypeError = KeyError\n{STOCK}", HUNK, STOCK).state == "applies"
+
+
+NESTED = """\
+def create():
+    class Builder:
+        def update(self):
+            return "stock"
+
+        def other(self):
+            return "other"
+
+    {more}
+    return Builder
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "again"),
+    [
+        ("Builder.update = None", True),
+        ("Builder.other = Builder.update", True),
+        ("Builder = object", True),
+        ("del Builder.update", True),
+        ("setattr(Builder, 'update', None)", True),
+        ("for Builder.update in ():\n        pass", True),
+        ("made = Builder.update", False),
+        ("Other.update = None", False),
+        ("print(Builder)", False),
+    ],
+)
+def test_what_a_function_binds_of_its_own_class_may_run_in_place_of_the_patch(more: str, again: bool) -> None:
+    source = launch.Source(NESTED.format(more=more).encode())
+    for scope in ("create.Builder.update", "create.Builder"):
+        assert bool(launch.rebound(source, scope)) is again

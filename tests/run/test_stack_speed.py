@@ -227,3 +227,33 @@ def test_what_was_measured_on_other_gpus_alone_is_what_tune_tries() -> None:
     assert not untried(load_profile("spark-31b-mtp", overrides=[V32, "machine=h100", TRITON]).profile, shelf)
     assert not untried(load_profile("spark-31b-mtp", overrides=[V32, "patches.speed=off"]).profile, shelf)
     assert not untried(load_profile("tiny-cpu-mtp").profile, shelf)
+
+
+@pytest.mark.parametrize(
+    ("sets", "idle", "why"),
+    [
+        (("serve.tensor_parallel_size=2",), "[several-gpus]", "it changes nothing where 2 GPUs share a model"),
+        (("serve.extra_args=[--enable-lora]",), "[lora]", "it changes nothing beside LoRA adapters"),
+        (("serve.tensor_parallel_size=2",), "[lora]", ""),
+        (("serve.extra_args=[--no-enable-lora]",), "[lora]", ""),
+        (("serve.tensor_parallel_size=2", "env.GEMMASPEC_LAUNCHES=matrix:9,8,8,8=1"), "[several-gpus]", ""),
+        ((), "[several-gpus, lora]", ""),
+    ],
+)
+def test_a_patch_that_would_change_nothing_is_left_out(
+    tmp_path: Path, sets: tuple[str, ...], idle: str, why: str
+) -> None:
+    write_speed_patch(tmp_path / "patches", more=f"idle_with: {idle}\n")
+    choice = speed_choice(profile(tmp_path, TRITON, *sets), load_patches(tmp_path / "patches"))
+    assert list(choice.taken) == ([] if why else ["faster"])
+    assert choice.left_out.get("faster", "") == why
+
+
+def test_norms_and_launches_of_matrices_are_left_out_where_two_gpus_share_a_model() -> None:
+    idle = {"gemma4-fused-norms", "humming-launch-params"}
+    one = load_profile("nvidia-31b-mtp", overrides=("machine=h100",)).profile
+    two = load_profile("nvidia-31b-mtp", overrides=("machine=h100", "serve.tensor_parallel_size=2")).profile
+    alone, shared = speed_choice(one, load_patches()), speed_choice(two, load_patches())
+    assert idle < set(alone.taken)
+    assert set(shared.taken) == set(alone.taken) - idle
+    assert {shared.left_out[name] for name in idle} == {"it changes nothing where 2 GPUs share a model"}

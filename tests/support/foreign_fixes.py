@@ -89,12 +89,6 @@ KV_SPEC_TUNED = Fixes(
         ],
         [(UNIFORM, UNIFORM.replace("_ =", "merged =").replace("AssertionError", "(AssertionError, ValueError)"))],
         [(UNIFORM, "    values = list(kv_cache_spec.values())\n    try:\n        values[0].merge(values)\n" + BOTH)],
-        [
-            (
-                "    try:\n        kv_cache_spec_values",
-                "    if len({getattr(s, 'sliding_window', None) for s in kv_cache_spec.values()}) > 1:\n        return False\n    try:\n        kv_cache_spec_values",
-            )
-        ],
         uniform("except (AssertionError, ValueError):  # windows differ\n        pass\n        return False"),
         uniform("except BaseException:\n        return False"),
     ],

@@ -12,6 +12,7 @@ from gemmaspec.check.proof.behaviour import Behaviour
 from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.patching.judged import deciding_probe
 from gemmaspec.core.patching.patch import Patch
 from gemmaspec.run.trees.tree import TreeSource
 
@@ -49,13 +50,21 @@ def _asked(cell: PatchOnTree, patch: Patch, folder: Path, behaviour: Behaviour) 
     if seen.state == "closed":
         rules = ", ".join(_rules(patch, folder, cell.vllm))
         add = f"; reviewed, add to superseded: {rules}" if rules else ""
-        detail = f"the probe finds no bug, and a start asks it too: {seen.seen}{add}"
-        state = "superseded"
+        detail = f"the probe finds no bug: {seen.seen}; {_at_a_start(patch)}{add}"
+        state = "superseded" if deciding_probe(patch.folder) else state
     elif seen.state == "open":
-        detail = f"the bug is there: {seen.seen}; run gemmaspec patch rebase {patch.id} --tree {folder}"
+        detail = f"the bug is there: {seen.seen}; a start with it ends; "
+        detail += f"run gemmaspec patch rebase {patch.id} --tree {folder}"
     else:
         detail = f"the probe failed: {seen.seen}; {cell.verdict.detail}"
     return dataclasses.replace(cell, verdict=dataclasses.replace(cell.verdict, state=state, detail=detail))
+
+
+def _at_a_start(patch: Patch) -> str:
+    """Return what a start makes of a probe that finds no bug."""
+    if deciding_probe(patch.folder):
+        return "a start asks it too, and goes on without the patch"
+    return "a start ends, because nothing shows that this probe knows a wrong fix"
 
 
 def _rules(patch: Patch, folder: Path, vllm: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from gemmaspec.check.carry.shipped import is_required, shipped_images
 from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.patching.decide import FileVerdict, PatchVerdict
+from gemmaspec.core.patching.judged import deciding_probe
 from gemmaspec.run.engine.choose import seats
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import stacks
@@ -110,15 +112,29 @@ def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = fr
     verdicts = [judge.decide(tree) for judge in patches.judges.values()]
     verdicts += [_invalid(name, str(error)) for name, error in patches.refused.items()]
     verdicts.sort(key=lambda verdict: verdict.patch)
-    return [
-        PatchOnTree(
-            place=tree.place,
-            vllm=tree.vllm,
-            verdict=verdict,
-            required=is_required(verdict.patch, asked_for=verdict.patch in asked_for),
-        )
-        for verdict in verdicts
-    ]
+    cells = []
+    for verdict in verdicts:
+        required = is_required(verdict.patch, asked_for=verdict.patch in asked_for)
+        if tree.place.kind != "release":
+            verdict = dataclasses.replace(verdict, detail=_with_start(verdict, patches, required=required))
+        cells.append(PatchOnTree(place=tree.place, vllm=tree.vllm, verdict=verdict, required=required))
+    return cells
+
+
+def _with_start(verdict: PatchVerdict, patches: PatchSet, *, required: bool) -> str:
+    """Return the detail of a verdict on a build, with what a start makes of it where the patch does not fit."""
+    patch = patches.every.get(verdict.patch)
+    if verdict.fits or verdict.state == "invalid" or patch is None:
+        return verdict.detail
+    if patch.is_speed:
+        does = "a start leaves it out"
+    elif deciding_probe(patch.folder):
+        ends = "it ends" if required else "it goes on without the patch"
+        does = "a start runs its probe first (half a minute as a rule), as --by-behaviour does"
+        does += f"; if the bug is there, {ends}"
+    else:
+        does = "a start that requires it ends with exit code 5" if required else "a start goes on without it"
+    return "; ".join(filter(None, (verdict.detail, does)))
 
 
 def _invalid(patch: str, why: str) -> PatchVerdict:

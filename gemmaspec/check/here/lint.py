@@ -15,6 +15,7 @@ from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.finding import Finding, Severity
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.foreign_code import code_of, is_plain, trusts_models
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Draft, Profile, Target
 from gemmaspec.core.releases.facts import asked_release
@@ -60,6 +61,8 @@ class Linted:
     """Number of warnings and notes in shipped profiles, which the user cannot edit; they are not in `findings`."""
     shapes: tuple[str, ...] = ()
     """Why models could be found neither in the cache nor on the Hub."""
+    code: tuple[str, ...] = ()
+    """Whose code its server runs, unless that is only vLLM's own image."""
 
     def count(self, severity: Severity) -> int:
         """Return how many findings there are; each line that makes a profile invalid is an error."""
@@ -92,6 +95,8 @@ def stop_on_errors(
     findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release, notes=False, longest=longest)
     for finding in _of(_written_by_user(findings), "warning"):
         tell(as_text(finding))
+    if trusts_models(loaded.profile):
+        tell(f"runs code of: {', '.join(code_of(loaded.profile))}")
     errors = [as_text(finding) for finding in _of(findings, "error") if not (to_measure and finding.code in SLOW)]
     if errors:
         raise ProfileError("\n".join(errors), hint=f"gemmaspec profile lint {loaded.typed}")
@@ -126,7 +131,13 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
         findings=kept,
         inherited=len(findings) - len(kept),
         shapes=tuple(known.says for model in (target, draft) if model and (known := _shipped(model))),
+        code=_foreign_code(profile),
     )
+
+
+def _foreign_code(profile: Profile) -> tuple[str, ...]:
+    code = code_of(profile)
+    return () if is_plain(code) else tuple(code)
 
 
 def _shipped(model: Checkpoint) -> PublishedCheckpoint | None:

@@ -16,10 +16,11 @@ from typing import Any, Final, Literal
 from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching.judged import PROBE as PROBE
+from gemmaspec.core.patching.judged import deciding_probe
 from gemmaspec.core.patching.patch import Patch
 from gemmaspec.core.patching.plan import chain
 
-PROBE: Final = "probe.py"
 NUMBERS: Final = "numbers.py"
 """A probe of numbers; a patch that changes how a kernel computes has one."""
 RUNNER: Final = Path(__file__).with_name("run_probes.py")
@@ -217,9 +218,7 @@ def _outcome(
         if look and look.state == "failed":
             return "broken-probe", f"on the {where} tree: {look.seen}"
     if patched is None:
-        return (
-            "open" if stock.state == "open" else "closed"
-        ), f"{stock.seen}; the state of the patch is {result.state}"
+        return _unpatched(patch, result, stock)
     if stock.state != "open":
         return "not-open", f"the probe passes on the stock tree: {stock.seen}"
     if patched.state != "closed":
@@ -227,6 +226,18 @@ def _outcome(
     if patch.text.errors and not any(says(stock.seen, error) for error in patch.text.errors):
         return "broken-probe", f"the probe saw an error that patch.yaml does not list: {stock.seen}"
     return "proven", ""
+
+
+def _unpatched(patch: Patch, result: launcher.PatchResult, stock: ProbeResult) -> tuple[Outcome, str]:
+    """Return the outcome on a folder that the patch does not apply to, with the next command."""
+    seen = f"{stock.seen}; the state of the patch is {result.state}"
+    if stock.state == "open":
+        return "open", f"{seen}; next: gemmaspec patch rebase {patch.id} --tree DIR"
+    if result.state in launcher.FITS:
+        return "closed", seen
+    if deciding_probe(patch.folder):
+        return "closed", f"{seen}; a start asks the probe too, and goes on without the patch"
+    return "closed", f"{seen}; a start ends, because nothing shows that this probe knows a wrong fix"
 
 
 def says(seen: str, error: str) -> bool:

@@ -33,6 +33,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         "memory": plan.memory,
         "speed_patches": tuple(taken),
         "left_out": left_out,
+        "runs_code_of": plan.code,
         "notes": [finding.document() for finding in plan.costs],
     }
     if as_json:
@@ -63,6 +64,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         output.told(f"memory: WARNING: it does not fit: {line}")
     for finding in plan.costs:
         output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
+    output.told(f"code:   runs code of: {', '.join(plan.code) or 'vllm as it is installed'}")
     output.told(f"run:    {known['command']}")
     output.told(f"ready:  when {start.expects}")
 

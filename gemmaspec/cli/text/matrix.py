@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from gemmaspec.check.carry.patchset import PatchOnTree
 from gemmaspec.check.carry.verify import Verification
 from gemmaspec.cli import output
 from gemmaspec.cli.text.screen import Screen
+from gemmaspec.core.patching.decide import PatchVerdict
 from gemmaspec.run.engine.lines import clean
 from gemmaspec.run.trees.tree import TreeSource
 
@@ -126,10 +129,17 @@ def _legend(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
             yield Text(letter, style).append(f" {words}", "not bold default")
 
 
+_SAME: Final = re.compile(r"this is (\S+)'s file in an? .* tree")
+
+
 def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
     """Yield, for each patch that fits an unknown build, which release's file or function that build has."""
+    same: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         verdict = cell.verdict
+        if release := _release_of(verdict):
+            same.setdefault((str(cell.place), release), []).append(verdict.patch)
+            continue
         details = [f"{file.path}:{file.line or 1}: {file.detail}" for file in verdict.files if file.detail]
         if verdict.state == "drifted" or (
             cell.place.kind != "release" and verdict.state in ("applies", "applied") and details
@@ -139,6 +149,17 @@ def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
         elif verdict.state == "superseded" and verdict.detail:
             yield Text(f"{verdict.patch} on {cell.place}: superseded", "bold")
             yield _plain(f"  {verdict.detail}")
+    for (place, release), patches in same.items():
+        yield _plain(f"{place} has the files of {release} for {', '.join(patches)}")
+
+
+def _release_of(verdict: PatchVerdict) -> str:
+    """Return the release whose files a build has, if that is all there is to say of them; else ""."""
+    found = [_SAME.fullmatch(file.detail) for file in verdict.files]
+    if verdict.state not in ("applies", "applied") or not all(found):
+        return ""
+    releases = {one[1] for one in found if one}
+    return releases.pop() if len(releases) == 1 else ""
 
 
 def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
@@ -156,8 +177,10 @@ def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
             yield from (_plain(f"    expected | {line}") for line in file.expected)
             yield from (_plain(f"       found | {line}") for line in file.found)
         yield from [_plain(f"  {verdict.detail}")] if verdict.detail else []
-        if verdict.state == "conflict" and cell.place.kind == "release":
-            yield _plain(f"  next: gemmaspec patch rebase {verdict.patch} --release {cell.place.ref}")
+        if verdict.state in ("conflict", "missing") and cell.place.kind in ("release", "tree"):
+            yield _plain(
+                f"  next: gemmaspec patch rebase {verdict.patch} --{cell.place.kind} {shlex.quote(cell.place.ref)}"
+            )
 
 
 def _plain(line: str) -> Text:

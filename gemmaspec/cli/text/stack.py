@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
@@ -125,15 +125,22 @@ def _of_report(report: dict[str, Any]) -> Iterator[str]:
     for need in report["requires"]:
         yield f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})"
     for index, patch in enumerate(report["patches"]):
-        where = ", ".join(
-            (f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])) for file in patch["files"]
-        )
-        why = f"for speed: {patch['detail']}" if patch["state"] == "left-out" else where
-        yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {why}"
+        yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {_why(patch)}"
     yield from _attested(report)
     edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
     for path in sorted(edited):
         yield f"  WARNING   {path} differs from vllm {vllm['version']} as released: another build, or edited"
+
+
+def _why(patch: Mapping[str, Any]) -> str:
+    """Return where a patch is, why it was left out, or what its probe saw of a vLLM that was not patched."""
+    if patch["state"] == "left-out":
+        return f"for speed: {patch['detail']}"
+    if patch.get("judged") or (patch["state"] == "not-needed" and patch["detail"]):
+        return str(patch["detail"])
+    return ", ".join(
+        (f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])) for file in patch["files"]
+    )
 
 
 def _attested(report: dict[str, Any]) -> Iterator[str]:

@@ -72,8 +72,9 @@ UNREADABLE = (SyntaxError, ValueError, LookupError, RecursionError, MemoryError,
 SECRETS = ("--api-key", "--hf-token")
 RANK_FACTS = "rank_facts.py"  # beside this file: what a rank on several machines reports besides
 ORIGINS = "origins.py"  # beside this file: where the server would import the patched modules from
-# Beside this file: what answers origins.py, and what runs inside vLLM.
-ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py")
+# Beside this file: what answers origins.py, what runs inside vLLM, and what runs probes.
+ATTEST = ("asked.py", "attest.py", "attest_code.py", "attest_site.py", "attest_sum.py", "judge.py")
+JUDGE = "judge.py"  # beside this file: what runs a patch's probe on the installed vLLM
 
 
 class LaunchError(Exception):
@@ -224,6 +225,17 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class ProbeFile:
+    """A module that a probe imports by its name."""
+
+    name: str
+    text: str
+
+    def __post_init__(self) -> None:
+        check(re.fullmatch(r"[a-z0-9_]{1,60}\.py", self.name) and self.name != "probe.py", "not the name of a module")
+
+
+@dataclass(frozen=True)
 class Measured:
     """A release on which a speed patch was shown to pay, and the GPU's compute capability; "" for the profile's own."""
 
@@ -249,7 +261,9 @@ class Patch:
     needs: tuple[str, ...] = ()
     where: tuple[Measured, ...] = ()
     probe: str = ""
-    """The text of its probe.py, which says whether the bug is there; "" for none."""
+    """The text of its probe.py, which says whether the bug is there; "" for none that may decide."""
+    beside: tuple[ProbeFile, ...] = ()
+    """Modules that the probe imports."""
 
     def __post_init__(self) -> None:
         check(self.purpose in ("defect", "speed"), f"purpose {self.purpose!r} is not defect or speed")
@@ -601,7 +615,38 @@ def rebound(source: Source, scope: str, added: Iterable[str] = ()) -> list[tuple
     top = scope.partition(".")[0]
     own = [(top, line) for name, line in source.bound if name in (top, "*")] if scope else []
     used = {word for line in added for word in words(line) if hasattr(builtins, word)}
-    return [*own[1:], *(row for row in source.bound if row[0] in used)]
+    return [*own[1:], *(row for row in source.bound if row[0] in used), *rebound_inside(source, scope)]
+
+
+def rebound_inside(source: Source, scope: str) -> Iterator[tuple[str, int]]:
+    """Yield what a function binds of a class or function that is defined in it and holds the scope, with lines.
+
+    In create().Builder.__init__ that is Builder, Builder.__init__ and every other attribute of Builder: the digest of
+    the scope does not hold these lines.
+    """
+    parts = scope.split(".")
+    for depth in range(1, len(parts)):
+        inner = parts[depth]
+        for node in definitions(source.tree, ".".join(parts[:depth])):
+            if isinstance(node, ast.ClassDef):
+                continue
+            for one in ast.walk(node):
+                name, line = dotted(one), int(getattr(one, "lineno", 0))
+                if name.partition(".")[0] == inner and not isinstance(getattr(one, "ctx", None), ast.Load):
+                    yield name, line
+                sets = isinstance(one, ast.Call) and dotted(one.func) in ("setattr", "delattr")
+                if sets and [dotted(each) for each in getattr(one, "args", ())[:1]] == [inner]:
+                    yield f"an attribute of {inner}", line
+
+
+def dotted(node: Any) -> str:
+    """Return a name, or an attribute of one, as a dotted text; "" for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        left = dotted(node.value)
+        return f"{left}.{node.attr}" if left else ""
+    return ""
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
@@ -870,6 +915,8 @@ class PatchResult:
     variant: str | None
     files: tuple[FileResult, ...]
     detail: str = ""
+    judged: str = ""
+    """What the patch's probe said of the installed vLLM: open, closed or failed; "" if it was not asked."""
 
     @property
     def half(self) -> bool:
@@ -1105,9 +1152,9 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
         source = source_of(data)
         known_rows = () if told else edit.known
         places = [find_hunk(hunk, source, known_rows, number) for number, hunk in enumerate(edit.hunks)]
+        result = decide_places(edit, source, places)  # it parses a file whose hunks are all at file level
     except UNREADABLE as error:
         return FileResult(edit.path, "conflict", detail=f"the file is not valid Python: {error}")
-    result = decide_places(edit, source, places)
     if before is not None and told and before.drifted and result.state == "applies":
         return replace(result, detail=before.detail, drifted=True)
     return result
@@ -1260,17 +1307,26 @@ def by_behaviour(
     told = []
     for result in results:
         if result.state not in FITS and result.patch.probe and not result.stands:
-            say(f"patch {result.patch.id}: {result.state}; its probe says whether vllm has the bug")
-            found = load_next_to_this(ORIGINS).probed(result.patch.probe, package, cache_dir, environment)
-            seen = str(found.get("seen"))[:400]
-            if found["state"] == "closed":
-                detail = f"its probe finds no bug in this vllm: {seen}"
-                result = PatchResult(result.patch, "superseded", None, (), detail)
-            else:
-                says = f"{'the bug is there' if found['state'] == 'open' else 'its probe failed'}: {seen}"
-                result = replace(result, detail=joined_by(says, result.detail))
+            say(f"patch {result.patch.id}: {result.state}; its probe says whether this vllm has the bug")
+            result = judged(result, package, cache_dir, environment)
         told.append(result)
     return told
+
+
+def judged(result: PatchResult, package: Path, cache_dir: Path, environment: Mapping[str, str]) -> PatchResult:
+    """Return the result on a patch that does not fit, as its probe has it."""
+    patch = result.patch
+    beside = {file.name: file.text for file in patch.beside}
+    began = time.perf_counter()
+    found = load_next_to_this(JUDGE).probed(patch.probe, package, cache_dir, environment, beside, say)
+    took = f"asked before, see {found['kept']}" if "kept" in found else f"{time.perf_counter() - began:.0f} s"
+    seen = str(found["seen"])[:400]
+    if found["state"] == "closed":
+        detail = f"its probe finds no bug in this vllm: {seen} ({took})"
+        return PatchResult(patch, "superseded", None, (), detail, judged="closed")
+    if found["state"] == "open":
+        return replace(result, detail=f"its probe ran: the bug is there: {seen} ({took})", judged="open")
+    return replace(result, detail=joined_by(f"its probe failed: {seen} ({took})", result.detail), judged="failed")
 
 
 # This machine: the packages vLLM needs
@@ -1511,7 +1567,7 @@ def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[
         for file in result.files
     ]
     row = {name: getattr(result.patch, name) for name in ("purpose", "required", "runner")}
-    row |= {"state": result.state, "detail": result.detail, "variant": result.variant}
+    row |= {"state": result.state, "detail": result.detail, "variant": result.variant, "judged": result.judged}
     return {"patch": result.patch.id, **row, "files": files}
 
 
@@ -1553,7 +1609,9 @@ def tell(result: PatchResult) -> None:
         for line in file.found:
             say(f"     found | {line}")
     if result.state not in FITS:
-        say(f"  written for vllm {' or '.join(variant.specifier for variant in patch.variants)}")
+        newest = newest_known([patch])
+        written = f"written for vllm {' or '.join(variant.specifier for variant in patch.variants)}"
+        say(f"  it is known to fit vllm up to {newest}" if newest else f"  {written}")
 
 
 def look_at_files(plan: Plan, results: Sequence[PatchResult], version: str, read: Read) -> dict[str, bool | None]:
@@ -1571,7 +1629,7 @@ def warn_of_edits(plan: Plan, pristine: Mapping[str, bool | None], version: str,
             say(f"WARNING: {path} differs from the file in the release {version} of vllm: {what}")
 
 
-def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
+def stop_on_conflict(plan: Plan, results: Sequence[PatchResult], version: str) -> None:
     """Raise LaunchError(5) if a required patch does not fit; warn if an optional one does not."""
     unfit = [result for result in results if result.state not in FITS]
     for result in unfit:
@@ -1579,8 +1637,30 @@ def stop_on_conflict(results: Sequence[PatchResult], version: str) -> None:
             say(f"WARNING: skipped the optional patch {result.patch.id}, which does not fit vllm {version}")
     required = ", ".join(result.patch.id for result in unfit if result.patch.required)
     if required:
-        advice = "next: run a vllm release that the patch is written for, or remove the patch from the profile"
-        raise LaunchError(5, f"{required} does not fit vllm {version}: vllm was not started", advice)
+        stopped = f"{required} does not fit vllm {version}: vllm was not started"
+        raise LaunchError(5, stopped, *ways_out(plan, [result.patch for result in unfit if result.patch.required]))
+
+
+def ways_out(plan: Plan, unfit: Sequence[Patch]) -> list[str]:
+    """Return what to do where required patches do not fit: the newest release that they fit, or what ran before."""
+    newest = newest_known([patch for patch in plan.patches if patch.required])
+    newest = newest or newest_known(unfit)
+    back = f"gemmaspec rollback {plan.profile}    # what ran before"
+    pinned = f"pin vllm {newest}, the newest release that it is known to fit: image: vllm/vllm-openai:v{newest}"
+    return [f"next: {pinned}", f"  or: {back}"] if newest else [f"next: {back}"]
+
+
+def newest_known(patches: Sequence[Patch]) -> str:
+    """Return the newest published release whose files all these patches are known to fit; "" for none."""
+    common: set[str] | None = None
+    for patch in patches:
+        fitted = set()
+        for variant in patch.variants:
+            rows = [{vllm for entry in edit.known if entry.after for vllm in entry.vllm} for edit in variant.files]
+            fitted |= set.intersection(*rows)
+        common = fitted if common is None else common & fitted
+    published = [one for one in common or () if RELEASE.fullmatch(one)]
+    return max(published, key=lambda one: release(re.match(NUMBER, one)[0]), default="")  # type: ignore[index]
 
 
 def program_of(command: Sequence[str]) -> str:
@@ -1653,7 +1733,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
         tell(result)
     warn_of_edits(plan, pristine, version, read)
     say(f"patches decided in {deciding} ms")
-    stop_on_conflict(results, version)
+    stop_on_conflict(plan, results, version)
     report["requires"], front = meet_requires(plan, options.cache_dir, version)
     began = time.perf_counter()
     overlay = build_overlay(package, options.run_dir, changed)

@@ -1,9 +1,9 @@
-"""Before exec: what the server's own interpreter would import, what the installed vLLM does, and what it lacks.
+"""Before exec: what the server's own interpreter would import, and what the installed vLLM lacks.
 
 The launcher loads this file from its own folder. It prepares RUN/attest, from which every process of the server attests
 its patched functions, and asks the interpreter in the server's first line, with its flags and the server's environment,
-where it would look for each patched module; asked.py answers, and imports nothing of vLLM. A patch's probe is run on
-the installed vLLM, and pip installs what a plan requires. Standard library, Python 3.10+.
+where it would look for each module of a patch; asked.py answers, and imports nothing of vLLM. Pip installs what a plan
+requires. Standard library, Python 3.10+.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,28 +38,6 @@ CARRIED = {  # files beside this one, and what they are called in RUN/attest
 }
 LONG_SHEBANG = re.compile(rb"'''exec' (.+?) \"\$0\" \"\$@\"")  # what pip and uv write for a path of over 127 bytes
 PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")  # the name of an interpreter
-PROBE_S = 300.0  # a probe imports vLLM, which takes a minute from a cold disk
-PROBE_SAYS = "gemmaspec-probe:"
-PROBE_STATES = ("open", "closed", "failed")
-PROBE_NEEDS = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
-PROBE_SETS = dict.fromkeys(("VLLM_NO_USAGE_STATS", "HF_HUB_OFFLINE", "OMP_NUM_THREADS"), "1")
-PROBE_SETS |= {"VLLM_LOGGING_LEVEL": "CRITICAL", "VLLM_PLUGINS": "", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-PROBE_RUNS = """
-import json, os, sys
-package, names = sys.argv[1], {}
-try:
-    exec(compile(sys.stdin.read(), "probe.py", "exec"), names)
-    is_open, seen = names["probe"]()
-    found = {"state": "open" if is_open else "closed", "seen": str(seen)}
-    places = {os.path.realpath(one.__file__ or "") for name, one in list(sys.modules.items())
-              if name.partition(".")[0] == "vllm" and getattr(one, "__file__", None)}
-    if not places or any(not one.startswith(os.path.realpath(package) + os.sep) for one in places):
-        found = {"state": "failed", "seen": "it imported another vllm"}
-except BaseException as error:
-    found = {"state": "failed", "seen": f"{type(error).__name__}: {error}"}
-print("\\ngemmaspec-probe:" + json.dumps(found), flush=True)
-os._exit(0)
-"""
 
 
 class Refused(Exception):
@@ -90,7 +67,11 @@ class Target:
 def prepared(
     run_dir: Path, package: Path, overlay: Path | None, results: Sequence[Any], changed: Mapping[str, bytes]
 ) -> Attestation | None:
-    """Prepare what the server's processes attest with, from the launcher's PatchResults; None if no patch is in."""
+    """Prepare what the server's interpreter is asked, and what its processes attest with, from the PatchResults.
+
+    None if no patch is in and none is required. Where a required patch is superseded, applied or not needed, that is
+    said of this package, so the server has to import it from here.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for result in (result for result in results if result.state in ("applies", "drifted", "applied")):
         variant = next(variant for variant in result.patch.variants if variant.name == result.variant)
@@ -100,15 +81,27 @@ def prepared(
             row["hunks"] += [{"scope": hunk.function, "old": hunk.old, "new": hunk.new} for hunk in edit.hunks]
             row["required"] |= result.patch.required
             row["runs"] |= result.patch.required and result.patch.runner == "any"
+    root = overlay or package.parent
+    spoken = spoken_of(package, root, results)
     if not rows:
-        return None
+        return Attestation((), None, spoken) if spoken else None
     if os.pathsep in str(run_dir):
         why = f"the run folder {run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
         raise Refused(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
-    root = overlay or package.parent
     targets = [Target(module=module_of(path), file=str(root / path), **row) for path, row in rows.items()]
     refuse_beside(package, targets)
-    return Attestation(targets, carry(run_dir))
+    return Attestation(targets, carry(run_dir), spoken)
+
+
+def spoken_of(package: Path, root: Path, results: Sequence[Any]) -> dict[str, str]:
+    """Return the modules that the words on required patches are about, with their files; empty without such a patch."""
+    required = [result.patch for result in results if result.patch.required]
+    if not required:
+        return {}
+    edits = [edit.path for patch in required for variant in patch.variants for edit in variant.files]
+    rules = [rule.path for patch in required for rule in patch.superseded]
+    there = [path for path in dict.fromkeys([*edits, *rules]) if (package.parent / path).is_file()]
+    return {module_of(path): str(root / path) for path in ("vllm/__init__.py", *there)}
 
 
 def module_of(path: str) -> str:
@@ -152,8 +145,12 @@ def carry(run_dir: Path) -> Path:
 class Attestation:
     """What the server's processes have to attest, and the question to its interpreter before it starts."""
 
-    def __init__(self, targets: Sequence[Target], folder: Path) -> None:
-        self.targets, self.folder = targets, folder  # RUN/attest
+    def __init__(self, targets: Sequence[Target], folder: Path | None, spoken: Mapping[str, str]) -> None:
+        self.targets = targets
+        self.folder = folder
+        """RUN/attest; None if no process has anything to attest."""
+        self.files = {**spoken, **{target.module: target.file for target in targets}}
+        self.required = {*spoken, *(target.module for target in targets if target.required)} - {"vllm"}
 
     def ask(
         self,
@@ -169,16 +166,17 @@ class Attestation:
         """
         began = time.perf_counter()
         interpreter = interpreter_of(program, command[1:], environment.get("PATH", os.defpath))
-        modules = [target.module for target in self.targets]
+        modules = list(self.files)
         # this Python is asked for plugins where the server's cannot be
         answer = ask(interpreter or [sys.executable], program, modules, environment)
         if interpreter is None:
             self.refuse_unasked(program, drift, say)
-        elif wrong := list(differences(answer, self.targets, self.folder, interpreter, program)):
+        elif wrong := list(differences(answer, self.files, self.folder, interpreter, program)):
+            would = "the server would not run the patched code" if self.targets else "nothing was said of that vllm"
             raise Refused(
                 5,
                 *wrong,
-                "the server would not run the patched code: vllm was not started",
+                f"{would}: vllm was not started",
                 f"next: head -1 {program}; {shlex.join(interpreter)} -c 'import sys; print(sys.path, sys.meta_path)'",
             )
         elif not _same(answer["prefix"], sys.prefix):
@@ -188,20 +186,21 @@ class Attestation:
             plugin["loaded"] = allowed(plugin, environment)
             does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
             say(f"plugin {plugin['name']} ({plugin['value']}, {plugin['distribution']}) {does}")
-        self._write(plugins, headless="--headless" in command)  # a headless machine has workers alone
+        if self.folder is not None:
+            self._write(self.folder, plugins, headless="--headless" in command)  # it has workers alone
         took = round((time.perf_counter() - began) * 1000, 1)
         return {"modules": modules, "interpreter": interpreter, "asked_ms": took, "plugins": plugins}
 
     def refuse_unasked(self, program: str, drift: str, say: Callable[[str], None]) -> None:
         """Say that nobody knows what a program imports. Raise Refused(5) where a required patch may not drift."""
         what = f"{program} is not a Python script, so it cannot be asked where it would import vllm from"
-        required = ", ".join(target.module for target in self.targets if target.required)
+        required = ", ".join(name for name in self.files if name in self.required)
         if required and drift == "refuse":
             why = f"the profile sets patches.drift: refuse, and a required patch is in: {required}"
             raise Refused(5, what, why, "next: start vllm by its Python script")
         say(f"WARNING: {what}; a required patch may not run: {required}" if required else what)
 
-    def _write(self, plugins: Sequence[Mapping[str, Any]], *, headless: bool) -> None:
+    def _write(self, folder: Path, plugins: Sequence[Mapping[str, Any]], *, headless: bool) -> None:
         files = [
             {
                 **{name: getattr(target, name) for name in ("module", "file", "hunks", "required", "runs")},
@@ -211,7 +210,7 @@ class Attestation:
             for target in self.targets
         ]
         document = {"schema": 2, "leader": os.getpid(), "headless": headless, "files": files, "plugins": plugins}
-        (self.folder / "targets.json").write_text(json.dumps(document), encoding="utf-8")
+        (folder / "targets.json").write_text(json.dumps(document), encoding="utf-8")
 
 
 def interpreter_of(program: str, arguments: Sequence[str], path: str) -> list[str] | None:
@@ -270,13 +269,12 @@ def ask(
 
 
 def _exchange(
-    words: Sequence[str], question: str, environment: Mapping[str, str], marker: str, wait_s: float,
-    folder: str | None = None,
-) -> tuple[dict[str, Any], str]:  # fmt: skip
+    words: Sequence[str], question: str, environment: Mapping[str, str], marker: str, wait_s: float
+) -> tuple[dict[str, Any], str]:
     """Return the last JSON object that a program prints after a marker, empty for none, and why there is none."""
     try:
         done = subprocess.run(words, input=question.encode("utf-8", "surrogatepass"), capture_output=True,
-                              env=dict(environment), timeout=wait_s, check=False, cwd=folder)  # fmt: skip
+                              env=dict(environment), timeout=wait_s, check=False)  # fmt: skip
     except subprocess.TimeoutExpired:
         return {}, f"it gave no answer within {wait_s:.0f} s"
     except OSError as error:
@@ -290,35 +288,6 @@ def _exchange(
     return {}, f"exit code {done.returncode}: {last[0][:300]}"
 
 
-def probed(probe: str, package: Path, cache_dir: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a patch's probe in this Python, on the installed vLLM and without secrets: whether the bug is "open".
-
-    "failed" is whatever goes wrong. What was kept of an answer about these very files is not asked again.
-    """
-    digest = hashlib.sha256(f"{sys.version}\0{probe}".encode())
-    for file in sorted(package.rglob("*.py")):
-        digest.update(f"{file.relative_to(package)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    kept = cache_dir / "probes" / f"{digest.hexdigest()}.json"
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        verdict = json.loads(kept.read_bytes() if kept.is_file() else b"")
-        if isinstance(verdict, dict) and verdict.get("state") in ("open", "closed"):
-            return verdict
-    with tempfile.TemporaryDirectory(prefix="gemmaspec-probe-") as home:
-        folders = dict.fromkeys(("HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "TORCHINDUCTOR_CACHE_DIR"), home)
-        given = {name: environment[name] for name in PROBE_NEEDS if name in environment}
-        words = [sys.executable, "-c", PROBE_RUNS, str(package)]
-        verdict, why = _exchange(words, probe, {**given, **PROBE_SETS, **folders}, PROBE_SAYS, PROBE_S, home)
-    if verdict.get("state") not in PROBE_STATES:
-        return {"state": "failed", "seen": why}
-    if verdict["state"] != "failed":
-        with contextlib.suppress(OSError):
-            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh = kept.with_name(f"{kept.name}.{os.getpid()}.new")
-            fresh.write_text(json.dumps(verdict), encoding="utf-8")
-            fresh.replace(kept)
-    return verdict
-
-
 def _no_answer(script: str, shown: str, why: str) -> tuple[str, str]:
     return (
         f"cannot ask {shown}, which runs {script}, where it would import vllm from: {why}; vllm was not started",
@@ -327,18 +296,27 @@ def _no_answer(script: str, shown: str, why: str) -> tuple[str, str]:
 
 
 def differences(
-    answer: Mapping[str, Any], targets: Sequence[Target], folder: Path, interpreter: Sequence[str], script: str
+    answer: Mapping[str, Any],
+    files: Mapping[str, str],
+    folder: Path | None,
+    interpreter: Sequence[str],
+    script: str,
 ) -> Iterator[str]:
-    """Yield why the server would not run the patched code; nothing if it would."""
+    """Yield why the server would not run the code that was decided on; nothing if it would.
+
+    `files` are the modules with their files, `folder` is that of the processes' attestation.
+    """
     flags = answer["flags"]
     ignores = [name for name in ("isolated", "ignore_environment") if flags.get(name)]
     shown = shlex.join(interpreter)
-    for target in targets:
-        seen = answer["origins"].get(target.module, {})
+    for module, file in files.items():
+        seen = answer["origins"].get(module, {})
         origin = seen.get("origin") or ""
-        if not _same(origin, target.file):
+        if not _same(origin, file):
             by = f", by the finder {seen['finder']}" if seen.get("finder") not in (None, "PathFinder") else ""
-            yield f"{shown} would import {target.module} from {origin or 'nowhere'}{by}, not from {target.file}"
+            yield f"{shown} would import {module} from {origin or 'nowhere'}{by}, not from {file}"
+    if folder is None:
+        return
     if ignores:
         yield f"the first line of {script} makes Python ignore PYTHONPATH ({', '.join(ignores)}), which has the overlay"
     elif flags.get("no_site") or answer["site"] != str(folder):

@@ -95,6 +95,8 @@ class PatchText(evidence.Written):
     speculation_only: bool
     targets: tuple[str, ...] = ()
     """Patterns of the targets that a speed patch changes; empty for all."""
+    idle_with: tuple[Literal["several-gpus", "lora"], ...] = ()
+    """With what a speed patch changes nothing: a model that several GPUs share, or LoRA adapters."""
     variants: tuple[VariantText, ...] = Field(min_length=1)
     superseded: tuple[SupersededRule, ...] = ()
     upstream: tuple[Upstream, ...] = ()

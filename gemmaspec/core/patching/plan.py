@@ -12,6 +12,7 @@ from gemmaspec import __version__
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.launcher import Measured, Requirement
+from gemmaspec.core.patching.judged import deciding_probe
 from gemmaspec.core.patching.patch import Patch, Variant
 
 
@@ -95,10 +96,13 @@ def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ())
     }
 
 
-def _probe_of(patch: Patch) -> dict[str, str]:
-    """Return the text of a patch's probe, which the launcher runs where the patch does not fit; nothing without one."""
-    file = patch.folder / "probe.py"
-    return {"probe": file.read_text(encoding="utf-8")} if file.is_file() else {}
+def _probe_of(patch: Patch) -> dict[str, Any]:
+    """Return a patch's probe, which the launcher runs where the patch does not fit; nothing if none may decide."""
+    files = deciding_probe(patch.folder)
+    if files is None:
+        return {}
+    beside = [{"name": name, "text": text} for name, text in sorted(files.beside.items())]
+    return {"probe": files.text, **({"beside": beside} if beside else {})}
 
 
 def _variant_entry(variant: Variant) -> dict[str, Any]:

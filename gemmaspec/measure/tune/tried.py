@@ -47,10 +47,10 @@ def seconds_of(text: str, option: str) -> float:
     whole = "".join(text.split())
     parts = _PART.findall(whole)
     if not parts or "".join("".join(part) for part in parts) != whole:
-        raise UsageError(f"{option} must be a time such as 45m, 1h30m or 90s, not {text!r}")
+        raise UsageError(f"{option} must be a time such as 45m, 1h30m or 90s, not {text!r}", hint=f"{option} 45m")
     seconds = sum(float(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
     if seconds <= 0:
-        raise UsageError(f"{option} must be greater than 0")
+        raise UsageError(f"{option} must be greater than 0", hint=f"{option} 45m")
     return seconds
 
 

@@ -190,10 +190,17 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def check_name(name: str) -> None:
+    """Raise UsageError for what cannot be the name of a profile."""
+    if not _NAME.fullmatch(name):
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63]
+        said = f"{name!r} is not a valid name; use lowercase letters, digits and hyphens"
+        raise UsageError(f"{said}{f': {near}' if near else ''}")
+
+
 def _new_file(name: str) -> Path:
     """Return the file of a new profile. Raises UsageError for a name that is invalid or taken."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is not a valid name; use lowercase letters, digits and hyphens")
+    check_name(name)
     known = profile_names(profile_folders())
     file = own_folder() / f"{name}.yaml"
     if name in known or file.exists():

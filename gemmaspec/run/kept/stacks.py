@@ -16,6 +16,7 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile, state_dir
 from gemmaspec.core.profile.engines import engine_of_files
 from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.meant import nearest
 from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.engine.server import Engine, EngineName, Server, State
 from gemmaspec.run.kept.owner import Caller
@@ -160,12 +161,13 @@ def find(name: str) -> Started:
             f"the folder of {name} was deleted, but its server still runs (pid {lost.pid})",
             hint=f"gemmaspec down {name}",
         )
-    names = ", ".join(names_of_stacks()) or "none"
+    names = names_of_stacks()
+    started_here = ", ".join(names) or "none"
+    near = nearest(name, names)
+    meant = f"; did you mean {near}?" if near else ""
     raise UsageError(
-        f"no stack named {name!r} was started on this machine (started: {names})",
-        hint=f"gemmaspec up {name}"
-        if name in profile_names(profile_folders())
-        else "gemmaspec status    # or down --all",
+        f"no stack named {name!r} was started on this machine (started: {started_here}){meant}",
+        hint=f"gemmaspec up {name}" if name in profile_names(profile_folders()) else "gemmaspec status",
     )
 
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from gemmaspec.core.patching.choice import Choices, RunsOn, choose, is_shown, speed_patches
-from gemmaspec.core.patching.evidence import FAMILIES, READERS, family_of
-from gemmaspec.core.patching.patch import Patch
-from gemmaspec.core.profile.command import vllm_of
+from gemmaspec.core.patching.evidence import FAMILIES, READERS, VARIABLE, family_of
+from gemmaspec.core.patching.patch import Patch, PatchText
+from gemmaspec.core.profile.command import extra_of, vllm_of
 from gemmaspec.core.profile.device import device_of
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.releases.facts import releases
 from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.resolve import resolved_of
@@ -36,6 +37,8 @@ def speed_choice(profile: Profile, patches: Mapping[str, Patch], *, capability: 
             left_out[text.id] = f"for other targets ({', '.join(text.targets)})"
         elif text.speculation_only and not profile.speculative:
             left_out[text.id] = "for speculation alone"
+        elif why := idle_because(profile, text):
+            left_out[text.id] = why
     taken = {name: rows for name, rows in chosen.taken.items() if name not in left_out}
     because = {name: why for name, why in chosen.because.items() if name in taken}
     return Choices(taken=taken, left_out=left_out, because=because)
@@ -57,13 +60,34 @@ def untried(profile: Profile, patches: Mapping[str, Patch]) -> tuple[str, ...]:
         text = patch.text
         fits = not text.targets or any(fnmatch.fnmatch(target, pattern) for pattern in text.targets)
         drafts = not text.speculation_only or profile.speculative is not None
-        if patch.id in choice.taken or patch.id in READERS.values() or not fits or not drafts:
+        if (
+            patch.id in choice.taken
+            or patch.id in READERS.values()
+            or not fits
+            or not drafts
+            or idle_because(profile, text)
+        ):
             continue
         families = {family for claim in text.pays for family in claim.gpus}
         elsewhere = [replace(setting, family=family) for setting in settings for family in families]
         if any(is_shown(patch, setting) for setting in elsewhere):
             found.append(patch.id)
     return tuple(found)
+
+
+def idle_because(profile: Profile, text: PatchText) -> str:
+    """Return why a speed patch would change nothing on a profile's server; "" if it changes something."""
+    share = gpus_each(profile)
+    if "several-gpus" in text.idle_with and share > 1 and not _has_own_matrices(profile):
+        return f"it changes nothing where {share} GPUs share a model"
+    if "lora" in text.idle_with and extra_of(profile).switched("--enable-lora"):
+        return "it changes nothing beside LoRA adapters"
+    return ""
+
+
+def _has_own_matrices(profile: Profile) -> bool:
+    """Return whether the profile has launches of its own for matrices, which may be those of a rank."""
+    return "matrix:" in profile.env.get(VARIABLE, "")
 
 
 def _settings_of(profile: Profile, given: str | None) -> tuple[Sequence[RunsOn], str]:

@@ -1,0 +1,85 @@
+"""Ask a patch's probe of fixes that only look right, and of right ones in other words, put into a released vLLM."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gemmaspec.check.proof.prove import Probes
+from gemmaspec.check.proof.source import source_of
+from gemmaspec.core import data, launcher
+from gemmaspec.core.patching.judged import JUDGED as FILE
+from gemmaspec.core.patching.judged import PROBE, probe_files
+from tests.support.foreign_fixes import Fix, Fixes
+from tests.support.judged_fixes import JUDGED
+
+
+@dataclass(kw_only=True)
+class Judged:
+    """What a probe says of the fixes of its bug."""
+
+    wrong: int = 0
+    right: int = 0
+    called_closed: list[str] = field(default_factory=list)
+    """Wrong fixes that it calls right."""
+    missed: list[str] = field(default_factory=list)
+    """Right fixes that it does not call right."""
+    releases: set[str] = field(default_factory=set)
+
+
+def judge(patch: str, probes: Probes) -> Judged:
+    """Ask a patch's probe of every fix. Raise ValueError for a fix that is not one of the release's file."""
+    found = Judged()
+    for at, fixes in enumerate(JUDGED[patch]):
+        found.releases.add(fixes.release)
+        for number, fix in enumerate(fixes.right):
+            found.right += 1
+            state, seen = _asked(patch, fixes, fix, probes)
+            if state != "closed":
+                found.missed.append(f"{patch} {at} right {number}: {state}: {seen}")
+        for number, fix in enumerate(fixes.wrong):
+            found.wrong += 1
+            state, seen = _asked(patch, fixes, fix, probes)
+            if state == "closed":
+                found.called_closed.append(f"{patch} {at} wrong {number}: {seen}")
+    return found
+
+
+def _asked(patch: str, fixes: Fixes, fix: Fix, probes: Probes) -> tuple[str, str]:
+    source = source_of(fixes.release)
+    changed = fixed((source / fixes.path).read_text(encoding="utf-8"), fix).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        overlay = launcher.build_overlay(source / "vllm", Path(folder), {fixes.path: changed})
+        assert overlay
+        found = probes.run([overlay], {patch: data.PATCHES / patch / PROBE})[patch]
+    return found.state, found.seen
+
+
+def fixed(text: str, fix: Fix) -> str:
+    """Return a file with a fix. Raise ValueError if what it replaces is not there."""
+    for old, new in fix:
+        if old not in text:
+            raise ValueError(f"not in the file: {old}")
+        text = text.replace(old, new, 1)
+    compile(text, "fixed", "exec", dont_inherit=True)
+    return text
+
+
+def write_judgement(folder: Path, **changed: Any) -> None:
+    """Write a made-up result of judging a patch's probe, one that lets it decide unless told otherwise."""
+    files = probe_files(folder)
+    assert files
+    told = {"wrong": 12, "called_closed": 0, "right": 5, "recognised": 4, "releases": ["0.33.0"]}
+    (folder / FILE).write_text(json.dumps({"schema": 1, "probe": files.digest, **told, **changed}))
+
+
+def every_fix() -> Iterator[tuple[str, Fixes, Fix]]:
+    """Yield each fix with its patch."""
+    for patch, several in JUDGED.items():
+        for fixes in several:
+            for fix in (*fixes.right, *fixes.wrong):
+                yield patch, fixes, fix
