@@ -50,6 +50,7 @@ def test_every_shipped_patch_has_error_texts_and_a_symptom() -> None:
     silent = {
         "gemma4-dflash-embedding-scale",  # fewer tokens are accepted, and nothing is printed
         "composite-full-graphs",  # the server starts, and is slower
+        "mtp-dense-draft-parallel",  # its text is that of other dense models too: no-experts names the patch
     }
     defects = {name for name, patch in load_patches().items() if patch.text.purpose == "defect"}
     assert defects <= {bug.patch for bug in bugs()}

@@ -139,7 +139,7 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
 def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
     """Return what a server makes on several GPUs of one machine, from what one of them makes; else the bound.
 
-    Without a draft, or with more GPUs, nothing was measured between them, and no data sheet says how long a sum takes.
+    With more GPUs nothing was measured between them, and no data sheet says how long a sum takes.
     """
     profile, gpus = facts.profile, gpus_each(facts.profile)
     family = family_of(facts.plan.device.capability)
@@ -155,7 +155,8 @@ def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
     if not rows:
         return _bound(facts, request, [note for note in alone.notes if note.startswith("no ")])
     why = f"{alone.why}; on {gpus} GPUs by bytes and all-reduces at {link.us_per_sum:g} µs each ({link.link})"
-    notes = (f"the all-reduces: {link.source}", *alone.notes, *_instead(facts, rows, alone.rows))
+    plain = ["no server without a draft was measured on several GPUs"] if any(not row.k for row in rows) else []
+    notes = (f"the all-reduces: {link.source}", *plain, *alone.notes, *_instead(facts, rows, alone.rows))
     return Prediction(profile=profile.name, basis=alone.basis, why=why, notes=notes, rows=rows)
 
 
