@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import UnreadableFile
 from gemmaspec.core.profile.engines import ENGINES
 from gemmaspec.run.engine import record
+from gemmaspec.run.engine.last_start import Elsewhere
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.owner import owned
@@ -32,9 +33,8 @@ def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
         started, damaged = _find(name, note)
         engine = stacks.engine_of(started)
         ended = started.server.watched and has_ended(engine, started.server)
-        if not damaged:
-            _write_down(started, "stopping")
-        was_running = engine.stop(started.server)
+        with contextlib.nullcontext() if damaged else _intended(started):
+            was_running = engine.stop(started.server)
         if was_running and ended:
             note(f"the server of {name} was not running, but its watch was")
         if not damaged:
@@ -48,11 +48,16 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
 
     Waits for no other command. Raises GemmaspecError for what survives, is another user's, or cannot be found out.
     """
+    with contextlib.ExitStack() as intent:
+        with contextlib.suppress(GemmaspecError, OSError):
+            intent.enter_context(_intended(stacks.find(name)))
+        return _end_by_force(name, note)
+
+
+def _end_by_force(name: str, note: Callable[[str], None]) -> bool:
     from gemmaspec.run.engine.orphans import marked
 
     ended = False
-    with contextlib.suppress(GemmaspecError, OSError):
-        _write_down(stacks.find(name), "stopping")
     for lost in marked(name, stacks.stack_folder(name)):
         ended = record.end(lost, grace_s=Server.stop_grace_s) or ended
     try:
@@ -67,6 +72,20 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
         ended = engine.stop(started.server) or ended
     _write_down(started, "stopped")
     return ended
+
+
+@contextlib.contextmanager
+def _intended(started: Started) -> Iterator[None]:
+    """Record that a server is being stopped before the first signal, so that nothing starts it again meanwhile.
+
+    What may not be stopped from here was sent no signal, so its record becomes what it was.
+    """
+    _write_down(started, "stopping")
+    try:
+        yield
+    except (record.NotPermitted, Elsewhere):
+        _write_down(started, started.outcome)
+        raise
 
 
 def _write_down(started: Started, outcome: Outcome) -> None:

@@ -15,13 +15,21 @@ if TYPE_CHECKING:
 
 def dry_run(plan: DryRun, *, as_json: bool) -> None:
     """Print what `up --dry-run` would do."""
-    start, taken, left_out = plan.start, plan.speed.taken, plan.speed.left_out
-    before = start.replaces.started if start.replaces else None
-    known = {
+    if as_json:
+        output.json_data({"ok": True, **_document(plan)})
+        return
+    _tell_changes(plan)
+    _tell_server(plan)
+
+
+def _document(plan: DryRun) -> dict[str, object]:
+    """Return it as `--json` prints it."""
+    start = plan.start
+    return {
         "engine": start.engine,
         "why": start.why,
         "joins": start.joins,
-        "stops": f"{before.server.name} ({before.engine}, port {before.server.port})" if before else None,
+        "stops": _stops(plan),
         "ahead": plan.ahead,
         "files": [str(start.server.folder / name) for name in sorted(start.files)],
         "command": shlex.join(start.command),
@@ -31,28 +39,44 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
         "expects": start.expects,
         "graphs": plan.graphs,
         "memory": plan.memory,
-        "speed_patches": tuple(taken),
-        "left_out": left_out,
+        "speed_patches": tuple(plan.speed.taken),
+        "left_out": plan.speed.left_out,
         "runs_code_of": plan.code,
         "notes": [finding.document() for finding in plan.costs],
     }
-    if as_json:
-        output.json_data({"ok": True, **known})
-        return
+
+
+def _stops(plan: DryRun) -> str | None:
+    """Return the server that would be stopped first; None without one."""
+    if not plan.start.replaces or not plan.start.replaces.started:
+        return None
+    before = plan.start.replaces.started
+    return f"{before.server.name} ({before.engine}, port {before.server.port})"
+
+
+def _tell_changes(plan: DryRun) -> None:
+    """Print where it would run, and what it would stop, fetch and write."""
+    start = plan.start
     output.told(f"engine: {start.why}")
     for rank, host in enumerate(start.started.options.hosts):
         output.told(f"host:   {host} (rank {rank})")
     if start.joins:
         output.told("runs:   already, unchanged; only the probe would be sent")
-    if before:
-        output.told(f"stop:   {known['stops']}")
+    if stopped := _stops(plan):
+        output.told(f"stop:   {stopped}")
     if plan.ahead:
         for part in plan.ahead.parts:
-            output.told(f"{'fetch:' if part.verb == 'download' else f'{part.verb}:':<7} {part}")
+            verb = "fetch" if part.verb == "download" else part.verb
+            output.told(f"{verb + ':':<7} {part}")
         output.told(f"time:   {plan.ahead.time()}")
     if start.files:
         folders = sorted({str((start.server.folder / name).parent) for name in start.files})
         output.told(f"write:  {len(start.files)} files in {', '.join(folders)}")
+
+
+def _tell_server(plan: DryRun) -> None:
+    """Print what the server would run with, and what is known of its speed and memory."""
+    start = plan.start
     output.told(f"env:    {', '.join(start.environment) or 'no variables set'}")
     if start.offline != "no":
         output.told(f"hub:    not used by the server ({start.offline})")
@@ -65,7 +89,7 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
     for finding in plan.costs:
         output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
     output.told(f"code:   runs code of: {', '.join(plan.code) or 'vllm as it is installed'}")
-    output.told(f"run:    {known['command']}")
+    output.told(f"run:    {shlex.join(start.command)}")
     output.told(f"ready:  when {start.expects}")
 
 

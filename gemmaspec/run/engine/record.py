@@ -27,6 +27,10 @@ _KILL_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.05
 
 
+class NotPermitted(GemmaspecError):
+    """The server belongs to another user, who alone may end it. Nothing of it was ended."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """The facts about the last start, written before the process exists and again with its pid."""
@@ -204,7 +208,7 @@ def end(record: Record, *, grace_s: float) -> bool:
     """End every process of a start; return True if there was one.
 
     The leader is terminated first, so that it can shut its children down in order, then the remaining processes. After
-    `grace_s` seconds all are killed. Raise GemmaspecError if one survives.
+    `grace_s` seconds all are killed. Raise NotPermitted if this user may not end them, GemmaspecError if one survives.
     """
     asked: set[int] = set()
     any_found = False
@@ -245,7 +249,7 @@ def _permission(processes: list[psutil.Process]) -> Iterator[None]:
         yield
     except psutil.AccessDenied:
         why = f"this user may not stop {describe(processes)}, because another user started the server"
-        raise GemmaspecError(why, hint="sudo -u THAT-USER gemmaspec down …") from None
+        raise NotPermitted(why, hint="sudo -u THAT-USER gemmaspec down …") from None
 
 
 def describe(processes: list[psutil.Process]) -> str:
