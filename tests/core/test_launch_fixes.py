@@ -138,11 +138,12 @@ def test_what_a_probe_began_ends_with_it_and_does_not_make_it_wait(
     judge = launch.load_next_to_this(launch.JUDGE)
     monkeypatch.setattr(judge, "LIMIT_S", 8.0)
     monkeypatch.setattr(launch.sys, "executable", str(place.python))
-    monkeypatch.setattr(judge.secrets, "token_hex", lambda _: "mark-of-this-test")
+    mark = f"mark-of-{os.getpid()}"
+    monkeypatch.setattr(judge.secrets, "token_hex", lambda _: mark)
     probe = FORKS.format(more=more, then=then, log=str(tmp_path / "pid"))
     found = judge.probed(probe, place.package, tmp_path, {})
     assert found["state"] == ("closed" if then == "pass" else "failed")
-    assert list(judge.marked("mark-of-this-test")) == []
+    assert list(judge.marked(mark)) == []
 
 
 def test_a_probe_ends_with_a_launcher_that_is_killed(place: Place, tmp_path: Path) -> None:

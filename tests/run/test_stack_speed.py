@@ -233,7 +233,7 @@ def test_what_was_measured_on_other_gpus_alone_is_what_tune_tries() -> None:
     ("sets", "idle", "why"),
     [
         (("serve.tensor_parallel_size=2",), "[several-gpus]", "it changes nothing where 2 GPUs share a model"),
-        (("serve.extra_args=[--enable-lora]",), "[lora]", "it changes nothing beside LoRA adapters"),
+        (("serve.extra_args=[--enable-lora]",), "[lora]", "it changes nothing with LoRA adapters"),
         (("serve.tensor_parallel_size=2",), "[lora]", ""),
         (("serve.extra_args=[--no-enable-lora]",), "[lora]", ""),
         (("serve.tensor_parallel_size=2", "env.GEMMASPEC_LAUNCHES=matrix:9,8,8,8=1"), "[several-gpus]", ""),

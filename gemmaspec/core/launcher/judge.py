@@ -222,7 +222,7 @@ def listen(process: subprocess.Popen[bytes], answers: int) -> tuple[dict[str, An
                     told = (told + data)[-4096:]
             if ended and not ready:
                 break
-            ended = process.poll() is not None
+            ended = exit_code(process) is not None
             if not ended and time.monotonic() >= ends:
                 return {}, f"it gave no answer within {LIMIT_S:.0f} s"
     with contextlib.suppress(ValueError, RecursionError):
@@ -230,7 +230,15 @@ def listen(process: subprocess.Popen[bytes], answers: int) -> tuple[dict[str, An
         if isinstance(found, dict):
             return found, "its answer is not complete"
     last = told.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
-    return {}, f"exit code {process.poll()}: {last[0][:300]}"
+    return {}, f"exit code {exit_code(process)}: {last[0][:300]}"
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """Return how a probe ended, None if it runs. It is not waited for: while it is a zombie, its number is its own."""
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def end(process: subprocess.Popen[bytes], mark: str) -> None:

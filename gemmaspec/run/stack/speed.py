@@ -81,7 +81,7 @@ def idle_because(profile: Profile, text: PatchText) -> str:
     if "several-gpus" in text.idle_with and share > 1 and not _has_own_matrices(profile):
         return f"it changes nothing where {share} GPUs share a model"
     if "lora" in text.idle_with and extra_of(profile).switched("--enable-lora"):
-        return "it changes nothing beside LoRA adapters"
+        return "it changes nothing with LoRA adapters"
     return ""
 
 
