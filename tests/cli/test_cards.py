@@ -20,6 +20,9 @@ CARDS = {
     "H100": ("NVIDIA H100 80GB HBM3", 81559, "9.0"),
     "PRO 6000": ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97887, "12.0"),
     "L20": ("NVIDIA L20", 46068, "8.9"),
+    "4060 Ti": ("NVIDIA GeForce RTX 4060 Ti", 16380, "8.9"),
+    "3060": ("NVIDIA GeForce RTX 3060", 12288, "8.6"),
+    "GT 1030": ("NVIDIA GeForce GT 1030", 2048, "6.1"),
 }
 
 
@@ -49,7 +52,11 @@ def put(smi: Path, card: str, count: int) -> None:
         ("H100", 8, "nvidia-31b-mtp", 1, "--set replicas=8"),
         ("PRO 6000", 1, "nvidia-31b-mtp", 1, "96 GB (rtx-pro-6000)"),
         ("5090", 1, "nvidia-31b-mtp-32gb", 1, "32 GB (rtx-5090)"),
-        ("4090", 1, "tiny-cpu", 0, "nvidia-31b-mtp does not fit"),
+        ("4090", 1, "nvidia-31b-qat-mtp-24gb", 1, "24 GB (rtx-4090)"),
+        ("3090", 1, "nvidia-12b-qat-mtp", 1, "24 GB (rtx-3090)"),
+        ("4060 Ti", 1, "nvidia-12b-qat-mtp", 1, "NVIDIA GeForce RTX 4060 Ti, 16 GB"),
+        ("3060", 1, "nvidia-e2b-qat-mtp", 1, "NVIDIA GeForce RTX 3060, 12 GB"),
+        ("GT 1030", 1, "tiny-cpu", 0, "nvidia-e2b-qat-mtp does not fit"),
         ("L20", 2, "nvidia-31b-mtp", 1, "2 x NVIDIA L20, 45 GB each"),
     ],
 )  # fmt: skip

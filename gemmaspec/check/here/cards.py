@@ -21,7 +21,14 @@ ON_ONE: Final = "nvidia-31b-mtp"
 """What one GPU serves that is large enough."""
 ON_SEVERAL: Final = ("nvidia2-31b-mtp",)
 """What two GPUs serve that are too small alone; they come before a smaller cache or another model on one."""
-ON_A_SMALL_ONE: Final = ("nvidia-31b-mtp-32gb", "nvidia-26b-a4b-mtp")
+ON_A_SMALL_ONE: Final = (
+    "nvidia-31b-mtp-32gb",
+    "nvidia-26b-a4b-mtp",
+    "nvidia-31b-qat-mtp-24gb",
+    "nvidia-12b-qat-mtp",
+    "nvidia-e4b-qat-mtp",
+    "nvidia-e2b-qat-mtp",
+)
 ON_SMALL_ONES: Final = ("nvidia2-26b-a4b-mtp",)
 SEVERAL_USERS: Final = 8
 _BASES: Final = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ def fit(request: FitRequest) -> Fit:
         profile=profile.name,
         plan=plan,
         problems=tuple(plan.problems()),
-        refused=tuple(_refused(loaded, vllm, models, shelf)),
+        refused=tuple(_refused(_on_its_machine(request, loaded), vllm, models, shelf)),
         advice=tuple(advice(plan)),
         roofline=roofline(plan, context=request.context),
         speed=speed,
@@ -119,6 +120,23 @@ def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:
             f"bench measured {row.tokens_per_second:,.1f} tokens/s{drafted}{without}; {row.concurrency} at once, "
             f"{row.context:,} tokens of prompt"
         )
+
+
+def _on_its_machine(request: FitRequest, loaded: Loaded) -> Loaded:
+    """Return the profile on the machine that was asked about; as it is, where that machine's GPU has no name here."""
+    from gemmaspec.check.here.predict import PredictRequest, on_its_machine
+
+    if request.machine is None:
+        return loaded
+    asked = PredictRequest(
+        profile=request.profile,
+        overrides=request.overrides,
+        no_spec=request.no_spec,
+        machine=request.machine,
+    )
+    with contextlib.suppress(UsageError):
+        return on_its_machine(asked)
+    return loaded
 
 
 def _refused(loaded: Loaded, vllm: str, models: Models, shelf: Shelf) -> Iterator[str]:
