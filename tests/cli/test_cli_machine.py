@@ -104,9 +104,9 @@ def test_lint_without_a_name_keeps_to_the_users_own_profiles(capsys: pytest.Capt
 def test_a_start_of_a_shipped_profile_tells_no_warning_that_stands_in_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert run(["profile", "lint", "spark-e4b"]) == 0
+    assert run(["profile", "lint", "spark-31b-e2b"]) == 0
     assert " warning " in capsys.readouterr().out
-    assert run(["render", "spark-e4b", "--out", str(tmp_path / "out")]) == 0
+    assert run(["render", "spark-31b-e2b", "--out", str(tmp_path / "out")]) == 0
     assert "warning" not in capsys.readouterr().err
 
 

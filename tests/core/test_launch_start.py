@@ -295,6 +295,6 @@ def test_an_interpreter_that_says_nothing_is_given_up(tmp_path: Path) -> None:
 def test_a_program_that_cannot_be_asked_is_refused_where_the_profile_refuses_drift(tmp_path: Path) -> None:
     target = origins.Target("vllm.a", "/vllm/a.py", b"", (), True, True)
     with pytest.raises(origins.Refused) as error:
-        origins.Attestation([target], tmp_path).refuse_unasked("/bin/vllm", "refuse", print)
+        origins.Attestation([target], tmp_path, {}).refuse_unasked("/bin/vllm", "refuse", print)
     assert error.value.code == 5
     assert "required patch is in: vllm.a" in "\n".join(error.value.lines)

@@ -125,7 +125,7 @@ def test_a_server_that_ended_says_how_and_since_when_and_what_to_look_at(
     machine.ended = State(status="exited", exit_code=137, ended=time.time() - 600)
     found = row(capsys)
     assert (found["state"], found["exit_code"], found["next"]) == ("exited", 137, "gemmaspec restart mine")
-    assert "killed from outside (SIGKILL)" in found["cause"]
+    assert "it was killed (SIGKILL): by somebody, or by the kernel" in found["cause"]
     assert run(["status", "mine"]) == 1
     printed = capsys.readouterr().out
     assert "mine is exited: exit code 137" in printed

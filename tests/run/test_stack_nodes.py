@@ -109,7 +109,11 @@ def test_the_machines_network_devices_and_memory() -> None:
         assert one["restart"] == "no"
         assert one["read_only"] is True
         assert one["shm_size"] == "16gb"
-        assert (one["ulimits"], one["cap_add"], one["devices"]) == ({"memlock": -1}, ["IPC_LOCK"], ["/dev/infiniband"])
+        assert (one["ulimits"], one["cap_add"], one["devices"]) == (
+            {"memlock": -1},
+            ["DAC_OVERRIDE", "IPC_LOCK"],
+            ["/dev/infiniband"],
+        )
         assert {"type": "volume", "source": "stack", "target": "/gemmaspec"} in one["volumes"]
         assert not [mount for mount in one["volumes"] if mount.get("bind", {}).get("create_host_path")]
         environment = one["environment"]
@@ -123,7 +127,8 @@ def test_the_machines_network_devices_and_memory() -> None:
 def test_without_rdma_devices_a_container_has_no_more_rights() -> None:
     ranks = [host_with(name=f"h{n}", address=f"10.0.0.{n + 1}") for n in range(2)]
     for one in services(ranks=ranks):
-        assert not {"cap_add", "devices", "ulimits"} & set(one)
+        assert not {"devices", "ulimits"} & set(one)
+        assert one["cap_add"] == ["DAC_OVERRIDE"]
         assert "NCCL_IB_HCA" not in one["environment"]
 
 

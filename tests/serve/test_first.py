@@ -38,7 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     [
         ((), "tiny-cpu", "no NVIDIA GPU was found"),
         ((gpu("NVIDIA H200", 150.7, "9.0"),), "nvidia-31b-mtp", "expected: "),
-        ((gpu("NVIDIA GeForce RTX 4090", 25.7, "8.9"),), "tiny-cpu", "nvidia-31b-mtp does not fit"),
+        ((gpu("NVIDIA GeForce RTX 3050", 4.3, "8.6"),), "tiny-cpu", "nvidia-31b-mtp does not fit"),
         ((gpu("NVIDIA L40S", 48.3, "8.9"),), "nvidia-31b-mtp", "GB (l40s)"),
         ((gpu("NVIDIA L20", 48.3, "8.9"),), "nvidia-31b-mtp", "expected: not known for this GPU"),
         ((gpu("NVIDIA A100-SXM4-80GB", 85.9, "8.0"),), "nvidia-31b-mtp", "GB (a100)"),

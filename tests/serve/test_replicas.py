@@ -259,7 +259,7 @@ def test_what_a_profile_cannot_ask_of_replicas(overrides: list[str], said: str) 
 
 def test_more_replicas_than_a_machine_has_gpus() -> None:
     for overrides in (["replicas=9"], ["replicas=5", "serve.tensor_parallel_size=2"]):
-        with pytest.raises(ProfileError, match="but a h100 has 8"):
+        with pytest.raises(ProfileError, match="but h100 has 8"):
             _loaded("nvidia-31b-mtp", "machine=h100", *overrides)
     with pytest.raises(ProfileError, match="lists 1 GPUs, but 2 replicas use 1 each"):
         _loaded("nvidia-31b-mtp", "replicas=2", "devices=[0]")

@@ -154,7 +154,8 @@ def watch_files(profile: Profile, model: str) -> Mapping[str, str]:
         "stack": profile.name,
         "address": f"http://vllm:{profile.serve.port}",
         "model": model,
-        "watch": profile.watch.model_dump(exclude={"container", "hook"}),
+        # Only what runs beside the server on its host can run a hook, or end a server whose memory runs out.
+        "watch": profile.watch.model_dump(exclude={"container", "hook", "memory_guard"}),
     }
     modules = {name: file.read_text(encoding="utf-8") for name, file in MODULES.items()}
     return {**modules, SETTINGS: json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
