@@ -17,7 +17,7 @@ from gemmaspec.core import launcher
 from gemmaspec.core.launcher import launch
 from gemmaspec.core.patching.judged import probe_files
 from gemmaspec.core.patching.patch import load_patches
-from gemmaspec.run.trees import tree
+from gemmaspec.run.trees import listing
 from tests.support.real import STATE
 
 pytestmark = pytest.mark.network
@@ -36,7 +36,7 @@ def test_a_shipped_probe_finds_its_bug_before_a_start(
     name: str, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = load_patches()[name]
-    releases = [one for one in tree.published().releases() if launcher.PUBLISHED_RELEASE.fullmatch(one)]
+    releases = [one for one in listing.published().releases() if launcher.PUBLISHED_RELEASE.fullmatch(one)]
     release = next(one for one in reversed(releases) if patch.claims(one))
     source, files = source_of(release), probe_files(patch.folder)
     assert files
