@@ -191,10 +191,11 @@ def test_left_out_of_real_files_it_leaves_the_other_patch_whole() -> None:
 
 @pytest.mark.network
 def test_where_the_defect_cannot_be_corrected_nothing_starts_in_real_files() -> None:
-    results, _ = decided(real_plan(), edited="    except AssertionError:\n        return False\n    return True")
+    plan = real_plan()
+    results, _ = decided(plan, edited="    except AssertionError:\n        return False\n    return True")
     assert results[H1].state == "conflict"
     with pytest.raises(LaunchError, match=f"{H1} does not fit"):
-        launch.stop_on_conflict(list(results.values()), "0.32.0")
+        launch.stop_on_conflict(plan, list(results.values()), "0.32.0")
 
 
 SHIPPED = load_patches()
