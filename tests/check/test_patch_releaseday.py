@@ -285,8 +285,12 @@ def test_names_that_a_build_dropped_are_named_with_the_profiles_that_use_them(
 
 @pytest.mark.network
 def test_a_variable_that_a_release_dropped_is_told_for_the_profile_that_sets_it(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (spark,) = (one for one in shipped() if one.profile.name == "spark-e2b")
+    sets = {**spark.profile.env, "VLLM_TEST_FORCE_FP8_MARLIN": "1"}
+    changed = dataclasses.replace(spark, profile=spark.profile.model_copy(update={"env": sets}))
+    monkeypatch.setattr(releaseday, "shipped", lambda: (changed,))
     assert main(["0.29.0", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"kind": "environment", "name": "VLLM_TEST_FORCE_FP8_MARLIN"} in found["names"]["gone"]

@@ -221,7 +221,7 @@ def test_replies_are_whole_however_they_are_sampled(engine: str) -> None:
 
 @IN_DOCKER
 def test_the_watch_in_its_container_names_a_dead_draft_and_says_what_it_cannot_do(engine: str) -> None:
-    assert watch_beside.runs_as("vllm") == {"user": "1234:1234", "read_only": True, "without": None}
+    assert watch_beside.runs_as("vllm") == {"user": "1234:1234", "read_only": True, "without": ["ALL"]}
     watch_beside.watches_and_has_nothing_that_it_does_not_need()
     watch_beside.comes_back_after_it_was_killed()
     watch_beside.names_a_dead_draft()

@@ -26,6 +26,7 @@ from typing import Any
 
 LIMIT_S = 300.0  # a probe imports vLLM, which takes a minute from a cold disk
 FAILED_S = 3600.0  # so long a failure is not asked again: restarts are not slower than the first start
+GONE_S = 5.0  # so long it is waited for what was killed
 MOST = 64 * 1024  # bytes of a verdict
 STATES = ("open", "closed", "failed")
 GIVEN = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
@@ -248,9 +249,14 @@ def end(process: subprocess.Popen[bytes], mark: str) -> None:
     process.wait()
     if process.stderr is not None:
         process.stderr.close()
-    for pid in marked(mark):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    ends = time.monotonic() + GONE_S
+    while pids := list(marked(mark)):
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() >= ends:
+            return
+        time.sleep(0.02)  # a killed process is there until the kernel has taken it down
 
 
 def marked(mark: str) -> Iterator[int]:
