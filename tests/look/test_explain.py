@@ -23,7 +23,7 @@ def test_what_is_listed_is_explained(kind: str, name: str) -> None:
     ("asked", "said"),
     [
         ("GS505", "a verifying step is then bound by compute"),
-        ("gs505", "k that pays no more note: 2 was faster"),
+        ("gs505", "k that pays no more note: A 26B-A4B with its assistant"),
         ("gs505", "bound by compute"),
         ("exit code 5", "does not fit this vLLM"),
         ("Acceptance length", "Tokens for each step of the target"),

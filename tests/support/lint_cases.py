@@ -101,6 +101,7 @@ def case(
 OFF = "serve.disable_hybrid_kv_cache_manager=true"
 BOTH = "patches.required=[kv-spec-uniform-valueerror, kv-sharing-uniform-specs]"
 MTP = ("speculative.method=mtp", "draft.model=google/gemma-4-31B-it-assistant")
+SPARK_MIXTURE = ("machine=dgx-spark", "target.model=google/gemma-4-26B-A4B-it")
 DFLASH2 = ("speculative.method=dflash", "draft.model=owner/gemma-4-31B-it-speculator.dflash2")
 DFLASH = ("speculative.method=dflash", "draft.model=owner/gemma-4-31B-DFlash")
 EAGLE3 = ("speculative.method=eagle3", "draft.model=owner/gemma-4-31B-speculator.eagle3")
@@ -398,8 +399,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.33.0", extra("--disable-sliding-window"), "serve.max_model_len=1024"),
     ),
     "GS505 many_tokens": (
-        case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=8"),
-        case("0.33.0", "machine=dgx-spark", "speculative.num_speculative_tokens=4", "serve.max_num_seqs=1"),
+        case("0.33.0", *SPARK_MIXTURE, "speculative.num_speculative_tokens=4", "serve.max_num_seqs=8"),
+        case("0.33.0", *SPARK_MIXTURE, "speculative.num_speculative_tokens=4", "serve.max_num_seqs=1"),
     ),
     "GS506 long_prompts": (
         case("0.32.0", *MTP, TRITON, "serve.max_model_len=32768", "patches.speed=off"),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, weights_format
 from gemmaspec.check.here.planned import Facts, facts_of, kind_of, shipped_for
 from gemmaspec.check.here.verifying import waiting_of
+from gemmaspec.check.lint.machine import SEVERAL_ON_SPARK
 from gemmaspec.check.predict.efficiency import Roofline, law_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
 from gemmaspec.check.predict.several import between, on_one_gpu, on_several
@@ -432,7 +433,10 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
     assumed = [_assumed(asked.conditional)] if any(asked.ks) else []
     lost = lacking(resolved_of(profile, vllm=plan.flags.vllm, target=models.target, draft=models.draft))
     experts = "drafted tokens share experts: between all of a request's alike and each with its own, both in the range"
-    assumed += [experts] if assumed and models.target.text.experts else []
+    if assumed and models.target.text.experts:
+        assumed.append(experts)
+        if device.name == "dgx-spark" and max(asked.concurrencies) > 1:
+            assumed.append(SEVERAL_ON_SPARK)
     law = law_of(speed.family, speed.weights[0])
     return Prediction(
         profile=profile.name,

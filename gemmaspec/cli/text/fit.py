@@ -194,7 +194,8 @@ def _predicted(row: Mapping[str, Any]) -> str:
 
 def measured_line(cell: Measured, fit: Fit) -> str:
     """Return one published figure, and which share of the roofline it reaches without speculation."""
-    figure = f"{cell.tokens_per_second:g} tokens/s" if cell.tokens_per_second else None
+    unit = f"tokens/s {cell.counted}" if cell.counted else "tokens/s"
+    figure = f"{cell.tokens_per_second:g} {unit}" if cell.tokens_per_second else None
     length = f"acceptance length {cell.acceptance_length:g}" if cell.acceptance_length else None
     speedup = f"{cell.speedup} times" if cell.speedup else None
     figures = ", ".join(text for text in (figure, speedup, length) if text)

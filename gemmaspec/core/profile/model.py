@@ -298,6 +298,8 @@ class Measured(Section):
     """Speed-up over no speculation, such as 2.0-2.5, if the source states nothing else."""
     acceptance_length: Annotated[float, Field(ge=1)] | None = None
     """1 + accepted / drafts: tokens per step of the target."""
+    counted: Literal["decoding", "with the prompt"] | None = None
+    """Whether the wait for the prompt is in it; not given where the source does not say."""
     context: Positive | None = None
     """max_model_len of the measured server, in tokens."""
     concurrency: Positive = 1
