@@ -1,3 +1,3 @@
 """gemmaspec: from a profile to a Gemma 4 server that has drafted, verified and answered."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
