@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _COLOURS: Final = {"ok": 32, "warning": 33, "failed": 31, "skipped": 2}
 
+_NEEDS_READING: Final = ("warning", "failed")
+
 OptionalProfile = Annotated[
     str | None, options.argument("[PROFILE]", of="doctor", autocompletion=options.complete_profile)
 ]
@@ -27,11 +30,12 @@ def doctor(
     engine: options.Engine = None,
     set_: options.Set = None,
     hosts: Annotated[bool, options.option("--fleet")] = False,
+    every: Annotated[bool, options.option("--all", of="doctor")] = False,
     json: options.Json = False,
 ) -> None:
     """Check whether a profile can start here, and how to fix what prevents it. Starts and changes nothing.
 
-    It ends with the folders and variables in use, without values of secrets.
+    Shows what fails or may fail. With --all every row, and the folders and variables in use, without values of secrets.
 
     Exit code 4 if it cannot start. With --fleet and a PROFILE, a container of its image runs on each machine for a
     moment, because only it can see the machine's network, RDMA devices, models and disk.
@@ -42,7 +46,7 @@ def doctor(
                 "--engine cannot be used with --fleet, because it checks this machine only",
                 hint="gemmaspec doctor --fleet",
             )
-        _hosts(profile, set_ or (), as_json=json)
+        _hosts(profile, set_ or (), every=every, as_json=json)
         return
     from gemmaspec.look.settings import settings
     from gemmaspec.serve.doctor import doctor as use_case
@@ -53,11 +57,11 @@ def doctor(
         facts = {"profile": report.profile, "engine": report.engine, "rows": rows, "settings": list(settings())}
         output.json_data({"ok": report.ok, **facts})
     else:
-        _show(report)
+        _show(report, every=every)
     raise typer.Exit(0 if report.ok else 4)
 
 
-def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> None:
+def _hosts(profile: str | None, overrides: Sequence[str], *, every: bool, as_json: bool) -> None:
     from gemmaspec.serve.doctor_hosts import doctor_hosts
 
     seen = doctor_hosts(profile, overrides=overrides)
@@ -65,15 +69,16 @@ def _hosts(profile: str | None, overrides: Sequence[str], *, as_json: bool) -> N
         rows = [asdict(row) for row in seen.rows]
         output.json_data({"ok": seen.ok, "profile": profile, "file": seen.file, "rows": rows, "fleet": seen.lines})
     else:
-        _table(seen.rows)
+        _table(seen.rows, every=every)
         output.told("", f"# {seen.file}, as the machines describe it:", *seen.lines)
     raise typer.Exit(0 if seen.ok else 4)
 
 
-def _show(examined: Examined) -> None:
+def _show(examined: Examined, *, every: bool) -> None:
     output.told(f"engine {examined.why}")
-    _table(examined.rows)
-    _settings()
+    _table(examined.rows, every=every)
+    if every:
+        _settings()
 
 
 def _settings() -> None:
@@ -89,10 +94,20 @@ def _settings() -> None:
             table.show((table.Column(kind.upper()), *rest), rows)
 
 
-def _table(rows: Sequence[CheckResult]) -> None:
-    width = max(len(row.name) for row in rows)
-    for row in rows:
+def _table(rows: Sequence[CheckResult], *, every: bool) -> None:
+    """Print the rows that fail or warn, and how many others there are; with `every`, all of them."""
+    shown = [row for row in rows if every or row.state in _NEEDS_READING]
+    width = max((len(row.name) for row in shown), default=0)
+    for row in shown:
         state = output.coloured(f"{row.state:<7}", _COLOURS[row.state])
         output.told(f"{state}  {row.name:<{width}}  {row.message}")
-        if row.fix and row.state in ("failed", "warning"):
+        if row.fix and row.state in _NEEDS_READING:
             output.told(f"{'':9}{'':<{width}}  try: {row.fix}")
+    if not every:
+        output.told(f"{_counted(rows)} (all rows: --all)")
+
+
+def _counted(rows: Sequence[CheckResult]) -> str:
+    """Return how many rows have each state, those in order first."""
+    numbers: Counter[str] = Counter(row.state for row in rows)
+    return ", ".join(f"{numbers[state]} {state}" for state in _COLOURS if numbers[state])

@@ -37,6 +37,7 @@ def fit(
     machine: options.Machine = None,
     memory: Annotated[str | None, options.option("--memory")] = None,
     context: Annotated[int, options.option("--cached", min=1)] = 1024,
+    explain: options.Explain = False,
     json: options.Json = False,
 ) -> None:
     """Estimate whether a profile fits its machine, how much context is left, what to change, and how fast it can be.
@@ -46,11 +47,14 @@ def fit(
     from gemmaspec.check.fit.document import document
     from gemmaspec.check.here.fit import FitRequest
     from gemmaspec.check.here.fit import fit as use_case
-    from gemmaspec.cli.text import fit
+    from gemmaspec.cli.text import fit as text
+    from gemmaspec.cli.text import fit_brief
 
     fitted = use_case(options.request(FitRequest, locals(), memory_gb=gigabytes(memory) if memory else None))
     if json:
         output.json_data(document(fitted))
+    elif explain:
+        output.told(*text.lines(fitted))
     else:
-        output.told(*fit.lines(fitted))
+        output.told(*fit_brief.lines(document(fitted)))
     raise typer.Exit(0 if fitted.fits else 1)

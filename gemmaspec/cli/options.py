@@ -175,6 +175,7 @@ NoSpec = Annotated[bool, option("--no-spec")]
 Locked = Annotated[bool, option("--locked")]
 Timeout = Annotated[float, option("--timeout", min=1)]
 Json = Annotated[bool, option("--json")]
+Explain = Annotated[bool, option("--explain")]
 Engine = Annotated[str | None, option("--engine", autocompletion=lambda: ["docker", "process"])]
 
 # of commands about patches

@@ -19,6 +19,7 @@ def predict(
     answer_tokens: Annotated[int | None, options.option("--answer-tokens", min=2)] = None,
     other_machine: Annotated[bool, options.option("--accept-other-machine")] = False,
     overrides: options.Set = None,
+    explain: options.Explain = False,
     json: options.Json = False,
 ) -> None:
     """Predict tokens per second for each draft length, concurrency and context, with a 90 % interval.
@@ -28,6 +29,7 @@ def predict(
     """
     from gemmaspec.check.here.predict import PredictRequest, predict_profile
     from gemmaspec.cli.text import predict as text
+    from gemmaspec.cli.text import predict_brief
     from gemmaspec.core.rows import MAX_CONTEXT
 
     lengths = options.whole_numbers(contexts, "--context", low=0, high=MAX_CONTEXT)
@@ -35,4 +37,7 @@ def predict(
     if json:
         output.json_data(text.document(predicted))
         return
-    output.told(*text.lines(predicted, width=output.width_of(sys.stdout)))
+    if explain:
+        output.told(*text.lines(predicted, width=output.width_of(sys.stdout)))
+        return
+    output.told(*predict_brief.lines(text.document(predicted)))

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -259,6 +260,24 @@ def test_the_machine_alone_without_docker(doctor: Callable[..., Told], tmp_path:
     assert rows["gpu"]["message"] == "no GPU, and none is needed"
     assert rows["clock"]["state"] == "ok"
     assert "HF_HUB_OFFLINE is set" in rows["clock"]["message"]
+
+
+def test_people_read_what_fails_and_how_many_rows_are_in_order(harness: Harness, tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": "/nonexistent-cache", **without_docker(tmp_path)}
+    short, whole, document = (
+        harness.race(["doctor", *more], env=environment)[0] for more in ([], ["--all"], ["--json"])
+    )
+    states = Counter(row["state"] for row in json.loads(document.out)["rows"])
+    lines = short.out.splitlines()
+    assert lines[0].startswith("engine process: ")
+    assert lines[-1].startswith(f"{states['ok']} ok, {states['warning']} warning")
+    assert lines[-1].endswith(" (all rows: --all)")
+    assert {line.split()[0] for line in lines[1:-1]} <= {"warning", "try:", "#"}
+    assert any(line.startswith("warning  docker client") for line in lines)
+    assert "FOLDER " not in short.out
+    assert "FOLDER " in whole.out
+    shown = Counter(line.split()[0] for line in whole.out.splitlines() if line)
+    assert {state: shown[state] for state in states} == dict(states)
 
 
 def test_docker_that_was_asked_for_and_is_not_there_is_a_failure(doctor: Callable[..., Told], tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_profile_that_fits(profiles: Path, model: Path, capsys: pytest.Capture
 
 
 def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", write(profiles, model)]) == 0
+    assert run(["fit", write(profiles, model), "--explain"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("mine on dgx-spark, 121.69 GiB, vllm 0.32.0: fits\n")
     for said in (
@@ -125,7 +125,7 @@ def test_what_people_read(profiles: Path, model: Path, capsys: pytest.CaptureFix
 
 
 def test_tokens_per_second_come_first_and_an_effect_stands_below_its_change(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "nvidia-31b-mtp", "--machine", "h100"]) == 0
+    assert run(["fit", "nvidia-31b-mtp", "--machine", "h100", "--explain"]) == 0
     out = capsys.readouterr().out
     assert "each on its own\n  --set serve.kv_cache_dtype=fp8\n    one byte per number in the cache; then " in out
     assert re.match(
@@ -134,14 +134,52 @@ def test_tokens_per_second_come_first_and_an_effect_stands_below_its_change(caps
     )
 
 
+def test_six_lines_say_what_a_person_decides_by(capsys: pytest.CaptureFixture[str]) -> None:
+    for profile, machine in (("nvidia-31b-mtp", "h100"), ("spark-31b-e2b", "dgx-spark"), ("spark2-31b", "dgx-spark")):
+        assert run(["fit", profile, "--machine", machine]) == 0
+        title, *rows = capsys.readouterr().out.splitlines()
+        assert title.startswith(f"{profile} fits on {machine} (")
+        assert [row.split()[0] for row in rows] == ["speed", "requests", "memory", "change", "unknown"], profile
+
+
+def test_the_six_lines_say_the_figures_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    asked_for = ["nvidia-31b-mtp", "--machine", "h100"]
+    _, document = asked(capsys, *asked_for)
+    alone, drafted = document["speed"]["rows"]
+    assert run(["fit", *asked_for]) == 0
+    _, speed, requests, memory, change, unknown = capsys.readouterr().out.splitlines()
+    low, high = drafted["interval"]
+    rate = f"{drafted['tokens_per_second']:,.1f} tokens/s with the prompt (90 %: {low:,.1f} to {high:,.1f})"
+    assert f"{rate} for one request after 1,024 tokens; {alone['tokens_per_second']:,.1f} without a draft" in speed
+    assert f"{document['kv_cache']['max_concurrency']:,.1f} fit; at most 1 x 262,144, " in requests
+    assert f"KV cache {document['memory']['available_for_cache'] / GIB:.2f}" in memory
+    best = max(
+        (item for item in document["advice"] if item["sequences"] == 8 and "--no-spec" not in item["change"]),
+        key=lambda item: item["longest_for_all"] if "tensor_parallel" not in item["change"] else 0,
+    )
+    assert best["change"] in change
+    assert "what your prompts accept (0.70 a drafted token is assumed)" in unknown
+    assert document["unknown"][0] in unknown
+
+
+def test_what_does_not_fit_gets_the_change_that_starts_it_and_keeps_the_draft(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["fit", "nvidia-31b-mtp", "--machine", "rtx-5090"]) == 1
+    change = capsys.readouterr().out.splitlines()[5]
+    assert change.split()[:3] == ["change", "--set", "serve.kv_cache_dtype=fp8"]
+    assert run(["fit", "spark-31b-e2b", "--memory", "20"]) == 1
+    assert "no single change is enough; --explain lists what each of them gives" in capsys.readouterr().out
+
+
 def test_one_that_does_not_fit_says_so_and_what_to_change(
     profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(profiles, model)
     assert run(["fit", file, "--memory", "0.3"]) == 1
     out = capsys.readouterr().out
-    assert "vllm 0.32.0: does NOT fit" in out
-    assert "PROBLEM   nothing is left for the KV cache" in out
+    assert out.startswith("mine does NOT fit on dgx-spark (0.28 GiB) with vLLM 0.32.0\n")
+    assert "PROBLEM  nothing is left for the KV cache" in out
     code, document = asked(capsys, file, "--memory", "0.3")
     assert (code, document["ok"], document["machine"]["memory"]) == (1, False, 3 * 10**8)
 
@@ -181,12 +219,12 @@ def test_what_stops_the_start_beside_the_memory_is_said(
     code, document = asked(capsys, write(profiles, model))
     assert (code, document["ok"], document["problems"]) == (0, True, [])
     assert run(["fit", str(write(profiles, model)), *flag]) == 1
-    assert capsys.readouterr().out.splitlines()[0].endswith(": would NOT start")
+    assert capsys.readouterr().out.startswith("mine would NOT start on ")
 
 
 def test_on_two_gpus_the_rows_are_those_of_one(profiles: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two = ("--machine", "h200", "--set", "serve.tensor_parallel_size=2")
-    run(["fit", write(profiles, model), *two])
+    run(["fit", write(profiles, model), *two, "--explain"])
     out = capsys.readouterr().out
     assert "on each of 2 GPUs" in out
     assert "1 x 256" in out
@@ -200,7 +238,7 @@ def test_on_two_machines_it_says_what_each_holds_and_what_was_never_measured(
     file = write(profiles, model)
     _, answer = asked(capsys, file, "--set", "nodes=2")
     assert answer["flags"]["tensor_parallel"] == answer["link"]["nodes"] == 2
-    run(["fit", file, "--set", "nodes=2"])
+    run(["fit", file, "--set", "nodes=2", "--explain"])
     text = capsys.readouterr().out
     assert "(1/2 of every layer)" in text
     assert "at 200 Gbit/s: no less" in text
@@ -315,11 +353,11 @@ def test_an_answer_takes_no_half_second(profiles: Path, model: Path, capsys: pyt
 
 
 def test_the_memory_is_one_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "spark-31b-e2b"]) == 0
+    assert run(["fit", "spark-31b-e2b", "--explain"]) == 0
     said = capsys.readouterr().out
     assert "W weights, D draft, C cache, G graphs" in said
     bar = next(line for line in said.splitlines() if line.startswith("  [W")).strip(" []")
     assert [letter for letter, _ in itertools.groupby(bar)] == list("WDCGO.")
-    assert run(["fit", "spark-31b-e2b", "--memory", "20"]) == 1
+    assert run(["fit", "spark-31b-e2b", "--memory", "20", "--explain"]) == 1
     tight = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  [W")).strip(" []")
     assert not {"C", "."} & set(tight)

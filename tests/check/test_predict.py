@@ -634,14 +634,14 @@ def test_a_machine_that_is_not_known_is_told(
     assert said in capsys.readouterr().err
 
 
-def test_cells_of_another_machine_or_target_are_refused_or_said_in_the_first_line(
+def test_cells_of_another_machine_or_target_are_refused_or_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["predict", "spark-31b-mtp", "--k", "0,4", "--concurrency", "1", "--context", "256"]
     assert run([*asked, "--measured", str(NEWER)]) == 2
     assert "its cells are of h200; they say nothing of spark-31b-mtp on dgx-spark" in capsys.readouterr().err
     assert run([*asked, "--measured", str(NEWER), "--accept-other-machine"]) == 0
-    assert "which are of h200 (--accept-other-machine)" in capsys.readouterr().out.splitlines()[0]
+    assert "which are of h200 (--accept-other-machine)" in capsys.readouterr().out
     file = tmp_path / "measured.json"
     file.write_text(json.dumps({"rows": [row(gpu="NVIDIA GB10", target="google/gemma-4-E2B-it")]}))
     assert run([*asked, "--measured", str(file)]) == 2
@@ -694,7 +694,7 @@ def test_fit_says_what_predict_says(capsys: pytest.CaptureFixture[str]) -> None:
         asked = ["--k", f"0,{k}", "--context", "256", "--concurrency", "1", "--json"]
         assert run(["predict", profile, *more, *asked]) == 0
         said = json.loads(capsys.readouterr().out)
-        assert fit == {key: said[key] for key in ("basis", "why", "notes", "rows")}
+        assert fit == {key: said[key] for key in ("basis", "why", "notes", "doubts", "rows")}
 
 
 def test_fit_says_no_speed_of_another_release_than_it_was_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
@@ -709,7 +709,7 @@ def test_fit_says_no_speed_of_another_release_than_it_was_asked_about(capsys: py
     assert any("its vLLM is 0.31.0, and the cells are of 0.32.0" in note for note in old["notes"])
     assert speed("0.32.1.dev3") is None
     run(["fit", "nvidia-31b-mtp", "--machine", "h100", "--cached", "20000"])
-    assert "no speed: --cached 20000: with an answer of 1 tokens" in " ".join(capsys.readouterr().out.split())
+    assert "speed not known: --cached 20000: with an answer of 1 tokens" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("more", [(), ("--machine", "here")])
@@ -843,7 +843,7 @@ def test_of_many_runs_people_read_the_first_and_how_many_there_are(capsys: pytes
     assert run(["predict", *asked, "--k", "0", "--concurrency", "1", "--json"]) == 0
     first, *more = json.loads(capsys.readouterr().out)["why"].split("; ")
     for command in ("predict", "fit"):
-        run([command, *asked])
+        run([command, *asked, "--explain"])
         said = " ".join(capsys.readouterr().out.split())
         assert f"{first}; and {len(more)} more runs, which --json names" in said
         assert more[-1] not in said
@@ -1022,3 +1022,34 @@ def test_a_patch_of_every_step_is_converted_by_pairs_of_the_nearest_load_and_of_
     assert speaking([without, own], kind, pairs).rows[0].step_ms == 30.0  # a cell of its own comes first
     split = [like(4, 20.0, machine="h200"), *(like(4, step, *patches) for step, patches in ((9, taken), (18, ())))]
     assert not speaking(split[:1], kind, split).rows  # of the other patches a length of prompt tells nothing of another
+
+
+def test_six_lines_name_the_fastest_k_of_each_load_and_how_far_the_profile_is_from_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["predict", "nvidia-31b-mtp", "--machine", "h100"]
+    assert run([*asked, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert run(asked) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert "at the fastest k: tokens/s with the prompt (90 % interval)" in title
+    assert [line[2:14].strip() for line in lines] == [
+        "1 at once", "4 at once", "8 at once", "the profile", "basis", "unknown",
+    ]  # fmt: skip
+    slower = []
+    for line, load in zip(lines, (1, 4, 8), strict=False):
+        for context in (256, 1024, 8192):
+            here = [one for one in document["rows"] if (one["concurrency"], one["context"]) == (load, context)]
+            best = max(here, key=lambda one: one["tokens_per_second"])
+            own = next(one for one in here if one["k"] == document["own_k"][str(load)])
+            slower.append(1 - own["tokens_per_second"] / best["tokens_per_second"])
+            assert f"after {context:,} tokens: {best['tokens_per_second']:,.1f} (" in line
+            assert f"with k={best['k']}, {best['speedup']:.2f} times" in line
+    assert f"drafts with k=4, at most {max(slower):.0%} slower" in lines[3]
+
+
+def test_six_lines_say_what_has_no_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["predict", "nvidia-31b-mtp", "--machine", "h100", "--set", "runtime.vllm=0.33.0"]
+    assert run(asked) == 0
+    *_, unknown = capsys.readouterr().out.splitlines()
+    assert "no figure with a draft: the nearest cells were measured without" in unknown

@@ -234,7 +234,7 @@ def test_a_context_beyond_the_model_is_refused_by_lint_render_fit_and_dry_run_al
     if profile != "tiny-cpu":  # fit needs the weights' headers
         assert run(["fit", profile, *too_long]) == 1
         said = capsys.readouterr().out.splitlines()
-        assert said[0].endswith(": would NOT start")
+        assert said[0].startswith(f"{profile} would NOT start on ")
         assert any("PROBLEM   GS216: serve.max_model_len is 524288" in line for line in said)
 
 

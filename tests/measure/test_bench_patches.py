@@ -245,7 +245,7 @@ def test_predict_says_that_the_profiles_patches_were_not_measured(
     assert run(["predict", str(patched), *(word for one in sets for word in ("--set", one))]) == 0
     said = " ".join(capsys.readouterr().out.split())
     lacks = "always, faster, gemma4-fused-norms, humming-launch-params, second"
-    assert f"no figure with a draft: the nearest cells were measured without {lacks} note" in said
+    assert f"no figure with a draft: the nearest cells were measured without {lacks}" in said
 
 
 def document(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import MemoryPlan
 from gemmaspec.check.fit.roofline import ServingRoofline
+from gemmaspec.check.fit.unknown import unknown
 from gemmaspec.core.profile.model import Measured
 
 _MOST_SEQUENCES = 64
@@ -58,12 +59,14 @@ def document(fit: Fit) -> dict[str, Any]:
         "memory": _memory(plan),
         "kv_cache": _cache(plan),
         "problems": [*fit.refused, *fit.problems],
+        "refused": list(fit.refused),
         "advice": [dataclasses.asdict(item) for item in fit.advice],
         "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
         "speed": fit.speed,
         "link": dataclasses.asdict(fit.link) | {"sending": fit.link.sending} if fit.link else None,
         "measured": [measured.model_dump(exclude_none=True) for measured in fit.measured],
         "notes": list(fit.notes),
+        "unknown": list(unknown(plan, fit.speed)),
     }
 
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,11 +71,18 @@ class Prediction:
     """Where the numbers come from, in one sentence."""
     notes: tuple[str, ...]
     rows: tuple[Predicted, ...]
+    doubts: tuple[str, ...] = ()
+    """Of the notes, why the cells may not be this server's."""
+    machine: str = ""
+    """The machine that was asked about; empty where `fit` asks, which names it itself."""
+    own_k: Mapping[int, int] = field(default_factory=dict)
+    """Requests at once → the k with which the profile drafts for so many; empty without a draft."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as `predict --json` and `fit --json` have it."""
         rows = [predicted_json(row, baseline=baseline_of(row, self.rows)) for row in self.rows]
-        return {"basis": self.basis, "why": self.why, "notes": list(self.notes), "rows": rows}
+        notes = {"notes": list(self.notes), "doubts": list(self.doubts)}
+        return {"basis": self.basis, "why": self.why, **notes, "rows": rows}
 
 
 def predict_profile(request: PredictRequest) -> Prediction:
@@ -86,7 +93,11 @@ def predict_profile(request: PredictRequest) -> Prediction:
     """
     loaded = on_its_machine(request)
     need_one_machine(loaded.profile, "predict")
-    return predicted(facts_of(loaded), request)
+    told = predicted(facts_of(loaded), request)
+    spec = loaded.profile.speculative
+    loads = sorted({row.concurrency for row in told.rows})
+    own_k = {load: spec.k_at(load) for load in loads} if spec else {}
+    return replace(told, machine=loaded.profile.machine, own_k=own_k)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +138,13 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     sure = _sure(cells, spoken) if spoken else cells
     if not sure:
         return _bound(facts, request, unsaid or ["no cell near enough was measured"])
-    apart = () if spoken else _otherwise(rows, facts)
+    doubts = [*unsaid, *_notes(rows, asked, profile), *(() if spoken else _otherwise(rows, facts))]
     return Prediction(
         profile=profile.name,
         basis=source.basis,
         why=source.why,
-        notes=(*_attention(facts), *unsaid, *(spoken.factors if spoken else ()), *_notes(rows, asked, profile), *apart),
+        notes=(*_attention(facts), *(spoken.factors if spoken else ()), *doubts),
+        doubts=tuple(doubts),
         rows=tuple(sure),
     )
 
@@ -236,6 +248,7 @@ def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Predict
         basis="bound",
         why="no cell that speaks for this server, so there is no figure but the bound",
         notes=(*_attention(facts), *why, *bounds, measure),
+        doubts=tuple(why),
         rows=(),
     )
 

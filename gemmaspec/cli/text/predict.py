@@ -27,7 +27,8 @@ def document(prediction: Prediction) -> dict[str, Any]:
         for (setting, context), rows in groups
         for method, speeds in _speeds(list(rows))
     ]
-    return {"ok": True, "profile": prediction.profile, **prediction.as_json(), "envelope": best}
+    asked = {"profile": prediction.profile, "machine": prediction.machine, "own_k": dict(prediction.own_k)}
+    return {"ok": True, **asked, **prediction.as_json(), "envelope": best}
 
 
 def lines(prediction: Prediction, *, width: int | None) -> Iterator[str]:
