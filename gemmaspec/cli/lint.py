@@ -77,7 +77,14 @@ def _tell(linted: Sequence[Linted]) -> None:
         output.progress(
             f"{left_out} more in shipped profiles that yours extend; show them with: gemmaspec profile lint --shipped"
         )
-    output.progress(f"{len(linted)} profile{'' if len(linted) == 1 else 's'}: {summary}")
+    output.progress(f"{len(linted)} profile{'' if len(linted) == 1 else 's'}: {summary}{_unseen(linted)}")
+
+
+def _unseen(linted: Sequence[Linted]) -> str:
+    """Return that no checkpoint was looked at, where none was: shapes and quantizations are then not checked."""
+    if any(report.looked_at for report in linted) or all(report.invalid for report in linted):
+        return ""
+    return "; no checkpoint was looked at, --models reads them"
 
 
 def _heading(linted: Linted) -> str:
@@ -97,4 +104,5 @@ def _as_json(profile: Linted) -> dict[str, Any]:
 
     findings = [{**finding.document(), "documentation": documentation(finding)} for finding in profile.findings]
     facts = {"name": profile.name, "vllm": profile.vllm, "assumed": profile.assumed, "invalid": profile.invalid}
-    return {**facts, "findings": findings, "shapes": list(profile.shapes), "runs_code_of": profile.code}
+    seen = {"shapes": list(profile.shapes), "checkpoints": list(profile.looked_at)}
+    return {**facts, "findings": findings, **seen, "runs_code_of": profile.code}

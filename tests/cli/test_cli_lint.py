@@ -49,7 +49,7 @@ def test_what_if_i_upgrade(mine: str, capsys: pytest.CaptureFixture[str]) -> Non
     printed = capsys.readouterr()
     assert "mine: checked against vLLM 0.28.0" in printed.out
     assert "error GS101: serve.extra_args.0: vLLM 0.28.0 has no flag --calculate-kv-scales" in printed.out
-    assert printed.err == "1 profile: 1 error, 0 warnings, 0 notes\n"
+    assert printed.err.startswith("1 profile: 1 error, 0 warnings, 0 notes; no checkpoint was looked at")
 
 
 @pytest.mark.parametrize("written", ["v0.28.0", "0.28", "0.28.0+cu130"])
@@ -127,9 +127,16 @@ def test_the_checkpoints_are_looked_into_when_asked(
     sets = ["patches.required=[]", *(f"{role}.model={tmp_path / role}" for role in ("target", "draft"))]
     arguments = ["profile", "lint", mine, *(word for one in sets for word in ("--set", one))]
     assert run(arguments) == 0
-    assert "warning GS401" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "warning GS401" in printed.out
+    assert "no checkpoint was looked at, --models reads them" in printed.err
     assert run([*arguments, "--models"]) == 2
-    assert "error GS401" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "error GS401" in printed.out
+    assert "no checkpoint" not in printed.err
+    assert run([*arguments, "--models", "--json"]) == 2
+    (report,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert report["checkpoints"] == [str(tmp_path / role) for role in ("target", "draft")]
 
 
 def test_an_error_stops_render_with_the_same_text(

@@ -61,6 +61,8 @@ class Linted:
     """Number of warnings and notes in shipped profiles, which the user cannot edit; they are not in `findings`."""
     shapes: tuple[str, ...] = ()
     """Why models could be found neither in the cache nor on the Hub."""
+    looked_at: tuple[str, ...] = ()
+    """The checkpoints whose files were read: the target, the draft; empty without `models`."""
     code: tuple[str, ...] = ()
     """Whose code its server runs, unless that is only vLLM's own image."""
 
@@ -131,6 +133,7 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
         findings=kept,
         inherited=len(findings) - len(kept),
         shapes=tuple(known.says for model in (target, draft) if model and (known := _shipped(model))),
+        looked_at=tuple(model.ref for model in (target, draft) if model),
         code=_foreign_code(profile),
     )
 

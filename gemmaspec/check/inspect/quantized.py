@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
+from gemmaspec.check.inspect.groups import group_findings
 from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.core.checkpoint.fields import printable
 from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization
@@ -37,10 +38,12 @@ _LINEAR: Final = re.compile(r"\.(?:[qkvo]|gate|up|down)_proj$")
 def quantization_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield every finding about a checkpoint's quantization."""
     yield from _method(checkpoint)
+    yield from _form(checkpoint)
     weights = stored(checkpoint.tensors, checkpoint.text)
     for rule in (_types, _contradicted, _declared, _mixed, _packed, _unquantized):
         yield from rule(checkpoint, weights)
     yield from scale_findings(checkpoint, weights)
+    yield from group_findings(checkpoint)
 
 
 def stored_as(algorithm: str) -> str:
@@ -120,6 +123,30 @@ def _declared(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
             if kind == "NVFP4"
             else "vLLM makes parameters whose scales stay empty.",
         )
+
+
+_FORMS: Final = {
+    "qweight": ("awq", "gptq", "auto_awq", "auto_gptq", "awq_marlin", "gptq_marlin"),
+    "weight_packed": ("compressed-tensors",),
+}
+"""Name of a packed matrix → the methods whose layers vLLM gives such a parameter."""
+
+
+def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Yield packed matrices under the name of another method's parameter."""
+    quantization = checkpoint.quantization
+    method = quantization.method if quantization else None
+    if quantization is None or not any(method in methods for methods in _FORMS.values()):
+        return
+    for leaf, methods in _FORMS.items():
+        other = [tensor.name for tensor in checkpoint.tensors if tensor.name.endswith(f".{leaf}")]
+        if other and method not in methods:
+            yield finding(
+                "declared-not-stored",
+                f"{quantization.declared_in} declares {method}, but {len(other)} matrices are stored as {leaf}, "
+                f"the form of {' and '.join(methods[:2])}: {other[0]}",
+                impact="vLLM makes parameters of other names, and nothing fills them.",
+            )
 
 
 def _mixed(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
@@ -221,25 +248,12 @@ def scale_findings(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
 
 
 def _scales(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
-    """Yield packed weights without a scale."""
+    """Yield NVFP4 weights without the scale of the whole matrix."""
     names = {tensor.name for tensor in checkpoint.tensors}
     modules = parts.formats.get("NVFP4", ())
     bare = [module for module in modules if not {f"{module}.weight_scale_2", f"{module}.weight_global_scale"} & names]
     if bare:
         yield finding("nvfp4-scale-missing", f"{len(bare)} NVFP4 modules have no global scale, {bare[0]} the first")
-    by_name = {tensor.name: tensor for tensor in checkpoint.tensors}
-    declared = checkpoint.quantization.group_size if checkpoint.quantization else None
-    for module in modules if declared else ():
-        packed, scale = by_name.get(f"{module}.weight"), by_name.get(f"{module}.weight_scale")
-        packed = packed or by_name.get(f"{module}.weight_packed")
-        if packed and scale and packed.shape and scale.shape and scale.shape[-1]:
-            stored_group = 2 * packed.shape[-1] // scale.shape[-1]
-            if stored_group != declared:
-                yield finding(
-                    "group-size",
-                    f"declares groups of {declared}, and {module} has a scale for every {stored_group} weights",
-                )
-                return
 
 
 def _awq(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:

@@ -48,6 +48,7 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
         vocab_size_per_layer_input=text.count("vocab_size_per_layer_input", 262_144) if per_layer else 0,
         experts=text.count("num_experts", 0) if moe else 0,
         experts_per_token=text.count("top_k_experts", 0) if moe else 0,
+        expert_inner=text.count("moe_intermediate_size", text.count("expert_intermediate_size", 0)) if moe else 0,
         tied_embeddings=tied,
         double_wide=text.flag("use_double_wide_mlp"),
     )

@@ -49,6 +49,8 @@ class TextModel:
     experts: int = 0
     """Routed experts of each layer of a mixture of experts; 0 for a dense model."""
     experts_per_token: int = 0
+    expert_inner: int = 0
+    """Width of the feed-forward part of one expert; 0 for a dense model."""
     tied_embeddings: bool = True
     """Whether the input embeddings are the output head too."""
     double_wide: bool = False
@@ -102,6 +104,13 @@ class Quantization:
     kv_cache: str | None = None
     """The declared KV cache format, such as FP8; the tensors then include its scales."""
     group_size: int | None = None
+    """Weights that share a scale, along the inputs of a matrix; None where a whole row shares one."""
+    several_group_sizes: bool = False
+    """Whether groups of compressed-tensors differ in it, so that `group_size` is only the first one's."""
+    bits: int | None = None
+    """Bits of one weight, as GPTQ and AWQ state them."""
+    block: tuple[int, int] | None = None
+    """Rows and columns of weights that share a scale, for an FP8 in blocks."""
     excluded: tuple[str, ...] = ()
     """Module patterns that stay unquantized."""
     by_layer: Mapping[str, str] = field(default_factory=dict)

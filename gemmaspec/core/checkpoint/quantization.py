@@ -45,7 +45,9 @@ def _in_config(own: Fields) -> Quantization:
     return Quantization(
         method=method,
         algorithm=own.text("quant_algo", own.text("fmt", method)).upper(),
-        group_size=own.maybe_count("group_size"),
+        group_size=_size_of_groups(own),
+        bits=own.count("bits", own.count("w_bit", 0)) or None,
+        block=_block(own.counts("weight_block_size")),
         excluded=own.texts("modules_to_not_convert") or own.texts("ignored_layers"),
     )
 
@@ -78,11 +80,15 @@ def _by_layer(fields: Fields) -> dict[str, str]:
 def _compressed_tensors(fields: Fields) -> Quantization:
     algorithms = {_scheme(group) for group in _groups(fields)}
     algorithm = next(iter(algorithms)) if len(algorithms) == 1 else MIXED
+    weights = [part for group in _groups(fields) if (part := group.section("weights"))]
+    blocks = {_block(part.counts("block_structure")) for part in weights}
     return Quantization(
         method="compressed-tensors",
         algorithm=algorithm if algorithms else fields.text("format", "unknown"),
         kv_cache=_kv_scheme(fields),
         group_size=_group_of(fields),
+        several_group_sizes=len({_size_of_groups(part) for part in weights}) > 1,
+        block=next(iter(blocks)) if len(blocks) == 1 else None,
         excluded=fields.texts("ignore"),
         of_groups=tuple(sorted(algorithms)),
     )
@@ -125,8 +131,18 @@ def _embeds(group: Fields) -> bool:
 
 
 def _group_of(fields: Fields) -> int | None:
-    sizes = [weights.maybe_count("group_size") for group in _groups(fields) if (weights := group.section("weights"))]
+    sizes = [_size_of_groups(weights) for group in _groups(fields) if (weights := group.section("weights"))]
     return next((size for size in sizes if size), None)
+
+
+def _size_of_groups(fields: Fields) -> int | None:
+    """Return how many weights share a scale; None for -1, which GPTQ and AWQ write where a whole row shares one."""
+    name = "group_size" if "group_size" in fields else "q_group_size"  # AutoAWQ's own name
+    return None if fields.content.get(name) == -1 else fields.maybe_count(name)
+
+
+def _block(sizes: tuple[int, ...]) -> tuple[int, int] | None:
+    return (sizes[0], sizes[1]) if len(sizes) == 2 and all(sizes) else None
 
 
 def _kv_scheme(fields: Fields) -> str | None:
