@@ -45,6 +45,7 @@ def new(
     parent: Annotated[str | None, options.option("--from", autocompletion=options.complete_profile)] = None,
     command: Annotated[str | None, options.option("--from-command")] = None,
     compose: Annotated[Path | None, options.option("--from-compose")] = None,
+    running: Annotated[str | None, options.option("--from-running")] = None,
     service: Annotated[str | None, options.option("--service")] = None,
     with_draft: Annotated[bool, options.option("--with-draft")] = False,
 ) -> None:
@@ -55,19 +56,21 @@ def new(
     from gemmaspec.run.kept import newprofile
 
     newprofile.check_name(name)
-    if sum(source is not None for source in (parent, command, compose)) != 1:
+    if sum(source is not None for source in (parent, command, compose, running)) != 1:
         raise UsageError(
-            "give one of --from, --from-command and --from-compose",
+            "give one of --from, --from-command, --from-compose and --from-running",
             hint=f"gemmaspec profile new {name} --from spark-31b-mtp",
         )
     if parent is not None and with_draft:
-        raise UsageError("--with-draft goes with --from-command and --from-compose")
+        raise UsageError("--with-draft goes with --from-command, --from-compose and --from-running")
     if service is not None and compose is None:
         raise UsageError("--service goes with --from-compose")
     if command is not None:
         new = newprofile.new_from_command(name, command, with_draft=with_draft)
     elif compose is not None:
         new = newprofile.new_from_compose(name, compose, service=service, with_draft=with_draft)
+    elif running is not None:
+        new = newprofile.new_from_running(name, running, with_draft=with_draft)
     else:
         new = newprofile.new_profile(name, parent=str(parent))
     output.data(str(new.file))

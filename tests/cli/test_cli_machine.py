@@ -79,7 +79,7 @@ def test_a_new_profile_extends_another_and_is_found_by_its_name(capsys: pytest.C
         (["Mine", "--from", "spark-31b"], "is not a valid name"),
         (["../mine", "--from", "spark-31b"], "is not a valid name"),
         (["mine", "--from", "spark-31c"], "did you mean spark-31b"),
-        (["mine"], "give one of --from, --from-command and --from-compose"),
+        (["mine"], "give one of --from, --from-command, --from-compose and --from-running"),
     ],
 )
 def test_a_new_profile_needs_a_name_of_its_own_and_a_parent(

@@ -13,7 +13,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.takeover import TakenOver
 from gemmaspec.core.profile.takeover_compose import from_compose
-from gemmaspec.core.profile.takeover_shell import from_command
+from gemmaspec.core.profile.takeover_text import from_command
 from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import serve_command
 
@@ -103,16 +103,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("vllm serve a/b --port 8001 \\\n  # --enforce-eager \\\n  `# its \"why\"` \\\n  -tp 2 # don't", {
             "serve": {"port": 8001, "tensor_parallel_size": 2},
         }),
-        ("A=(--model a/b  # it's\n --port 8001)\nA+=(-tp 2)\nexec python -m vllm.entrypoints.api_server \"${A[@]}\"", {
-            "target": {"model": "a/b"}, "serve": {"port": 8001, "tensor_parallel_size": 2},
-        }),
         ("O='--port 8001 -tp 2'\nvllm serve a/b $O $(nproc) ${X:+--x}", {"serve": {"port": 8001, "tensor_parallel_size": 2}}),
         ("vllm serve a/b --port ${1:-8001} --max-num-seqs $2 --gpu-memory-utilization .9", {
             "serve": {"port": 8001, "gpu_memory_utilization": 0.9},
         }),
         ("[Service]\nEnvironment=TZ=UTC\nExecStart=/usr/bin/vllm serve a/b", {"env": {"TZ": "UTC"}, "target": {"model": "a/b"}}),
         ('CMD ["vllm", "serve", "a/b", "--port", "8001"]', {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
-        ("alias v='docker run -v ~/hf:/root/.cache/huggingface i /root/.cache/huggingface/31B'", {
+        ("docker run -v ~/hf:/root/.cache/huggingface i /root/.cache/huggingface/31B", {
             "target": {"model": "~/hf/31B"}, "caches": {"huggingface": "~/hf"},
         }),
         ("docker run i `\n  --model a/b `\n  --port 8001\n", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
@@ -120,7 +117,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("vllm serve a/b --port 8001 \\", {"serve": {"port": 8001}}),
         ("python,-m,vllm.entrypoints.api_server,--model=a/b,--port=8001", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
         ("gcloud run deploy x --image=x/y:v1 --args=--model=a/b,--port=8001", {"image": "x/y:v1", "serve": {"port": 8001}}),
-        ("M=a/b\nC=\"vllm serve $M --port 8001\"\nif true; then $C & else $C; fi", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("M=a/b\nC=\"vllm serve $M --port 8001\"\n$C &\nuntil curl -s localhost:8001/health; do sleep 1; done", {
+            "target": {"model": "a/b"}, "serve": {"port": 8001},
+        }),
+        ("bash -c 'pip install transformers==5.15.0; exec vllm serve \"$@\"' -- a/b --port 8001", {
+            "target": {"model": "a/b"}, "serve": {"port": 8001}, "runtime": {"packages": {"transformers": "==5.15.0"}},
+        }),
+        ("bash -c 'vllm serve \"$0\" --port $1 --max-num-seqs ${2:-4} ${3}' a/b 8001", {
+            "target": {"model": "a/b"}, "serve": {"port": 8001, "max_num_seqs": 4},
+        }),
+        ("sh -c 'M=$1; shift; exec vllm serve $M \"$@\"' run a/b -tp 2", {
+            "target": {"model": "a/b"}, "serve": {"tensor_parallel_size": 2},
+        }),
+        ("docker run --entrypoint bash i -c 'exec vllm serve \"$@\"' -- a/b --port 8001", {
+            "target": {"model": "a/b"}, "serve": {"port": 8001},
+        }),
+        ("docker run --entrypoint /start/serve.sh i a/b --port 8001", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("[Unit]\nDescription=x\n[Container]\nImage=docker.io/vllm/vllm-openai:v0.32.0\nExec=--model a/b \\\n  --port 8000\n"
+         "PublishPort=127.0.0.1:8001:8000\nVolume=%h/hf:/root/.cache/huggingface:Z\nEnvironment=TZ=UTC \"LANG=C\"\n"
+         "AddDevice=nvidia.com/gpu=1\nShmSize=16g\n[Install]\nWantedBy=default.target", {
+            "image": "docker.io/vllm/vllm-openai:v0.32.0", "target": {"model": "a/b"}, "devices": [1],
+            "serve": {"port": 8001, "bind": "127.0.0.1"}, "env": {"TZ": "UTC", "LANG": "C"},
+            "caches": {"huggingface": "~/hf"}, "container": {"shm_size": "16gb"},
+        }),
         ("V='-v /h:/root/.cache/huggingface'\nssh h \"docker run $V i \\\n vllm serve a/b\"", {
             "caches": {"huggingface": "/h"}, "target": {"model": "a/b"},
         }),
@@ -136,7 +155,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("vllm serve a/b --enable_chunked_prefill=True --compilation-config.cudagraph_mode FULL", {
             "serve": {"enable_chunked_prefill": True, "extra_args": ["--compilation-config.cudagraph_mode", "FULL"]},
         }),
-        ("python3 - <<'E'\nvllm serve x/y\nE\nvllm serve a/b", {"target": {"model": "a/b"}}),
     ],
 )  # fmt: skip
 def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any]) -> None:
@@ -184,12 +202,59 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
         ("cd x; mkdir y; vllm serve a/b", "cd x, mkdir y: gemmaspec up"),
         ('vllm serve a/b --compilation-config \'{"backend": "x.y"}\'', "it decides which code"),
         ("docker exec n vllm serve a/b", "docker inspect"),
+        (
+            "sed -i s/a/b/ /usr/lib/python3/dist-packages/vllm/x.py && vllm serve a/b",
+            "x.py: it changes vLLM's own files",
+        ),
+        ("bash -c 'cp /fix/g.py /opt/site-packages/vllm/models/g.py; vllm serve a/b'", "gemmaspec patch import"),
+        ("sed -i s/a/b/ $FILE; vllm serve a/b", "sed -i …: it changes a file at each start"),
+        (
+            "sudo apt-get update && apt-get install -y git && vllm serve a/b",
+            "apt-get install …: it installs system packages",
+        ),
+        ('vllm serve a/b "$@"', "$@: the words that the script is given"),
+        ("docker run --entrypoint /e/serve.sh i a/b", "/e/serve.sh: a start script, which is not run"),
+        (
+            "[Service]\nExecStartPre=/bin/docker pull x\nExecStart=vllm serve a/b",
+            "ExecStartPre=/bin/docker …: gemmaspec up",
+        ),
         ("python -m dynamo.vllm --model a/b", "without Dynamo"),
     ],
 )
 def test_what_has_no_key_is_named_with_what_there_is_instead(command: str, named: str) -> None:
     made = from_command(command)
     assert any(named in one for one in (*made.left, *made.decided))
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('case "${1:-small}" in\n small) M=a/b;;\n large) M=c/d;;\nesac\nvllm serve $M', "`case`"),
+        ('if [ -n "$BIG" ]; then vllm serve c/d; else vllm serve a/b; fi', "`if`"),
+        ("for port in 1 2; do vllm serve a/b --port $port; done", "`for`"),
+        ("start() {\n vllm serve a/b\n}\nstart", "a function"),
+        ('A=(--model a/b)\nvllm serve "${A[@]}"', "an array"),
+        ('A=(--model a/b\n --port 1)\nA+=(-tp 2)\nvllm serve "${A[@]}"', "an array"),
+        ('vllm serve a/b "${A[@]}"', "an array"),
+        ("cat > x.yaml <<'E'\nmodel: x/y\nE\nvllm serve --config x.yaml", "a text of its own"),
+        ("python3 - <<E\nvllm serve x/y\nE\nvllm serve a/b", "a text of its own"),
+        ("docker run --entrypoint bash i -c 'if true; then vllm serve a/b; fi'", "`if`"),
+    ],
+)
+def test_a_script_that_only_a_shell_can_follow_is_refused_with_the_way_that_works(script: str, said: str) -> None:
+    with pytest.raises(UsageError, match="does not say what it serves") as caught:
+        from_command(script)
+    assert said in caught.value.message
+    assert "--from-running" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "script", ['exec vllm serve "$@"', "docker run --entrypoint /entry/serve.sh i", "vllm serve $MODEL"]
+)
+def test_a_text_without_its_model_names_the_way_that_works(script: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        from_command(script)
+    assert "--from-running" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

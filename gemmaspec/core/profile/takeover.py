@@ -46,6 +46,10 @@ _OLD_SPEC: Final = {
     "--speculative-draft-tensor-parallel-size": "draft_tensor_parallel_size",
 }
 """Options of releases before those that serve Gemma 4, which guides still show."""
+ADOPT: Final = (
+    "gemmaspec profile new mine --from-running CONTAINER    # or PID: start it as today, then adopt what runs"
+)
+"""What to do with a text that does not say what it serves."""
 OUTPUT: Final = "OUTPUT_OF_"
 """Begins the name that stands for what a command prints."""
 TOKENS: Final = 4
@@ -80,6 +84,8 @@ class TakenOver:
     """The vLLM release that was installed, where no image says it."""
     contained: bool = False
     """Whether the server ran in a container, so that its paths are those of the container."""
+    exact: bool = False
+    """Whether the words are those of a process, in which a $ is a $ and nothing is left to fill in."""
 
     def put(self, section: str, key: str, value: Any) -> None:
         """Set a key."""
@@ -115,7 +121,7 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
     ).get("tool_call_parser"):
         made.leave("--enable-auto-tool-choice", "it needs a parser: chat.tool_call_parser sets both")
     if not made.content.get("target", {}).get("model"):
-        raise UsageError("there is no model: neither after `vllm serve` nor with --model")
+        raise UsageError("there is no model: neither after `vllm serve` nor with --model", hint=ADOPT)
     if not command.given("--host"):
         made.decide(
             "no --host", "vLLM listens on all addresses; the profile listens on 127.0.0.1 until serve.bind says more"
@@ -269,7 +275,7 @@ def _speculative(made: TakenOver, command: Command) -> None:
             )
         elif argument.flag == "--speculative-config":
             config = _read(argument.value or "")
-            if isinstance(config, str) and (held := _OPEN.findall(config)):
+            if isinstance(config, str) and not made.exact and (held := _OPEN.findall(config)):
                 raise UsageError(f"--speculative-config: write the value of {held[0]}, which the command does not set")
             if not isinstance(config, dict):
                 kept = 'in single quotes the shell keeps it whole: \'{"method": "mtp", …}\''
@@ -323,11 +329,12 @@ def _settle(made: TakenOver) -> None:
             )
     for section in ("target", "draft"):
         model = str(made.content.get(section, {}).get("model", ""))
-        if _OPEN.search(model):
+        if _OPEN.search(model) and not made.exact:
             raise UsageError(
-                f"the {section}'s model is {_open(model)}: write its value, which the command does not set"
+                f"the {section}'s model is {_open(model)}: write its value, which the command does not set", hint=ADOPT
             )
-    _without_open(made, made.content, "")
+    if not made.exact:
+        _without_open(made, made.content, "")
     if made.content.get("speculative") and not made.content["speculative"].keys() & {_K, "k_by_requests"}:
         made.put("speculative", _K, TOKENS)
         made.decide(f"speculative.{_K}: {TOKENS}", "the command does not say it; gemmaspec tune finds the fastest")

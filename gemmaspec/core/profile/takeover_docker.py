@@ -13,7 +13,8 @@ from gemmaspec.core.profile.takeover import TakenOver, variable
 
 _HF_HOME: Final = re.compile(r"/(?:root|home/[^/]+|\.cache|data)?/?(?:\.cache/)?huggingface(?:/hub)?/?")
 _COMPILED: Final = re.compile(r"/(?:root|home/[^/]+)/(?:\.cache/(?:vllm|triton|torch|flashinfer)|\.triton)/?")
-_INSTALLED: Final = re.compile(r"/(?:dist|site)-packages/vllm/|/vllm-workspace/vllm/")
+INSTALLED: Final = re.compile(r"/(?:dist|site)-packages/vllm/|/vllm-workspace/vllm/")
+"""A file of vLLM itself, in a container."""
 _FOLDER: Final = ("/", "~", "./", "../")
 _QUIET: Final = frozenset(
     {"-d", "--detach", "--rm", "-i", "--interactive", "-t", "--tty", "--init", "-q", "--quiet", "--sig-proxy"}
@@ -106,7 +107,7 @@ def mount(made: TakenOver, source: str, inside: str) -> None:
         )
     elif _COMPILED.fullmatch(inside):
         made.decide(shown, "gemmaspec keeps compiled kernels in a volume of its own; caches.compile names a folder")
-    elif _INSTALLED.search(inside):
+    elif INSTALLED.search(inside):
         made.leave(shown, "a changed file of vLLM is a patch: gemmaspec patch import")
     else:
         made.mounts[inside] = source

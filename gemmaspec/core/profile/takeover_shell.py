@@ -1,34 +1,41 @@
-"""A command line as keys of a profile: shells, launchers and containers around `vllm serve`. Pure."""
+"""A command line as keys of a profile: shells, launchers and containers around `vllm serve`. Pure.
+
+It reads simple commands one after another, variables that are set to a text, and what `bash -c` makes
+of `$0`, `$1` and `$@`. A script with branches, loops, functions or arrays is refused: what it starts is seen exactly
+once it runs.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.fields import secret_name
-from gemmaspec.core.profile.meant import OTHER_SERVER, foreign_file
-from gemmaspec.core.profile.takeover import OUTPUT, TakenOver, from_words, variable
+from gemmaspec.core.profile.takeover import ADOPT, OUTPUT, TakenOver, from_words, variable
 from gemmaspec.core.profile.takeover_docker import docker_run, image_name, volume
+from gemmaspec.core.profile.takeover_install import (
+    BOUNDED,
+    PACKAGE,
+    RELEASE,
+    changes_files,
+    installed,
+    no_secret,
+    short,
+)  # fmt: skip
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9@*])|\{([A-Za-z_]\w*|[0-9@*])(?::?-([^}]*)|:?\?[^}]*)?\})")
 _PIECE: Final = re.compile(
     r"""(?P<quoted>'[^']*')|(?P<double>"(?:\\.|[^"\\])*")|`\#[^`\n]*`|^[ \t]*\#[^\n]*(?:\n|\Z)|(?<=\s)\#[^\n]*"""
-    r"""|(?P<joined>\\[ \t]*(?:\r?\n|\Z)|(?<=\s)[`^][ \t]*\r?\n)"""
-    r"""|(?P<unit>^[ \t]*(?:Exec\w+=-?|(?P<set>Environment)=))""",
+    r"""|(?P<joined>\\[ \t]*(?:\r?\n|\Z)|(?<=\s)[`^][ \t]*\r?\n)""",
     re.MULTILINE | re.DOTALL,
 )
-"""What is read before words: quotes as they are, comments, lines that go on, and the keys of a systemd unit."""
-_ARRAY: Final = re.compile(r"^[ \t]*(?:local |declare -a )?(\w+)(\+?)=\(([^()]*)\)", re.MULTILINE)
-_PYTHON: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1(?P<rest>[^\n]*)\n.*?^\2\s*$", re.MULTILINE | re.DOTALL)
-_COMMAS: Final = re.compile(r"[^\s,]+(?:,[^\s,]+)*,--[^\s,]+(?:,\S+)?")
-_LIST: Final = re.compile(r"\s*(?:CMD|ENTRYPOINT|command:|args:)?\s*(\[.*\])\s*", re.DOTALL)
+"""What is read before words: quotes as they are, comments, and lines that go on."""
 _REDIRECTED: Final = re.compile(
-    r"('[^']*'|\"(?:\\.|[^\"\\])*\")|(?:(?<=\s)[0-9]|&)?>>?(?:&[0-9-]|\s*[^\s;|&\n]+)|<\s*[^\s;|&<\n]+"
+    r"('[^']*'|\"(?:\\.|[^\"\\])*\")|(?:(?<=\s)[0-9]|&)?>>?(?:&[0-9-]|\s*[^\s;|&\n]+)|(?<!<)<(?!<)\s*[^\s;|&<\n]+"
 )
 _BUILT: Final = re.compile(
     r"('[^']*')|\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\(\s*([^()]*)\)|`([^`\n]*)`|\$\{\w+:?\+[^}]*\}"
@@ -36,11 +43,8 @@ _BUILT: Final = re.compile(
 _HERE: Final = re.compile(r"\$\(pwd\)|`pwd`|\$\{PWD\}|\$PWD\b")
 _SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash"})
 _ENGINES: Final = frozenset({"docker", "podman", "nerdctl"})
-_RELEASE: Final = re.compile(r"vllm(?:\[[^\]]*\])?(?:==|@)v?([0-9]+(?:\.[0-9]+)+)")
-_PACKAGE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?((?:[<>=!~]=?|@).*)?", re.DOTALL)
-_BOUNDED: Final = re.compile(r"(?:(?:>=?|!=)[0-9.]+,)*(?:<=?|==)[0-9.]+(?:,[<>!=]=?[0-9.]+)*")
 _PLAIN: Final = frozenset(
-    {"sudo", "-E", "nohup", "exec", "time", "env", "command", "CMD", "ENTRYPOINT", "setsid"}
+    {"sudo", "-E", "nohup", "exec", "time", "env", "command", "CMD", "ENTRYPOINT", "setsid", "tini", "dumb-init"}
     | {"uv", "run", "uvx", "python", "-m", "-u", "--", "--with", "--from"}
 )
 """Words before `vllm serve` that change nothing for a profile."""
@@ -51,96 +55,87 @@ _MODULES: Final = frozenset(
 _SCRIPT: Final = re.compile(r"(?:^|[\s/])vllm\s+serve\s|\s-m\s+vllm\.entrypoints")
 """A whole command in one word, as ssh, tmux and su are given it."""
 _FILE: Final = re.compile(r"(?:v?([0-9]+(?:\.[0-9]+){2})[^/]*)?\.(?:sif|sqsh|squashfs)$")
-_OF_PIP: Final = re.compile(r"-r|-c|-i|-f|-t|--(?:requirement|constraint|index-url|extra-index-url|find-links|target)")
-_LEFT_TO_UP: Final = "gemmaspec up starts the server itself"
-_IN_IMAGE: Final = "runtime: {packages: {NAME: '>=5.8,<5.20'}} installs a package once and bounded"
+LEFT_TO_UP: Final = "gemmaspec up starts the server itself"
+_AFTER: Final = "it comes after the server; gemmaspec up returns once the server has answered"
 _DEEPEST: Final = 5
-_LONGEST: Final = 100_000
-_COMPOSE: Final = "gemmaspec profile new mine --from-compose compose.yaml"
-_EXAMPLE: Final = "gemmaspec profile new mine --from-command 'vllm serve google/gemma-4-31B-it --max-model-len 32768'"
+
+_BRANCHES: Final = frozenset({"if", "case", "for", "while", "until", "select", "function", "{"})
+"""Words that begin what only a shell can follow."""
+_ALL_WORDS: Final = frozenset({"$@", "${@}", "$*", "${*}"})
+_OPERATORS: Final = "();<>|&\n"
+_START_SCRIPT: Final = re.compile(r"(?:.*/)?(?:[\w.-]+\.(?:sh|bash)|[\w.-]*entrypoint[\w.-]*)")
 
 
-def from_command(text: str) -> TakenOver:
-    """Return what a command line says. Raises UsageError for one that does not serve a model with vLLM."""
-    if len(text) > _LONGEST:
-        raise UsageError(f"--from-command: longer than {_LONGEST:,} characters")
-    if "vllm" not in text.lower() and (other := OTHER_SERVER.search(text.lower())):
-        model = re.search(r"[\w.-]+/gemma-4-(?:(?!gguf)[\w.-])+(?![\w.-])", text, re.IGNORECASE)
-        hint = f"gemmaspec profile new mine --from-command 'vllm serve {model[0]}'" if model else _EXAMPLE
-        raise UsageError(f"this is a command of {other[0]}, and gemmaspec serves with vLLM", hint=hint)
-    made = TakenOver()
-    listed = _LIST.fullmatch(text)
-    words = _json_words(listed[1]) if listed else []
-    if _COMMAS.fullmatch(text.strip()):  # as a cloud's console takes them
-        words = text.strip().split(",")
-    rows = [row.strip() for row in text.strip().splitlines()]
-    if len(rows) > 1 and all(row.startswith("- ") or row.endswith(":") for row in rows):  # `args:` of a manifest
-        words = [_list_word(row[2:].strip()) for row in rows if not row.endswith(":")]
-    if not (arguments(made, words) if words else shell(made, text)):
-        if (foreign := foreign_file(text)) and not foreign[0].startswith("a command"):
-            raise UsageError(f"this is {foreign[0]}", hint=foreign[1].format(file="FILE"))
-        part = "; give the words of `vllm serve` or `docker run` alone" if "vllm" in text else ""
-        hint = _COMPOSE if "compose" in text else "gemmaspec bench PROFILE" if "vllm bench" in text else _EXAMPLE
-        raise UsageError(
-            f"this is not a command that serves with vLLM: {_no_secret(text.strip())[:80]!r}{part}",
-            hint=hint,
-        )
-    ending = f": {_LEFT_TO_UP}"
-    if around := [line.removesuffix(ending) for line in made.left if line.endswith(ending)]:
-        made.left = [line for line in made.left if not line.endswith(ending)]
-        made.leave(", ".join(dict.fromkeys(around)), _LEFT_TO_UP)
-    return made
+@dataclass
+class Scope:
+    """What a text of the shell may refer to."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    """Those that the text has set so far."""
+    words: list[str] | None = None
+    """`$@`: the words that the text is given; None where nobody knows them."""
+    depth: int = 0
+    """How many shells it is in."""
+
+    def inner(self, script: Sequence[str]) -> Scope:
+        """Return the scope of a text in `bash -c TEXT NAME WORD…`; `script` is what stands behind TEXT."""
+        name = {"0": script[0]} if script else {}
+        return Scope(self.variables | name, list(script[1:]), self.depth + 1)
+
+    def deeper(self) -> Scope:
+        """Return the scope of a text that another program gives to a shell, as ssh does."""
+        return replace(self, depth=self.depth + 1)
 
 
-def _list_word(text: str) -> str:
-    return next(iter(_json_words(f"[{text}]")), text) if text.startswith('"') else text.strip("'")
+def shell(made: TakenOver, text: str, scope: Scope | None = None) -> bool:
+    """Take over a text of the shell, and return whether it serves.
 
-
-def _json_words(text: str) -> list[str]:
-    try:
-        items = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    return [str(item) for item in items] if all(isinstance(item, str | int | float) for item in items) else []
-
-
-def shell(made: TakenOver, text: str, *, set_: dict[str, str] | None = None, depth: int = 0) -> bool:
-    """Take over a text of the shell, and return whether it serves. Raises UsageError for one that cannot be read."""
-    if depth > _DEEPEST:
+    Raises UsageError for one that cannot be read, and for a script with branches, loops, functions or arrays before
+    its server.
+    """
+    scope = scope or Scope()
+    if scope.depth > _DEEPEST:
         raise UsageError(f"--from-command: shells within shells, more than {_DEEPEST}")
-    served, variables = False, {} if set_ is None else set_
+    served = False
     for words in _commands(made, text):
-        filled = [one for word in words for one in _filled_words(word, variables)]
-        served = _command(made, filled, variables, served=served, depth=depth) or served
+        if kind := _needs_a_shell(words):
+            if served:
+                made.leave(f"{kind} …", _AFTER)
+                return True
+            raise UsageError(f"this script has {kind}, so its text does not say what it serves", hint=ADOPT)
+        filled = [one for word in words for one in _filled_words(made, word, scope)]
+        served = _command(made, filled, scope, served=served) or served
     return served
 
 
-def serve(made: TakenOver, words: Sequence[str], variables: dict[str, str] | None = None, depth: int = 0) -> bool:
+def serve(made: TakenOver, words: Sequence[str], scope: Scope | None = None) -> bool:
     """Take over one command: what stands before `vllm serve`, and its arguments. Return whether it serves."""
+    scope = scope or Scope()
     for index, word in enumerate(words):
         name, after = word.rpartition("/")[2], list(words[index + 1 :])
         if name in _ENGINES and "run" in after[:3]:
             _before(made, words[:index])
-            return _docker(made, after[after.index("run") + 1 :], variables, depth)
+            entrypoint, rest = docker_run(made, after[after.index("run") + 1 :])
+            return arguments(made, [*entrypoint, *rest], scope)
         if name in _ENGINES and "exec" in after[:3]:
             made.contained = True
             made.leave(f"{name} exec", "image: names the image of that container, which docker inspect prints")
         if name in ("kubectl", "oc") and "run" in after[:3] and "--" in after:
             _before(made, words[: index + 1 + after.index("--")])
-            return arguments(made, after[after.index("--") + 1 :], variables, depth)
+            return arguments(made, after[after.index("--") + 1 :], scope)
         if name == "gcloud" and (given := next((word for word in after if word.startswith("--args=")), None)):
             _before(made, [word for word in after if word.startswith("--image=")])
-            return arguments(made, given.removeprefix("--args=").split(","), variables, depth)
-        if name in _SHELLS and (inner := _script(after)) is not None:
+            return arguments(made, given.removeprefix("--args=").split(","), scope)
+        if name in _SHELLS and (script := _script(after)):
             _before(made, words[:index])
-            return shell(made, inner, set_=variables, depth=depth + 1)
-        if after[:1] == ["serve"] and (name == "vllm" or _RELEASE.fullmatch(name)):
+            return shell(made, script[0], scope.inner(script[1:]))
+        if after[:1] == ["serve"] and (name == "vllm" or RELEASE.fullmatch(name)):
             _before(made, words[: index + 1] if name != "vllm" else words[:index])
             from_words(made, after[1:])
             return True
         if _SCRIPT.search(word):
             _before(made, words[:index])
-            return shell(made, word, set_=variables, depth=depth + 1)
+            return shell(made, word, scope.deeper())
         if word in _MODULES:
             _before(made, words[:index])
             if word == _DYNAMO:
@@ -153,65 +148,94 @@ def serve(made: TakenOver, words: Sequence[str], variables: dict[str, str] | Non
     return False
 
 
-def arguments(made: TakenOver, words: Sequence[str], variables: dict[str, str] | None = None, depth: int = 0) -> bool:
+def serves(words: Sequence[str]) -> bool:
+    """Return whether the words of a process are those of a vLLM server itself, not of a shell or a launcher around it.
+
+    The kernel puts the interpreter of a script before it, and the script's path behind that.
+    """
+    program = words[0].rpartition("/")[2] if words else ""
+    for index, word in enumerate(words[:6]):
+        if not (program.startswith("python") or index == 0 or (index == 1 and word.startswith("/"))):
+            return False
+        is_program = word.rpartition("/")[2] == "vllm" and list(words[index + 1 : index + 2]) == ["serve"]
+        if is_program or word in _MODULES:
+            return True
+    return False
+
+
+def arguments(made: TakenOver, words: Sequence[str], scope: Scope | None = None) -> bool:
     """Take over the words after an image, which may be a command or the arguments of its own `vllm serve`."""
     if not words or (len(words) == 1 and words[0].rpartition("/")[2] in _SHELLS):
         return False
-    if not serve(made, words, variables, depth):
-        from_words(made, words[1:] if words[0] == "--" else words)
+    if serve(made, words, scope):
+        return True
+    rest = list(words)
+    if rest[0].rpartition("/")[2] in _SHELLS:
+        rest.pop(0)
+    if _START_SCRIPT.fullmatch(rest[0]):
+        script = rest.pop(0)
+        _start_script(made, script)
+        if not rest:
+            raise UsageError(f"what is served stands in {script}, which is not read", hint=ADOPT)
+    from_words(made, rest[1:] if rest[0] == "--" else rest)
     return True
 
 
-def _docker(made: TakenOver, words: Sequence[str], variables: dict[str, str] | None, depth: int) -> bool:
-    entrypoint, rest = docker_run(made, words)
-    return arguments(made, [*entrypoint, *rest], variables, depth)
+def _start_script(made: TakenOver, script: str) -> None:
+    made.leave(script, "a start script, which is not run; what it does besides starting vLLM is not taken over")
 
 
-def _script(words: Sequence[str]) -> str | None:
-    """Return the text after `-c`, as in `bash -lc TEXT`."""
+def _script(words: Sequence[str]) -> Sequence[str]:
+    """Return the text after `-c`, as in `bash -lc TEXT`, and the words behind it; nothing if there is none."""
     for index, word in enumerate(words[:4]):
-        if re.fullmatch(r"-[a-z]*c", word) and index + 1 < len(words):
-            return words[index + 1]
+        if re.fullmatch(r"-[a-z]*c", word):
+            return words[index + 1 :]
         if not word.startswith("-"):
-            return None
-    return None
+            return ()
+    return ()
 
 
-def _command(made: TakenOver, words: list[str], variables: dict[str, str], *, served: bool, depth: int) -> bool:
-    """Take over one simple command of a text."""
+def _command(made: TakenOver, words: list[str], scope: Scope, *, served: bool) -> bool:
+    """Take over one simple command of a text, and return whether it serves."""
     names = []
     while words and (assigned := _ASSIGNED.fullmatch(words[0])):
         names.append((assigned[1], assigned[2]))
         words = words[1:]
-    variables |= dict(names)
+    scope.variables |= dict(names)
     if not words:
         return False
     if words[0] in ("export", "declare", "setenv"):
-        _export(made, words[1:], variables)
+        _export(made, words[1:], scope.variables)
+        return False
+    if words[0] == "shift" and scope.words is not None:
+        scope.words = scope.words[int(words[1]) if words[1:2] and words[1].isdecimal() else 1 :]
+        return False
+    if served:
+        _after_the_server(made, words)
         return False
     before = len(made.left)
     for name, value in names:
         variable(made, name, value)
-    if words[0] == "alias" and len(words) == 2:
-        return shell(made, words[1].partition("=")[2], set_=variables, depth=depth + 1)
-    if served and words[0].startswith("--"):
-        made.leave(_no_secret(" ".join(words)), "the line before it lacks a backslash at its end, so vLLM never got it")
-        return False
-    if served and "serve" in words[:8]:
-        made.leave(_short(words), "a second server; a profile is one: make another profile from it")
-        return False
-    if served:
-        made.leave(_short(words), "it comes after the server; gemmaspec up returns once the server has answered")
-        return False
     if any(word == "pip" or word.endswith("/pip") or re.fullmatch(r"pip[0-9.]*", word) for word in words[:4]):
-        _installed(made, words)
+        installed(made, words)
         return False
-    if serve(made, words, variables, depth):
+    if serve(made, words, scope):
         return True
     if made.contained and len(made.left) == before and words[0].rpartition("/")[2] in (*_ENGINES, "sudo"):
         return False  # a container with a shell, in which the next line serves
-    made.leave(_short(words), _LEFT_TO_UP)
+    if not changes_files(made, words):
+        made.leave(short(words), LEFT_TO_UP)
     return False
+
+
+def _after_the_server(made: TakenOver, words: Sequence[str]) -> None:
+    """Name a command that comes after the server."""
+    if words[0].startswith("--"):
+        made.leave(no_secret(" ".join(words)), "the line before it lacks a backslash at its end, so vLLM never got it")
+    elif "serve" in words[:8]:
+        made.leave(short(words), "a second server; a profile is one: make another profile from it")
+    else:
+        made.leave(short(words), _AFTER)
 
 
 def _export(made: TakenOver, words: Sequence[str], variables: dict[str, str]) -> None:
@@ -221,29 +245,6 @@ def _export(made: TakenOver, words: Sequence[str], variables: dict[str, str]) ->
             variables[name] = value
         if re.fullmatch(r"[A-Za-z_]\w*", name):
             variable(made, name, variables.get(name))
-
-
-def _installed(made: TakenOver, words: Sequence[str]) -> None:
-    """Take over `pip install`: the release of vLLM, and packages with an upper bound."""
-    if "install" not in words:
-        made.leave(_short(words), _LEFT_TO_UP)
-        return
-    rest = list(words[words.index("install") + 1 :])
-    while rest:
-        word = rest.pop(0)
-        package = _PACKAGE.fullmatch(word)
-        if release := _RELEASE.fullmatch(word):
-            made.release = release[1]
-        elif _OF_PIP.fullmatch(word):
-            made.leave(f"pip install {word} {_no_secret(rest.pop(0)) if rest else ''}".rstrip(), _IN_IMAGE)
-        elif word.startswith("-") or word in ("pip", "wheel", "setuptools", "uv"):
-            continue  # how pip installs
-        elif package and _BOUNDED.fullmatch(package[2] or ""):
-            made.content.setdefault("runtime", {}).setdefault("packages", {})[package[1]] = package[2]
-        elif package and package[1] == "vllm":
-            made.leave(f"pip install {_no_secret(word)}", "image names the release of vLLM that runs")
-        else:
-            made.leave(f"pip install {_no_secret(word)}", _IN_IMAGE)
 
 
 def _before(made: TakenOver, words: Sequence[str]) -> None:
@@ -258,9 +259,9 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
                 key, given, text = pair.partition("=")
                 if given:
                     variable(made, key, None if text.startswith("$") else text)
-        elif release := _RELEASE.fullmatch(asked := value if name in ("--with", "--from") else word):
+        elif release := RELEASE.fullmatch(asked := value if name in ("--with", "--from") else word):
             made.release = release[1]
-        elif (package := _PACKAGE.fullmatch(asked)) and _BOUNDED.fullmatch(package[2] or ""):
+        elif (package := PACKAGE.fullmatch(asked)) and BOUNDED.fullmatch(package[2] or ""):
             made.content.setdefault("runtime", {}).setdefault("packages", {})[package[1]] = package[2]
         elif assigned := _ASSIGNED.fullmatch(word):
             variable(made, assigned[1], assigned[2])
@@ -273,10 +274,12 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
         elif name in ("--container-mounts", "-v", "--volume", "--bind", "-B"):
             for pair in (value if equals else rest.pop(0) if rest else "").split(","):
                 volume(made, pair)
+        elif _START_SCRIPT.fullmatch(word):
+            _start_script(made, word)
         elif word.rpartition("/")[2] not in _PLAIN and not re.fullmatch(r"python[0-9.]*", word.rpartition("/")[2]):
             unknown += [name] if name.startswith("-") or not unknown else []
     if unknown:
-        made.leave(" ".join(unknown), _LEFT_TO_UP)
+        made.leave(" ".join(unknown), LEFT_TO_UP)
 
 
 def _image(made: TakenOver, text: str) -> None:
@@ -289,23 +292,41 @@ def _image(made: TakenOver, text: str) -> None:
         made.content["image"] = image_name(text)
 
 
+def _needs_a_shell(words: Sequence[str]) -> str:
+    """Return what in a command only a shell can follow; empty for a simple command."""
+    if words[0] in _BRANCHES or words[0].endswith("()"):
+        return "a function" if words[0] in ("{", "function") or words[0].endswith("()") else f"`{words[0]}`"
+    if any(re.fullmatch(r"\w+\+?=\(", word) or re.search(r"\$\{\w+\[", word) for word in words):
+        return "an array"
+    return "a text of its own (<<)" if "<<" in words else ""
+
+
 def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command. Raises UsageError for quotes that do not close."""
+    """Yield the words of each simple command. Raises UsageError for quotes that do not close.
+
+    `NAME=(`, `NAME()` and `<<` stay in the words, because only a shell can go on from there.
+    """
     text = _expanded(text)
     kept = _REDIRECTED.sub(lambda match: match[1] or " ", text)
     if kept != text:
         made.leave("redirections", "`gemmaspec logs` reads the log")
-    lexer = shlex.shlex(kept, posix=True, punctuation_chars="();<>|&\n")
+    lexer = shlex.shlex(kept, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     words: list[str] = []
     try:
         for word in lexer:
-            if word and not set(word) - set("();<>|&\n"):
+            if not word or set(word) - set(_OPERATORS):
+                words.append(word)
+            elif word.startswith("<<") or (words and word.startswith("(") and words[-1].endswith("=")):
+                yield [*words[:-1], f"{words[-1]}("] if words and word.startswith("(") else [*words, "<<"]
+                words = []
+            elif word.startswith("()") and len(words) == 1:
+                yield [f"{words[0]}()"]
+                words = []
+            else:
                 if words:
                     yield words
                 words = []
-            else:
-                words.append(word)
     except ValueError as error:
         raise UsageError(f"--from-command: {error}: check its quotes") from None
     if words:
@@ -313,14 +334,8 @@ def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
 
 
 def _expanded(text: str) -> str:
-    """Return a text with lines joined and arrays filled in, without comments; what a command prints gets a name."""
-    text = _PYTHON.sub(lambda match: match["rest"] if "python" in _line_before(text, match.start()) else match[0], text)
+    """Return a text with lines joined and without comments; what a command prints gets a name."""
     text = re.sub(r"^\s*\$\s+", "", _PIECE.sub(_piece, text), flags=re.MULTILINE)
-    arrays: dict[str, str] = {}
-    for array in _ARRAY.finditer(text):
-        arrays[array[1]] = f"{arrays.get(array[1], '') if array[2] else ''} {' '.join(array[3].split(chr(10)))}"
-    text = _ARRAY.sub("", text)
-    text = re.sub(r'"?\$\{(\w+)\[[@*]\]\}"?', lambda match: arrays.get(match[1], match[0]), text)
     text, more = _HERE.sub(".", text), True
     while more:
         before = text
@@ -329,16 +344,12 @@ def _expanded(text: str) -> str:
     return text
 
 
-def _line_before(text: str, place: int) -> str:
-    return text[text.rfind("\n", 0, place) + 1 : place]
-
-
 def _piece(match: re.Match[str]) -> str:
     if match["quoted"]:
         return match[0]
     if match["double"]:
         return re.sub(r"\\\r?\n", " ", match[0])
-    return "export " if match["set"] else " " if match["joined"] else ""
+    return " " if match["joined"] else ""
 
 
 def _built(match: re.Match[str]) -> str:
@@ -353,8 +364,15 @@ def _built(match: re.Match[str]) -> str:
     return f"${OUTPUT}{re.sub(r'[^A-Za-z0-9]', '_', words[0].rpartition('/')[2])}" if words else ""
 
 
-def _filled_words(word: str, variables: dict[str, str]) -> list[str]:
-    """Return a word with its variables filled in; options that one variable holds are words of their own."""
+def _filled_words(made: TakenOver, word: str, scope: Scope) -> list[str]:
+    """Return a word with its variables filled in; `$@`, and options that one variable holds, are words of their own."""
+    if word in _ALL_WORDS:
+        if scope.words is None:
+            made.leave(word, "the words that the script is given, which its text does not hold; add them")
+        return scope.words or []
+    variables = scope.variables
+    if scope.words is not None:
+        variables = variables | {str(number): one for number, one in enumerate(scope.words, start=1)}
     filled = _filled(word, variables)
     if (filled.startswith("-") or _SCRIPT.search(filled)) and " " in filled and _VARIABLE.fullmatch(word):
         try:
@@ -374,15 +392,3 @@ def _filled(word: str, variables: dict[str, str]) -> str:
         return variables.get(name, match[0] if match[3] is None else match[3])
 
     return _VARIABLE.sub(of, word)
-
-
-def _short(words: Sequence[str]) -> str:
-    """Return a command as one short text, without secrets."""
-    shown = " ".join(words[:2]) if re.fullmatch("[a-z-]+", " ".join(words[1:2])) else words[0]
-    return f"{_no_secret(shown)} …" if len(words) > 2 else _no_secret(shown)
-
-
-def _no_secret(text: str) -> str:
-    """Return a text without what may be a secret: values of such names, and passwords in addresses."""
-    text = re.sub(r"(?:hf_|sk-|ghp_)[A-Za-z0-9_-]+", "…", re.sub(r"//[^/@\s]+@", "//…@", text))
-    return re.sub(r"([\w-]+)[= ](\S+)", lambda match: f"{match[1]}=…" if secret_name(match[1]) else match[0], text)

@@ -18,9 +18,11 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_with
 from gemmaspec.core.profile.takeover import TOKENS, TakenOver
 from gemmaspec.core.profile.takeover_compose import from_compose
-from gemmaspec.core.profile.takeover_shell import from_command
+from gemmaspec.core.profile.takeover_running import from_running
+from gemmaspec.core.profile.takeover_text import from_command
 from gemmaspec.core.releases.facts import newest
 from gemmaspec.run.machine import nvidia
+from gemmaspec.run.running.find import running
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MOST: Final = 2**20
@@ -85,6 +87,16 @@ def new_from_compose(name: str, source: Path, *, service: str | None = None, wit
     made = from_compose(text, file=str(source), service=service)
     folder = source.absolute().parent
     return _taken_over(name, made, f"{source.name}, a Compose file", folder=folder, with_draft=with_draft)
+
+
+def new_from_running(name: str, asked: str, *, with_draft: bool = False) -> New:
+    """Write a profile that serves what a container or a process of this machine serves. Raises as new_from_command.
+
+    `asked`: the container's name or id, or the pid of the process. Nothing of the server is changed.
+    """
+    found, folder = running(asked)
+    made = from_running(found)
+    return _taken_over(name, made, f"the {found.called}, which ran", folder=folder, with_draft=with_draft)
 
 
 def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_draft: bool) -> New:

@@ -137,3 +137,12 @@ def _on_disk(path: str) -> bytes | None:
             return file.read(LARGEST_FILE)
     except OSError:
         return None
+
+
+def installed_vllm(python: Path) -> str | None:
+    """Return the vLLM in the folders of an interpreter, which is not run; None if there is none, or no version."""
+    try:
+        version = versions_in(list(_beside(python)), _on_disk, str(python))["vllm"]
+    except EnvironmentMissing:
+        return None
+    return None if version == UNKNOWN else version
