@@ -85,6 +85,11 @@ def test_w4a16_as_a_draft_model_has_the_trap_of_exact_names() -> None:
     sets = ("draft.model=google/gemma-4-E2B-it-qat-w4a16-ct", "speculative.method=draft_model")
     (found,) = raised("GS233", *sets, draft=small)
     assert "draft_model." in found.message
+    assert found.fix is not None
+    assert found.fix.startswith("add draft-exact-names to patches.required")
+    optional = "patches.optional=[draft-exact-names]"
+    assert raised("GS233", *sets, optional, draft=small), "a start without it would fail later"
+    assert not raised("GS233", *sets, "patches.required=[draft-exact-names]", draft=small)
     assert not raised("GS233", *MTP, target=small)
 
 

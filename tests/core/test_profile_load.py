@@ -85,6 +85,7 @@ def test_the_shipped_profiles() -> None:
         "nvidia-e4b-qat-mtp",
         "nvidia-e2b-qat-mtp",
         "nvidia-26b-a4b-qat-mtp",
+        "spark-31b-qat-e2b",
         "spark-31b-qat-mtp",
         "nvidia2-31b-mtp",
         "nvidia2-26b-a4b-mtp",

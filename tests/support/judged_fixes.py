@@ -235,10 +235,72 @@ TOP_K = Fixes(
     ],
 )  # fmt: skip
 
+NAMES_BEGIN = "        # TODO (@kylesayrs): support ignore module names with ct matching utils\n"
+IGNORED = """        if should_ignore_layer(
+            layer_name, ignore=self.ignore, fused_mapping=self.packed_modules_mapping
+        ):
+            return None
+
+        # Will"""
+TARGETS = "                layer_name=layer_name,\n                module=layer,\n"
+METHOD = "        if isinstance(layer, LinearBase):\n            # collect schemes\n"
+MAPPED = "        self.ignore = _apply_list(self.ignore)\n"
+SCHEMES = "        self.target_scheme_map = _apply_dict(self.target_scheme_map)\n"
+OWN = 'layer_name.removeprefix("draft_model.")'
+ASKED = "should_ignore_layer(layer_name, ignore=self.ignore, fused_mapping=self.packed_modules_mapping)"
+
+
+def named(code: str) -> Fix:
+    """Statements before a module is looked up."""
+    return [(NAMES_BEGIN, indented(code) + NAMES_BEGIN)]
+
+
+NEITHER = named(f"if {ASKED}:\n    return None\nlayer_name = {OWN}")
+EXACT_NAMES = Fixes(
+    release="0.33.0",
+    path="vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py",
+    right=[
+        NEITHER,
+        named(f"if layer_name and layer_name.startswith('draft_model.') and not {ASKED}:\n    layer_name = layer_name[len('draft_model.'):]"),
+        [(METHOD, "        from .utils import should_ignore_layer as ignored\n        if prefix.startswith('draft_model.') and not ignored(prefix, ignore=self.ignore, fused_mapping=self.packed_modules_mapping):\n            prefix = prefix[12:]\n" + METHOD)],
+        [
+            (IGNORED, f"        own = {OWN} if layer_name else layer_name\n        if any(should_ignore_layer(name, ignore=self.ignore, fused_mapping=self.packed_modules_mapping) for name in (layer_name, own)):\n            return None\n\n        # Will"),
+            (TARGETS, TARGETS.replace("layer_name=layer_name", "layer_name=own")),
+        ],
+        [
+            (SCHEMES, SCHEMES + "        self.target_scheme_map |= {f'draft_model.{name}': one for name, one in self.target_scheme_map.items() if '.' in name and not name.startswith('re:')}\n"),
+            (IGNORED, IGNORED.replace("ignore=self.ignore", "ignore=[*self.ignore, *(f'draft_model.{name}' for name in self.ignore if not name.startswith('re:'))]")),
+        ],
+    ],
+    wrong=[
+        named(f"if layer_name and 'vision' in layer_name:\n    layer_name = {OWN}"),
+        named(f"if layer_name and 'tower' in layer_name and not {ASKED}:\n    layer_name = {OWN}"),
+        named("if layer_name:\n    layer_name = layer_name.lstrip('draft_model.')"),
+        named(f"if layer_name and not {ASKED}:\n    layer_name = layer_name.replace('draft_model.', '')"),
+        named(f"if layer_name and not {ASKED}:\n    layer_name = layer_name.rpartition('draft_model.')[2]"),
+        named(f"if layer_name and not {ASKED}:\n    layer_name = layer_name.partition('.')[2]"),
+        named(f"if layer_name and layer_name.startswith('draft_model') and not {ASKED}:\n    layer_name = layer_name.partition('.')[2]"),
+        named(f"if layer_name and layer_name.startswith('draft_model.'):\n    layer_name = {OWN}"),
+        named("if layer_name and layer_name.startswith('draft_model.') and '_tower' in layer_name:\n    return None"),
+        named("if layer_name and layer_name.startswith('draft_model.') and 'language_model' not in layer_name:\n    return None"),
+        named("if layer_name and layer_name.startswith('draft_model.'):\n    return None"),
+        [(IGNORED, IGNORED.replace("            layer_name,", f"            {OWN} if layer_name else None,"))],
+        [(TARGETS, TARGETS.replace("layer_name=layer_name", f"layer_name={OWN} if layer_name else None"))],
+        [(IGNORED, IGNORED.replace("            layer_name,", f"            {OWN} if layer_name else None,").replace("ignore=self.ignore", "ignore=self.ignore or []"))],
+        [(MAPPED, MAPPED + "        self.ignore += [f'draft_model.{name}' for name in self.ignore]\n")],
+        [(MAPPED, "        self.ignore = [f'draft_model.{name}' for name in _apply_list(self.ignore)]\n")],
+        [(IGNORED, IGNORED.replace("ignore=self.ignore", "ignore=[*self.ignore, *(f're:.*{name}' for name in self.ignore)]"))],
+        [*NEITHER, (SCHEMES, "")],
+        [*NEITHER, (MAPPED, "")],
+        [*NEITHER, (TARGETS, TARGETS.replace("module=layer", "module=layer if not layer_name.startswith('vision') else torch.nn.Module()"))],
+    ],
+)  # fmt: skip
+
 JUDGED: Mapping[str, Sequence[Fixes]] = {
     "kv-spec-uniform-valueerror": (KV_SPEC,),
     "kv-sharing-uniform-specs": (KV_SHARING,),
     "draft-text-only": (TEXT_ONLY,),
     "cpu-top-k-no-rows": (TOP_K,),
+    "draft-exact-names": (EXACT_NAMES,),
 }
 """By the patch whose probe it judges. `tools/bench_fixes.py --probe` asks it of all of foreign_fixes.py."""

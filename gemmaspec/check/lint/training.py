@@ -21,6 +21,9 @@ _ACCEPTED: Final = (
     "published for a 31B of QAT with the ordinary assistant: 2.3 tokens a step with 3 drafted (64, 39 and 25 % of them "
     "accepted), where another 4-bit target had 3.9"
 )
+EXACT_NAMES: Final = "draft-exact-names"
+"""The patch that GS233 requires."""
+_OF_ENCODERS: Final = re.compile(r"_tower|embed_(vision|audio)")
 _OUTPUTS: Final = re.compile(r"W[2-8]A8O8")
 _FEW_BITS: Final = re.compile(r"W[23567]A16")
 _TABLES_FROM: Final = "0.23.0"
@@ -86,7 +89,7 @@ def _needs(checkpoint: Checkpoint) -> tuple[str, str] | None:
 
 @rule("GS233", "error")
 def exact_names_of_a_draft(subject: Subject) -> Iterator[Issue]:
-    """A draft model whose `ignore` list names modules exactly: vLLM builds it below `draft_model.`.
+    """A draft model whose configuration names modules exactly, without the patch: vLLM builds it below `draft_model.`.
 
     should_ignore_layer compares by equality but for expressions (compressed_tensors/utils.py, every release).
     """
@@ -94,15 +97,15 @@ def exact_names_of_a_draft(subject: Subject) -> Iterator[Issue]:
     quantization = draft.quantization if draft else None
     if subject.method != "draft_model" or not quantization or quantization.method != "compressed-tensors":
         return
-    exact = [name for name in quantization.excluded if not name.startswith("re:") and "_tower" in name]
-    if exact:
+    exact = [name for name in quantization.excluded if not name.startswith("re:") and _OF_ENCODERS.search(name)]
+    if exact and EXACT_NAMES not in subject.profile.patches.required:
         message = (
             f"its ignore list names {len(exact)} modules of the encoders exactly, and vLLM builds a draft model below "
             "draft_model., where no exact name matches: it takes them for quantized and cannot load them"
         )
         fix = (
-            "in a copy of the checkpoint, write re:.*vision_tower.*, re:.*audio_tower.* and re:.*embed_(vision|audio).*"
-            " into quantization_config.ignore of config.json"
+            f"add {EXACT_NAMES} to patches.required; or, in a copy of the checkpoint, write re:.*vision_tower.*, "
+            "re:.*audio_tower.* and re:.*embed_(vision|audio).* into quantization_config.ignore of config.json"
         )
         yield Issue(path=("draft", "model"), message=message, fix=fix)
 
