@@ -208,6 +208,26 @@ def test_a_dry_run_says_in_one_line_what_is_for_speed_and_about_how_large_an_ima
         assert "about 10 GB, as vLLM's images have" in printed
 
 
+def test_the_line_about_speed_names_the_next_command_or_is_not_there() -> None:
+    from gemmaspec.cli.text.dry_run import speed_line
+    from gemmaspec.core import data
+    from gemmaspec.core.patching.patch import Shelf
+    from gemmaspec.core.profile.find import profile_folders, profile_names
+    from gemmaspec.core.profile.load import load_profile
+    from gemmaspec.run.stack.speed import speed_choice, untried
+
+    shelf, said = Shelf(data.patch_folders()), {}
+    for name in profile_names(profile_folders()):
+        profile = load_profile(name).profile
+        said[name] = speed_line(name, speed_choice(profile, shelf), untried(profile, shelf))
+    assert said["tiny-cpu"] == ""
+    assert said["spark-31b-e2b"].endswith("; where each was: gemmaspec patch list")
+    assert said["nvidia-31b-mtp"] == "6 patches, which gemmaspec up nvidia-31b-mtp --dry-run --json names"
+    for name, line in said.items():
+        assert len(line) <= 120, name
+        assert "none" not in line or "gemmaspec " in line, name
+
+
 @pytest.mark.parametrize(
     ("profile", "longest"), [("spark-31b-mtp", "262144"), ("tiny-cpu", "4096")], ids=["shapes that ship", "a folder"]
 )

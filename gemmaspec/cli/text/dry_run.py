@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gemmaspec.cli import output
+from gemmaspec.run.stack.speed import NO_GPU
 
 if TYPE_CHECKING:
     from gemmaspec.core.patching.choice import Choices
     from gemmaspec.serve.dry_run import DryRun
+
+_NAMED: Final = 3
+"""Patches for speed that a line names; of more it says how many."""
 
 
 def dry_run(plan: DryRun, *, as_json: bool) -> None:
@@ -94,21 +98,27 @@ def _tell_server(plan: DryRun) -> None:
 
 
 def speed_line(name: str, choice: Choices, untried: Sequence[str]) -> str:
-    """Return which patches for speed a start takes, and the command for those that may pay too; "" for none at all.
+    """Return which patches for speed a start takes, and the next command; "" where none is for such a machine.
 
-    The reasons for what is left out are in `--json`; one that holds for all of them is told.
+    The reasons for what is left out are in `--json`.
     """
-    words = []
-    for patch in choice.taken:
-        reason = choice.because.get(patch)
-        words.append(f"{patch} ({reason})" if reason else patch)
-    taken = ", ".join(words)
+    taken = _taken(name, choice)
     if untried:
         one = len(untried) == 1
         count = "1 patch was" if one else f"{len(untried)} patches were"
         tries = f"{count} measured on other GPUs alone: gemmaspec tune {name} tries {'it' if one else 'them'}"
         return f"{taken or 'none'}; {tries}"
-    reasons = set(choice.left_out.values())
-    if not taken and len(reasons) == 1:
-        return f"none: {reasons.pop()}"
-    return taken
+    if taken or not choice.left_out or all(why.startswith(NO_GPU) for why in choice.left_out.values()):
+        return taken
+    return "none was measured with a server like this; where each was: gemmaspec patch list"
+
+
+def _taken(name: str, choice: Choices) -> str:
+    """Return the names of the patches that are taken and why; of many, how many there are."""
+    if len(choice.taken) > _NAMED:
+        return f"{len(choice.taken)} patches, which gemmaspec up {name} --dry-run --json names"
+    words = []
+    for patch in choice.taken:
+        reason = choice.because.get(patch)
+        words.append(f"{patch} ({reason})" if reason else patch)
+    return ", ".join(words)

@@ -21,6 +21,8 @@ from gemmaspec.core.resolved.resolve import resolved_of
 
 NO_DRAFT: Final = "none"
 """The method of a server without speculation, in evidence as in measured rows."""
+NO_GPU: Final = "for GPUs alone"
+"""How the reason begins why a machine without a GPU takes none."""
 
 
 def speed_choice(profile: Profile, patches: Mapping[str, Patch], *, capability: str | None = None) -> Choices:
@@ -94,7 +96,7 @@ def _settings_of(profile: Profile, given: str | None) -> tuple[Sequence[RunsOn],
     """Return every release and family of GPUs on which the server may run, and why there are none."""
     machine, stated = MACHINES[profile.machine], vllm_of(profile)
     if not machine.gpus:
-        return (), f"for GPUs alone, and the machine {profile.machine} has none"
+        return (), f"{NO_GPU}, and the machine {profile.machine} has none"
     if stated and stated not in releases():
         return (), f"vLLM {stated} is not a known release, and only releases were measured"
     fixed = machine.compute_capability or given
