@@ -36,7 +36,7 @@ def gc(
     if pieces and not dry_run and (yes or _agreed(json)):
         for piece in pieces:
             use_case.free(piece)
-        output.progress(f"freed {readable_size(sum(piece.bytes or 0 for piece in pieces))}")
+        output.progress(f"freed {_sum(pieces)}")
     if json:
         rows = [{key: value for key, value in vars(piece).items() if key != "node"} for piece in pieces]
         output.json_data({"ok": True, "freed": bool(pieces) and not dry_run, "garbage": rows})
@@ -52,7 +52,17 @@ def _show(pieces: Sequence[Garbage]) -> None:
     sizes = ["?" if piece.bytes is None else readable_size(piece.bytes) for piece in pieces]
     rows = [(piece.kind, size, _what(piece), piece.why) for piece, size in zip(pieces, sizes, strict=True)]
     table.show(columns, rows)
-    output.data(f"{readable_size(sum(piece.bytes or 0 for piece in pieces))} in all")
+    output.data(f"{_sum(pieces)} in all")
+
+
+def _sum(pieces: Sequence[Garbage]) -> str:
+    """Return how much space the pieces take; volumes, whose size is not known, are counted apart."""
+    known = [piece.bytes for piece in pieces if piece.bytes is not None]
+    unknown = len(pieces) - len(known)
+    volumes = f"{unknown} volume{'s'[: unknown > 1]} of unknown size"
+    if not known:
+        return volumes
+    return f"{readable_size(sum(known))}{f' and {volumes}' if unknown else ''}"
 
 
 def _what(piece: Garbage) -> str:

@@ -31,7 +31,7 @@ def told_on_interrupt(name: str) -> Iterator[None]:
 def carry_out(
     name: str, verb: Callable[[StartProgress], Running | Rolled], *, as_json: bool, verdicts: bool = False
 ) -> None:
-    """Do what a command does, with progress, and print what runs then; with `verdicts`, its last verdicts too.
+    """Show a command's progress and the servers that run afterwards; with `verdicts`, their last verdicts too.
 
     Exits with 5 for a server that answers and drafts without CUDA graphs, more slowly than without a draft.
     """

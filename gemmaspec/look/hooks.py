@@ -1,4 +1,4 @@
-"""Who is told of an event that `watch` sees: a command of the user's, and an address. Neither ever stops the watch."""
+"""The command and the address that `watch` calls on an event. Neither ever stops the watch."""
 
 from __future__ import annotations
 

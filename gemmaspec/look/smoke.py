@@ -95,8 +95,8 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     asks = [(check, ask) for check in asked for ask in check.asks(offer)]
     seconds = budget_s(asked, offer, tokens_per_second=_SPEED)
     progress.note(
-        f"{len(asked)} checks, {len(asks)} requests, {offer.together} at once; at {_SPEED:.0f} tokens/s at most "
-        f"{seconds:.0f} s, and the time to read the prompts"
+        f"{len(asked)} check{'s'[: len(asked) != 1]} with {len(asks)} request{'s'[: len(asks) != 1]}, "
+        f"{offer.together} at a time; at {_SPEED:.0f} tokens/s at most {seconds:.0f} s, and the time for prompts"
     )
     began = time.monotonic()
     answers = _answers(request, server, key, [ask for _, ask in asks], together=offer.together, progress=progress)

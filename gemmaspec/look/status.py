@@ -109,7 +109,7 @@ def status(name: str | None) -> list[Status]:
 
 
 def each(names: Sequence[str], *, whole: bool) -> list[Status]:
-    """Return the status of each of these stacks; `whole` with what its log says."""
+    """Return the status of each of these stacks; with `whole`, also the failures that its log names."""
     return together([partial(_seen, name, whole=whole) for name in names], at_once=AT_ONCE)
 
 

@@ -171,7 +171,7 @@ def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]
         note = "; ".join(filter(None, (disk, unknown, "" if took else _BUILDS[start.runtime.device])))
         yield Part(verb="build", what="runtime", name=start.runtime.key, seconds=took, note=note)
     for model in start.ask_access:
-        elsewhere = "" if model in start.fetch else "unless the container's volume or the other machine has it"
+        elsewhere = "" if model in start.fetch else "unless the container's volume has it"
         yield Part(verb="download", what=model.role, name=model.model, nbytes=sizes[model], note=elsewhere)
     for model in start.place:
         yield Part(verb="copy", what=model.role, name=model.model)

@@ -46,7 +46,7 @@ def manifests(loaded: Loaded, settings: ClusterSettings, *, locked: bool, note: 
     if "@" in (pinned.profile.image or ""):
         note(f"image by digest, as {lock_file(loaded)} pins it" if pinned is not loaded else "image by digest")
     else:
-        note(f"image by tag, which can move: gemmaspec lock {loaded.typed} --engine docker pins its digest")
+        note(f"the image's tag can move; gemmaspec lock {loaded.typed} --engine docker pins its digest")
     return build_manifests(pinned, settings)
 
 

@@ -150,7 +150,11 @@ NOON = 1795262400.0  # 2026-11-21 12:00 UTC
     ("clock", "state", "said"),
     [
         (Clock(now=NOON, step=0.0, skew=1.5, against="https://hub"), "ok", "within 60 s of https://hub"),
-        (Clock(now=NOON, step=0.0, skew=None, against="HF_HUB_OFFLINE is set"), "ok", "could not be compared"),
+        (
+            Clock(now=NOON, step=0.0, skew=None, against="HF_HUB_OFFLINE is set"),
+            "ok",
+            "not compared with another clock",
+        ),
         (Clock(now=NOON, step=0.0, skew=-3600.0, against="https://hub"), "warning", "3600 s behind https://hub"),
         (Clock(now=NOON, step=0.0, skew=90.0, against="https://hub"), "warning", "90 s ahead of"),
         (Clock(now=NOON, step=40.0, skew=0.0, against="https://hub"), "warning", "was changed by +40 s"),

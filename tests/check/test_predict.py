@@ -588,7 +588,7 @@ def test_a_measured_factor_converts_and_is_named() -> None:
     assert made.step_ms == pytest.approx(13.2)
     assert made.setting.kv_cache == "bf16"
     assert found.factors == (
-        "a KV cache in fp8 to a KV cache in bf16: a step times 1.100 with a draft, by 2 measured pairs",
+        "a KV cache in fp8 to a KV cache in bf16: a step takes 1.100 times as long with a draft (2 measured pairs)",
     )
     assert False in found.missing
 
@@ -778,7 +778,7 @@ def test_a_family_that_nobody_measured_says_so() -> None:
     assert hopper.overhead_s > 0
     assert 0.7 < spark.share < hopper.share <= 1
     assert "family of GPUs (hopper)" in hopper.said
-    assert "none is known of ada" in other.said
+    assert "because none of ada is known" in other.said
     assert other.deviation > 2 * max(hopper.deviation, spark.deviation)
 
 
@@ -853,7 +853,7 @@ def test_of_a_mixture_the_roofline_says_how_it_counts_experts(capsys: pytest.Cap
     for profile, said in (("spark-26b-a4b-mtp", True), ("spark-31b-mtp", False)):
         assert run(["predict", profile, "--json"]) == 0
         notes = json.loads(capsys.readouterr().out)["notes"]
-        assert any("drafted tokens share experts" in note for note in notes) is said
+        assert any("experts the drafted tokens share" in note for note in notes) is said
 
 
 def test_the_roofline_of_a_mixture_has_what_was_published_of_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -1016,8 +1016,8 @@ def test_a_patch_of_every_step_is_converted_by_pairs_of_the_nearest_load_and_of_
     assert found.rows[0].step_ms == pytest.approx(19.0)
     assert found.measured == (without,)
     assert found.own == {(4, 4, 8192)}
-    said = "with humming-launch-params: a step times 0.950 with a draft, 4 at once"
-    assert found.factors == (f"{said}, by 1 measured pair",)
+    said = "with humming-launch-params: a step takes 0.950 times as long with a draft and 4 requests"
+    assert found.factors == (f"{said} (1 measured pair)",)
     own = like(4, 30.0, *taken, machine="h200")
     assert speaking([without, own], kind, pairs).rows[0].step_ms == 30.0  # a cell of its own comes first
     split = [like(4, 20.0, machine="h200"), *(like(4, step, *patches) for step, patches in ((9, taken), (18, ())))]

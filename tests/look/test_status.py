@@ -410,7 +410,7 @@ def test_a_server_that_drafts_without_graphs_is_degraded_everywhere(
     assert up() == 5
     printed = capsys.readouterr().out
     assert "mine is degraded: it answers, and drafts without CUDA graphs" in printed
-    assert "an MTP draft of 4 so made 53 tokens/s, and no draft 86" in printed
+    assert "a server made 53 tokens/s with such a draft (MTP, k=4) and 86 without one" in printed
     assert "next      gemmaspec restart mine --set serve.attention_backend=TRITON_ATTN" in printed
     found = row(capsys)
     assert found["state"] == "degraded"

@@ -71,7 +71,7 @@ GONE = Event(kind=FaultKind.GONE, begins=True, reason="")
         (Event(kind=FaultKind.CUT_DRAFT, begins=True, reason=""), Policy(on_dead_draft="off"), [], "report"),
     ],
 )
-def test_what_is_done_is_the_profile_s_wish_within_its_bound(
+def test_the_profile_decides_what_an_event_causes_up_to_its_limit(
     event: Event, policy: Policy, restarts: list[float], action: str
 ) -> None:
     assert reaction(event, policy, restarts=restarts, now=300.0).action == action

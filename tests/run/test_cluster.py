@@ -337,7 +337,7 @@ def test_render_writes_a_folder_that_check_agrees_with(tmp_path: Path, capsys: p
     said = capsys.readouterr().err
     assert f"kubectl apply --server-side -k {out}" in said
     assert "copy it to models/target of the volume gemmaspec-tiny-cpu" in said
-    assert "image by tag, which can move" in said
+    assert "the image's tag can move" in said
     kustomization = yaml.safe_load((out / "kustomization.yaml").read_text())
     assert {*kustomization["resources"], "kustomization.yaml"} == {one.name for one in out.glob("*.yaml")}
     assert run(["render", "tiny-cpu", "--to", "kubernetes", "--out", str(out), "--check"]) == 0

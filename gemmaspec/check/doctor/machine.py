@@ -33,7 +33,7 @@ def clock_row(clock: Clock) -> CheckResult:
     if abs(clock.step) > _STEP_S:
         return warning("clock", f"it was changed by {clock.step:+.0f} s during the check", fix)
     if clock.skew is None:
-        return ok("clock", f"{shown}, runs evenly; could not be compared: {clock.against}")
+        return ok("clock", f"{shown}, and it runs evenly; not compared with another clock: {clock.against}")
     if abs(clock.skew) > _SKEW_S:
         side = "ahead of" if clock.skew > 0 else "behind"
         return warning("clock", f"{shown} is {abs(clock.skew):.0f} s {side} {clock.against}", fix)

@@ -163,7 +163,7 @@ def _sequences(plan: MemoryPlan) -> Iterator[Changed]:
         number = next((half for half in halves if not _with(plan, max_num_seqs=half).problems()), 0)
     if 0 < number < plan.flags.max_num_seqs:
         changed = _with(plan, max_num_seqs=number)
-        yield f"--set serve.max_num_seqs={number}", changed, "less to sample at once, and no request waits"
+        yield f"--set serve.max_num_seqs={number}", changed, "fewer requests at once, each of which fits"
 
 
 def _length(plan: MemoryPlan) -> Iterator[Changed]:

@@ -35,6 +35,8 @@ class Fit:
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """Assumptions."""
+    warnings: tuple[str, ...] = ()
+    """CUDA graphs that the server lacks, and what brings them back; they are among the notes too."""
     attention: dict[str, str | None]
     """`target` and, with one, `draft` → the attention backend that they get; None where it is not known."""
     link: Link | None = None
@@ -60,6 +62,7 @@ def document(fit: Fit) -> dict[str, Any]:
         "kv_cache": _cache(plan),
         "problems": [*fit.refused, *fit.problems],
         "refused": list(fit.refused),
+        "warnings": list(fit.warnings),
         "advice": [dataclasses.asdict(item) for item in fit.advice],
         "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
         "speed": fit.speed,

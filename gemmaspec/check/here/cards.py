@@ -103,8 +103,8 @@ def expected(name: str, machine: str | None, overrides: Sequence[str] = ()) -> I
             low, high = drafted.interval
             without = f"; {alone.tokens_per_second:.0f} without a draft" if alone and k else ""
             yield (
-                f"expected: {drafted.tokens_per_second:.0f} tokens/s for one request, 90 % between {low:.0f} and "
-                f"{high:.0f}{without}: predicted {_BASES[guess.basis]}"
+                f"expected: {drafted.tokens_per_second:.0f} tokens/s for one request ({low:.0f} to {high:.0f} with "
+                f"90 % probability){without}: predicted {_BASES[guess.basis]}"
             )
             return
     yield f"expected: not known for this GPU; gemmaspec bench {name} measures it"

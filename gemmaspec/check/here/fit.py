@@ -57,7 +57,8 @@ def fit(request: FitRequest) -> Fit:
     measured = _published(request, profile)
     resolved = resolved_of(profile, vllm=vllm, device=plan.device, target=models.target, draft=models.draft)
     attention = expected(resolved)
-    of_plan = (*_notes(plan, attention), *lacking(resolved))
+    lost = tuple(lacking(resolved))
+    of_plan = (*_notes(plan, attention), *lost)
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
     return Fit(
@@ -71,6 +72,7 @@ def fit(request: FitRequest) -> Fit:
         measured=measured,
         attention=attention,
         link=link_of(plan),
+        warnings=lost,
         notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *of_plan, *unknown),
     )
 
@@ -150,7 +152,7 @@ def _refused(loaded: Loaded, vllm: str, models: Models, shelf: Shelf) -> Iterato
 
 
 def _from_shapes(models: Models) -> Iterator[str]:
-    """Yield which models nobody could be asked about."""
+    """Yield for which models the shapes that ship are used, because their own headers are out of reach."""
     from gemmaspec.core.checkpoint.published.shipped import shipped_for
 
     for role, model in (("target", models.target), ("draft", models.draft)):

@@ -73,6 +73,8 @@ class Prediction:
     rows: tuple[Predicted, ...]
     doubts: tuple[str, ...] = ()
     """Of the notes, why the cells may not be this server's."""
+    warnings: tuple[str, ...] = ()
+    """CUDA graphs that the server lacks, and what brings them back."""
     machine: str = ""
     """The machine that was asked about; empty where `fit` asks, which names it itself."""
     own_k: Mapping[int, int] = field(default_factory=dict)
@@ -93,11 +95,13 @@ def predict_profile(request: PredictRequest) -> Prediction:
     """
     loaded = on_its_machine(request)
     need_one_machine(loaded.profile, "predict")
-    told = predicted(facts_of(loaded), request)
+    facts = facts_of(loaded)
+    told = predicted(facts, request)
+    warnings = tuple(lacking(facts.resolved)) if facts.vllm else ()
     spec = loaded.profile.speculative
     loads = sorted({row.concurrency for row in told.rows})
     own_k = {load: spec.k_at(load) for load in loads} if spec else {}
-    return replace(told, machine=loaded.profile.machine, own_k=own_k)
+    return replace(told, machine=loaded.profile.machine, own_k=own_k, warnings=warnings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,7 +449,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
     asked = _asked(request, facts)
     assumed = [_assumed(asked.conditional)] if any(asked.ks) else []
     lost = lacking(resolved_of(profile, vllm=plan.flags.vllm, target=models.target, draft=models.draft))
-    experts = "drafted tokens share experts: between all of a request's alike and each with its own, both in the range"
+    experts = "how many experts the drafted tokens share is not known; the range goes from all of them to none"
     if assumed and models.target.text.experts:
         assumed.append(experts)
         if device.name == "dgx-spark" and max(asked.concurrencies) > 1:
@@ -455,7 +459,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         profile=profile.name,
         basis="roofline",
         why=f"the roofline, because there are no measurements: {law.overhead_s * 1000:.1f} ms and bytes over "
-        f"{law.share:.2f} of the {device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as {law.said} reached",
+        f"{law.share:.2f} of the {device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as reached by {law.said}",
         notes=(
             "decoding alone: the roofline says nothing of the time that prompts take",
             *lost,

@@ -25,7 +25,7 @@ ONE_BY_ONE: Final = frozenset({"draft_model", "mtp", "eagle", "eagle3"})
 
 @rule("GS501", "warning")
 def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
-    """Decoding without full CUDA graphs, in which a draft loses."""
+    """A draft that costs more than it saves, because decoding has no full CUDA graphs."""
     profile, spec = subject.profile, subject.profile.speculative
     if not spec or not subject.machine.gpus:
         return

@@ -119,9 +119,10 @@ def _said(family: str | None, weights: Weights, of_family: list[Served], same: l
     if same:
         return f"{len(same)} server{'s'[: len(same) > 1]} of this family of GPUs ({family}) with {weights} weights"
     if of_family:
-        return f"{len(of_family)} servers of this family of GPUs ({family}) with other weights: none has {weights} ones"
+        others = f"{len(of_family)} servers of this family of GPUs ({family}) with other weights"
+        return f"{others}, because none with {weights} ones is known"
     others = " and ".join(dict.fromkeys(machine.family for machine in served()))
-    return f"servers of other families of GPUs ({others}): none is known of {family or 'this one'}"
+    return f"servers of other families of GPUs ({others}), because none of {family or 'this one'} is known"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ _DECODING: Final = ("step_ms", "tokens_per_second")
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What decides how fast a profile's server is, as it will resolve. None: nobody knows, and no row speaks for it."""
+    """What decides how fast a profile's server is, as it will resolve. None: not known, so no row counts."""
 
     vllm: str | None
     backend: str | None
@@ -192,11 +192,13 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         value *= factor
         if key == _COMPILE:
             compiled = "default" if wanted == "compiled" else "none"
-        drafted = f"{'with' if row.k else 'without'} a draft{f', {requests} at once' if key in _EACH_STEP else ''}"
+        drafted = f"{'with' if row.k else 'without'} a draft"
+        if key in _EACH_STEP:
+            drafted += f" and {requests} request{'s'[: requests > 1]}"
         pairs = f"{len(ratios)} measured pair{'s'[: len(ratios) > 1]}"
         turned = f"{'with' if wanted else 'without'} {key}"
         change = turned if key in _EACH_STEP else f"{_words(key, has)} to {_words(key, wanted)}"
-        said.append(f"{change}: a step times {factor:.3f} {drafted}, by {pairs}")
+        said.append(f"{change}: a step takes {factor:.3f} times as long {drafted} ({pairs})")
     factors |= dict.fromkeys(said)
     timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
     own = {"images": kind.images, "kv_cache_dtype": kind.kv_cache, "linear_kernel": kind.linear_kernel}

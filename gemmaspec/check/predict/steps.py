@@ -16,7 +16,7 @@ Rasmussen & Williams: Gaussian Processes for Machine Learning, 2006, chapter 2.1
 carried to nearby cells by a Gaussian process over relative residuals (the same, 2.2). How a step grows with N is one
 of four hypotheses, weighed by how well each explains the cells: in proportion, in the steps of vLLM's CUDA graphs
 (whose batches are padded), in rows of 16, which the kernel of 4-bit weights multiplies together, or with falling
-growth, as experts of a mixture are read once however many tokens want them.
+growth, as an expert of a mixture is read once for all tokens that go through it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ def lines(document: Document) -> Iterator[str]:
     where = f"on {machine['name']} ({_gib(machine['memory'])}) with vLLM {document['vllm']}"
     rows = [
         *(("PROBLEM", problem) for problem in document["problems"]),
+        *(("warning", warning) for warning in document["warnings"]),
         ("speed", _speed(document)),
         ("requests", _requests(document)),
         ("memory", _memory(document)),

@@ -27,7 +27,12 @@ def document(prediction: Prediction) -> dict[str, Any]:
         for (setting, context), rows in groups
         for method, speeds in _speeds(list(rows))
     ]
-    asked = {"profile": prediction.profile, "machine": prediction.machine, "own_k": dict(prediction.own_k)}
+    asked: dict[str, Any] = {
+        "profile": prediction.profile,
+        "machine": prediction.machine,
+        "own_k": dict(prediction.own_k),
+    }
+    asked["warnings"] = list(prediction.warnings)
     return {"ok": True, **asked, **prediction.as_json(), "envelope": best}
 
 

@@ -28,6 +28,7 @@ def lines(document: Document) -> Iterator[str]:
         [
             *((f"{load} at once", _at(load, rows)) for load in loads),
             ("the profile", _own(document)),
+            *(("warning", warning) for warning in document["warnings"]),
             *(("change", table) for table in _tables(document)),
             ("basis", document["why"].partition(": ")[0]),
             ("unknown", _unknown(document)),

@@ -29,7 +29,7 @@ def dry_run(compared: Compared, decided: TuneRequest, *, as_json: bool) -> None:
     rows = [(arm.profile, arm.method, str(arm.k) if arm.k else "-", " ".join(arm.overrides)) for arm in field.arms]
     table.show(columns, rows)
     if field.tables:
-        output.told("on the fastest  k_by_requests, if the first round says that it gains")
+        output.told("on the fastest  k_by_requests, if the first round shows a gain")
     for knob in dict.fromkeys(knob.knob for knob in field.knobs):
         output.told(f"on the fastest  {knob}")
     for name, why in field.left_out.items():

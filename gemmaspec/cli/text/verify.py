@@ -26,7 +26,8 @@ def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
         output.progress(clean(f"note: {note}"))
     if outcome.bytes_of_wheels:
         output.progress(
-            f"read {outcome.bytes_received / 1e6:.1f} MB of {outcome.bytes_of_wheels / 1e9:.1f} GB of wheels"
+            f"downloaded {outcome.bytes_received / 1e6:.1f} MB; "
+            f"the whole wheels have {outcome.bytes_of_wheels / 1e9:.1f} GB"
         )
     told: set[str] = set()
     for unread in outcome.unread:

@@ -27,7 +27,9 @@ LOST: Final = ("NONE", "PIECEWISE")
 FAST: Final = 1000.0
 """Memory bandwidth in 10^9 bytes/s above which a drafter's launches, not its bytes, take the time: a DGX Spark has 273,
 an H200 4800. Where between them the line is was not measured."""
-COST: Final = "on an H200 with vLLM 0.32.0, 256 tokens, an MTP draft of 4 so made 53 tokens/s, and no draft 86"
+COST: Final = (
+    "on an H200 with vLLM 0.32.0, 256 tokens, a server made 53 tokens/s with such a draft (MTP, k=4) and 86 without one"
+)
 """What was measured of a server whose target ran in PIECEWISE and whose head ran without graphs."""
 Path = tuple[str | int, ...]
 

@@ -79,7 +79,7 @@ class Attention:
         return self._chosen(fp8, _ASKS.get(self.method, "target"), masks)
 
     def _keeps_targets(self) -> bool:
-        """Return whether the head of a mixture keeps the target's own choice: model runner v1, as up to 0.28."""
+        """Return whether the head of a mixture keeps the target's backend, as under model runner v1 up to 0.28."""
         return self.mixture and self.runner == "v1" and range_contains(">=0.25.0,<0.29.0", self.vllm)
 
     def _chosen(self, fp8: bool, asks: str, masks: Iterable[bool]) -> set[str | None]:

@@ -36,7 +36,7 @@ class Question:
 
     @property
     def waits(self) -> bool:
-        """Return whether a question has no answer yet, be it a refusal."""
+        """Return whether a question is open: neither answered nor refused."""
         return self._thread is not None and self._thread.is_alive()
 
     def ask(self, send: Callable[[], None], *, every_s: float) -> None:

@@ -348,8 +348,11 @@ class _BenchRun:
 
 def _line(task: Task, cell: Mapping[str, Any]) -> str:
     accepted = f", E {cell['acceptance_length']:.2f}" if task.arm.k else ""
-    moved = "" if cell["reference"]["steady"] else f", the reference step changed by {cell['reference']['moved']:+.0%}"
+    unsteady = ""
+    if not cell["reference"]["steady"]:
+        moved = cell["reference"]["moved"]
+        unsteady = f", while the reference step took {abs(moved):.0%} {'longer' if moved > 0 else 'less'}"
     return (
         f"{task.arm}, {task.cell}: {cell['tokens_per_second']:,.1f} tok/s, "
-        f"{cell['step_ms']:.1f} ms/step{accepted}{moved}"
+        f"{cell['step_ms']:.1f} ms/step{accepted}{unsteady}"
     )

@@ -178,7 +178,7 @@ class _TuneRun:
         return f"round {visit.rung + 1}: {visit.arm}{takes}; {left}{budget}"
 
     def _started(self, arm: Arm) -> Asking | None:
-        """Return the arm's server; None where it does not start, which is a result."""
+        """Return the arm's server; None where it does not start, which the report says."""
         servers = self._server_of(arm.profile)
         if self._running and self._running.profile != arm.profile:
             self._close()

@@ -232,7 +232,7 @@ def _tries(profile: Profile, vllm: str | None, *, sampled: bool) -> Iterator[Arm
 def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:
     """Yield the other attention backend of the target, where vLLM has two for a Gemma 4 on the machine's GPU.
 
-    A machine without a known GPU is taken to have two: a backend that it lacks does not start, which is a result.
+    A machine without a known GPU is taken to have two: a backend that it lacks does not start, and that is reported.
     A head of MTP inherits the target's; DFlash and DSpark run on FLASH_ATTN alone.
     """
     capability = MACHINES[profile.machine].compute_capability if profile.machine in MACHINES else None

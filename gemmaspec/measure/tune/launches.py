@@ -98,7 +98,7 @@ def matrices(model: Checkpoint, *, tensor_parallel: int) -> list[tuple[int, int]
 
 
 def tokens(loads: Sequence[int], ks: Collection[int]) -> list[int]:
-    """Return how many tokens a step multiplies when so many requests draft so many, as far as it is few."""
+    """Return the numbers of tokens that a step computes with these requests and drafts, the small ones alone."""
     counts = {load * (k + 1) for load in loads for k in ks}
     return sorted(count for count in counts if count <= _MOST_TOKENS)
 

@@ -161,7 +161,7 @@ class Graphs:
     hurts: bool
     """Whether it so drafts more slowly than it would without; on memory as slow as a Spark's it does not."""
     next: str
-    """The command that brings them back, or says what would."""
+    """The command that brings them back, or that prints what would."""
 
     def __str__(self) -> str:
         """Return it in one sentence."""

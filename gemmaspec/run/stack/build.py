@@ -188,7 +188,7 @@ def template_file(profile: Profile) -> Path:
 
 
 def template_outside(loaded: Loaded) -> Path | None:
-    """Return the folder that a template's path leaves: that of the profile which names it; None if it stays below.
+    """Return the profile's folder where the path of a template leads out of it; None where it stays inside.
 
     A profile may be somebody else's, and a template is copied and served. A path that is typed with --set may be
     anywhere.
