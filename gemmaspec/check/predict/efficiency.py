@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gemmaspec.check.predict.curve import curve
+from gemmaspec.check.predict.launches import DEVIATION, launches
 from gemmaspec.check.predict.predict import ANSWER, QUANTILE, Cells, Predicted
 from gemmaspec.check.predict.steps import StepTime
 from gemmaspec.core import data
@@ -141,6 +142,8 @@ class Roofline:
     """The format of the target's weights, and of the draft's."""
     draft_part: float = 1.0
     """The overhead of a pass of the draft over that of the target: it grows with the layers."""
+    scales_outputs: bool = False
+    """Whether the target's layers scale their outputs, so that each token of a step costs time."""
     waiting: Callable[[int, int, int, float], float] | None = None
     """(context, batch, tokens of each request, seconds that a byte takes) → seconds that verification waits for kernels
     in addition to its bytes; None where nothing is known of them."""
@@ -165,6 +168,7 @@ class Roofline:
             waits = self.waiting(context, batch, k + 1, byte_s)
             deviation = math.hypot(step.deviation * step.seconds, _WAITING * waits) / (step.seconds + waits)
             step = StepTime(step.seconds + waits, deviation)
+        step = self._launched(step, tokens=batch * (k + 1), drafts=k > 0)
         return Predicted(
             method=self.method if k else NONE,
             k=k,
@@ -176,6 +180,18 @@ class Roofline:
             measured=False,
             answer_tokens=asked.answer_tokens or ANSWER,
         )
+
+    def _launched(self, step: StepTime, *, tokens: int, drafts: bool) -> StepTime:
+        """Return a step with what its tokens and its drafting cost beside the bytes."""
+        more = launches(
+            family=self.family,
+            scales_outputs=self.scales_outputs,
+            bandwidth=self.bandwidth,
+            tokens=tokens,
+            drafts=drafts,
+        )
+        deviation = math.hypot(step.deviation * step.seconds, DEVIATION * more) / (step.seconds + more)
+        return StepTime(step.seconds + more, deviation)
 
     def _step(self, target: int, draft: int, passes: int) -> StepTime:
         """Return the time of the target's pass and of those of the draft, one after the other."""
