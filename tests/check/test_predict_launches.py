@@ -1,4 +1,4 @@
-"""What launches and tokens cost beside bytes: a published series of an E2B in mobile form on an RTX 3090.
+"""What launches and tokens cost in addition to bytes: a published series of an E2B in mobile form on an RTX 3090.
 
 Three of its figures made the terms (no draft for 1 and 16 requests, k=2 for one); the others were held out.
 """

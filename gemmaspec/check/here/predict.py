@@ -41,8 +41,8 @@ USUAL: tuple[int, ...] = (1, 4, 8)
 SURE = 0.1 / QUANTILE
 """Relative standard deviation of a step up to which shipped cells give a figure: 9 of 10 are then within 10 %."""
 _OF_MOBILE: Final = (
-    "each token of a step costs time here beside its bytes, so a draft that gains with one request can lose with "
-    "several: computed from what was published of an E2B in this form on one RTX 3090"
+    "each token of a step costs time here in addition to its bytes, so a draft that gains with one request can lose "
+    "with several: computed from what was published of an E2B in this form on one RTX 3090"
 )
 
 

@@ -182,7 +182,7 @@ class Roofline:
         )
 
     def _launched(self, step: StepTime, *, tokens: int, drafts: bool) -> StepTime:
-        """Return a step with what its tokens and its drafting cost beside the bytes."""
+        """Return a step with what its tokens and its drafting cost in addition to the bytes."""
         more = launches(
             family=self.family,
             scales_outputs=self.scales_outputs,

@@ -1,4 +1,4 @@
-"""What a step costs beside its bytes: tokens of layers in mobile form, and drafting on Ampere. Pure.
+"""What a step costs in addition to its bytes: tokens of layers in mobile form, and drafting on Ampere. Pure.
 
 Both follow from one series of an E2B in Google's mobile form on an RTX 3090 (936 GB/s, at 220 W), published with vLLM
 0.26.0 (llm-bench, vllm026-gemma4-mtp): 234.38 tokens/s for one request and 1,969 for 16 without a draft, and 270 for
