@@ -206,6 +206,13 @@ def test_other_files_are_another_config_map_and_none_can_be_changed() -> None:
     assert one.objects["deployment.yaml"]["metadata"]["name"] == other.objects["deployment.yaml"]["metadata"]["name"]
 
 
+def test_argo_cd_is_asked_to_apply_the_config_map_server_side() -> None:
+    """It applies client-side by default, which keeps the whole object in an annotation."""
+    whole = rendered("nvidia-31b-mtp", "machine=h100").objects["configmap.yaml"]
+    assert len(json.dumps(whole)) > 256 * 1024, "small enough: then the annotation and the page's words can go"
+    assert whole["metadata"]["annotations"]["argocd.argoproj.io/sync-options"] == "ServerSideApply=true"
+
+
 def test_the_pods_annotation_is_the_plan_that_they_carry() -> None:
     made = rendered()
     plan = json.loads(made.files and made.objects["configmap.yaml"]["data"]["plan.json"])

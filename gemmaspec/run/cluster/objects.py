@@ -25,6 +25,8 @@ SHARED_MEMORY: Final = "8Gi"
 API_KEY: Final = "VLLM_API_KEY"
 STATE_FILE: Final = f"{RUN_DIR}/probe.json"
 
+_SERVER_SIDE: Final = {"argocd.argoproj.io/sync-options": "ServerSideApply=true"}
+"""What Argo CD reads from an object that is too large for the annotation of a client-side apply (256 KiB)."""
 _PROOF_S: Final = 120
 _ANSWER_S: Final = 20
 _DEREGISTER_S: Final = 10
@@ -72,6 +74,7 @@ def _values(server: PodServer) -> Mapping[str, Any]:
         "labels": dict(labels(profile.name)),
         "selector": dict(selector(profile.name)),
         "annotations": {PLAN_ANNOTATION: server.plan_sha256},
+        "file_annotations": {PLAN_ANNOTATION: server.plan_sha256, **_SERVER_SIDE},
         "config_map": server.config_map,
         "files": dict(server.files),
         "access": "ReadWriteMany" if several else "ReadWriteOnce",
