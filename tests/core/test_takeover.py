@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
         ("vllm serve a/b -- word", "word: no flag of vLLM takes this word"),
         ("vllm serve a/b --host 0.0.0.0", "asks for a key"),
         ("vllm serve a/b --nnodes 2", "fleet.yaml"),
-        ("vllm serve a/b --config x.yaml", "write its lines under serve:"),
+        ("vllm serve a/b --config x.yaml", "--config x.yaml: there is no such file here; write its lines under serve:"),
         ("docker run --restart always i a/b", "container.restarts"),
         ("docker run -v /data:/data i a/b", "target.model: /FOLDER"),
         ("docker run --cap-add SYS_ADMIN i a/b", "has no key in a profile"),
@@ -582,6 +583,98 @@ services:
     assert made.content["pass_env"] == ["HF_TOKEN"]
     assert "volume ${D}:/models: nothing sets it: write the folder under caches, or in target.model" in made.left
     assert any("serve.tensor_parallel_size: $T" in one for one in made.left)
+
+
+def test_a_wrapper_in_the_entrypoint_gets_the_words_of_the_command() -> None:
+    made = composed(
+        {
+            "entrypoint": ["bash", "-c", 'pip install transformers==5.15.0 && exec vllm serve "$$@"', "--"],
+            "command": ["a/b", "--max-num-seqs", "4"],
+        }
+    )
+    assert made.content["target"] == {"model": "a/b"}
+    assert made.content["serve"] == {"max_num_seqs": 4}
+    assert made.content["runtime"] == {"packages": {"transformers": "==5.15.0"}}
+
+
+def test_a_file_of_vllms_own_is_read_beside_in_vllms_order() -> None:
+    file = b"""
+model: a/b
+max-model-len: 4096
+max_num_seqs: 4
+enable-prefix-caching: false
+enforce-eager: true
+speculative-config: {method: mtp, model: x/y-assistant, num_speculative_tokens: 3}
+api-key: s3cret
+"""
+    made = from_command("vllm serve --config conf/x.yaml --max-num-seqs 8", {"conf/x.yaml": file}.get)
+    assert made.content["target"] == {"model": "a/b"}
+    assert made.content["serve"] == {
+        "max_model_len": 4096, "max_num_seqs": 8, "enable_prefix_caching": False, "enforce_eager": True,
+    }  # fmt: skip
+    assert made.content["draft"] == {"model": "x/y-assistant"}
+    assert "s3cret" not in f"{made.content}{made.left}{made.decided}"
+    assert from_command("vllm serve c/d --config=x.yaml", {"x.yaml": file}.get).content["target"] == {"model": "c/d"}
+    mounted = from_command("docker run -v /etc/v.yaml:/v.yaml i --config /v.yaml", {"/etc/v.yaml": file}.get)
+    assert mounted.content["target"] == {"model": "a/b"}
+    assert not any(line.startswith("volume") for line in mounted.left)
+
+
+@pytest.mark.parametrize("content", [None, b"- a list", b"\xff", b"{"])
+def test_a_file_of_vllms_own_that_cannot_be_read_is_an_error_where_the_model_stands_in_it(
+    content: bytes | None,
+) -> None:
+    with pytest.raises(UsageError, match=r"x\.yaml"):
+        from_command("vllm serve --config x.yaml", lambda _: content)
+
+
+def test_what_compose_fills_in_is_filled_in_and_secrets_are_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / ".env").write_text(
+        "MODEL=a/b\nexport LEN='8192' # more\nVLLM_API_KEY=s3cret\nHOOK=https://u:s3cret@h/x\n"
+    )
+    monkeypatch.setenv("LEN", "4096")
+    (folder / "compose.yaml").write_text(
+        "services: {v: {image: vllm/vllm-openai:v0.32.0, command: '${MODEL} --max-model-len ${LEN}"
+        " --max-num-seqs ${SEQS:-4} --api-key ${VLLM_API_KEY} --x ${HOOK}'}}"
+    )
+    assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yaml")]) == 0
+    profile = load_profile(str(folder / "mine.yaml")).profile
+    assert (profile.target.model, profile.serve.max_model_len, profile.serve.max_num_seqs) == ("a/b", 4096, 4)
+    assert "s3cret" not in (folder / "mine.yaml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="Docker's CLI is not on this machine")
+def test_docker_compose_itself_merges_extends_and_includes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only Docker's own program runs here: it asks no daemon."""
+    (folder / "base.yaml").write_text(
+        "services: {base: {image: vllm/vllm-openai:v0.32.0, shm_size: 16gb, environment: {TZ: UTC}}}"
+    )
+    (folder / "more.yaml").write_text("services: {db: {image: postgres}}")
+    (folder / "compose.yaml").write_text(
+        "include: [more.yaml]\n"
+        "services: {v: {extends: {file: base.yaml, service: base}, profiles: [gpu], command: [a/b, --port, '${PORT:-8001}'],"
+        " volumes: ['${D}:/models'], environment: {HF_TOKEN: '${HF_TOKEN:?set it}'}}}"
+    )
+    assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yaml")]) == 0
+    profile = load_profile(str(folder / "mine.yaml")).profile
+    assert (profile.image, profile.serve.port) == ("vllm/vllm-openai:v0.32.0", 8001)
+    assert (profile.env, profile.container.shm_size) == ({"TZ": "UTC"}, "16gb")
+    said = capsys.readouterr().err
+    assert "services.db" in said
+    assert "volume ${D}:/models: nothing sets it" in said
+    for own in ("networks", "profiles", "extends", "include"):
+        assert own not in said
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="Docker's CLI is not on this machine")
+def test_a_file_that_docker_compose_refuses_is_read_without_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "compose.yaml").write_text(
+        "services: {v: {image: vllm/vllm-openai:v0.32.0, command: a/b, no_such_key: 1}}"
+    )
+    assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yaml")]) == 0
+    assert "what `docker compose config` would add" in capsys.readouterr().err
 
 
 def test_a_flag_and_its_value_in_one_word_are_taken_apart() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -84,8 +84,18 @@ class TakenOver:
     """The vLLM release that was installed, where no image says it."""
     contained: bool = False
     """Whether the server ran in a container, so that its paths are those of the container."""
+    beside: Callable[[str], bytes | None] | None = None
+    """Reads a file of this machine that the command names; None where nothing may be read."""
     exact: bool = False
     """Whether the words are those of a process, in which a $ is a $ and nothing is left to fill in."""
+
+    def on_this_machine(self, path: str) -> tuple[str | None, str]:
+        """Return the mount that a path of the container is in, if any, and the path on this machine."""
+        folders = self.mounts | self.cached
+        for inside in sorted(folders, key=len, reverse=True):
+            if path == inside or path.startswith(inside.rstrip("/") + "/"):
+                return inside, folders[inside].rstrip("/") + path[len(inside.rstrip("/")) :]
+        return None, path
 
     def put(self, section: str, key: str, value: Any) -> None:
         """Set a key."""
@@ -201,8 +211,6 @@ def _take(made: TakenOver, arg: Argument) -> None:
         pass  # chat.tool_call_parser sets it
     elif arg.flag in OF_EACH_RANK:
         made.leave(f"{arg.flag} {arg.value or ''}".rstrip(), "nodes: N and fleet.yaml set it for each machine")
-    elif arg.flag == "--config":
-        made.leave(f"--config {arg.value}", "write its lines under serve:, with underscores")
     elif key == "limit_mm_per_prompt" and isinstance(value, dict) and not all(map(_is_count, value.items())):
         made.decide(f"{arg.flag} {arg.value}", f"serve.{key} has counts alone; serve.extra_args takes sizes, too")
         _extra(made, arg)
@@ -376,11 +384,10 @@ def _settle_path(made: TakenOver, section: str, key: str, path: str) -> set[str 
         made.put(section, key, "gemma4")
         made.decide(f"--chat-template {path}", "chat.template: gemma4 is this template, as the release has it")
         return set()
-    folders = made.mounts | made.cached
-    for inside in sorted(folders, key=len, reverse=True):
-        if path == inside or path.startswith(inside.rstrip("/") + "/"):
-            made.put(section, key, folders[inside].rstrip("/") + path[len(inside.rstrip("/")) :])
-            return {inside}
+    inside, here = made.on_this_machine(path)
+    if inside:
+        made.put(section, key, here)
+        return {inside}
     if made.contained and path.startswith(("/", "./")) and section != "chat":
         made.leave(f"{section}.{key} {path}", "a path of the container; write the folder on this machine")
     return set()

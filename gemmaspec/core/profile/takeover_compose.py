@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gemmaspec.core import strict_yaml
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.meant import COMPOSE_FILE, foreign_file
-from gemmaspec.core.profile.takeover import TakenOver, variable
+from gemmaspec.core.profile.takeover import ADOPT, TakenOver, variable
 from gemmaspec.core.profile.takeover_docker import INSTEAD, address, gpus, mount, option, port, volume
 from gemmaspec.core.profile.takeover_shell import arguments
 
@@ -29,30 +29,57 @@ _IMAGE: Final = re.compile(r"(?:^|[-_/])vllm(?:[-_].*)?")
 _NOT_A_SERVER: Final = re.compile(r"router|webui|bench|exporter|proxy|gateway|dashboard")
 
 
-def from_compose(content: bytes, *, file: str, service: str | None = None) -> TakenOver:
+def from_compose(
+    content: bytes,
+    *,
+    file: str,
+    service: str | None = None,
+    configured: Mapping[str, Any] | None = None,
+    variables: Mapping[str, str] | None = None,
+    beside: Callable[[str], bytes | None] | None = None,
+) -> TakenOver:
     """Return what a Compose file serves. Raises UsageError for a file without one service that runs vLLM.
 
-    `service` names one of several.
+    `service` names one of several. `configured` is what Docker Compose makes of the file, with its variables open;
+    `variables` are those that Compose would fill in, and `beside` reads a file that the service names.
     """
     if (foreign := foreign_file(content.decode("utf-8-sig", "replace"))) and foreign[0] != COMPOSE_FILE:
         raise UsageError(f"{file} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(file)))
     text = strict_yaml.read_text(content, file=file, error=UsageError)
     document = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
-    services = document.get("services") if isinstance(document, dict) else None
+    whole = document if configured is None else configured
+    services = whole.get("services") if isinstance(whole, Mapping) else None
     if not isinstance(services, dict):
         raise UsageError(f"{file} has no services, so it is not a Compose file")
-    name = _chosen(services, file, service)
-    made = TakenOver(contained=True)
-    _settings(made, name, services[name])
-    if "include" in document:
+    filled = {name: _with_variables(one, variables or {}) for name, one in services.items()}
+    name = _chosen(filled, file, service)
+    made = TakenOver(contained=True, beside=beside)
+    _settings(made, name, filled[name])
+    if "include" in whole:
         made.leave("include", INSTEAD["include"])
     for other in services:
         if other != name:
             made.leave(f"services.{other}", "a profile is one server; keep others in a Compose file of their own")
-    words = [_filled(word) for key in ("entrypoint", "command") for word in _words(services[name].get(key))]
+    words = [_filled(word) for key in ("entrypoint", "command") for word in _words(filled[name].get(key))]
     if not arguments(made, words):
-        raise UsageError(f"{file}: services.{name} runs no `vllm serve` with a model")
+        raise UsageError(f"{file}: services.{name} runs no `vllm serve` with a model", hint=ADOPT)
     return made
+
+
+def _with_variables(value: Any, variables: Mapping[str, str]) -> Any:
+    """Return a service with the variables that Compose would fill in; the others keep their form."""
+    if isinstance(value, dict):
+        return {key: _with_variables(one, variables) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_variables(one, variables) for one in value]
+    if not isinstance(value, str) or not variables:
+        return value
+
+    def of(match: re.Match[str]) -> str:
+        held = variables.get(match[1] or match[3] or "")
+        return match[0] if held is None or match[0] == "$$" else held.replace("$", "$$")
+
+    return _HELD.sub(of, value)
 
 
 def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
@@ -91,7 +118,7 @@ def _settings(made: TakenOver, name: str, service: Mapping[str, Any]) -> None:
     for key, value in service.items():
         if key in _OPTIONS and isinstance(value, str | int):
             option(made, _OPTIONS[key], _filled(str(value)))
-        elif key not in _SILENT:
+        elif key not in _SILENT and not _is_composes_own(key, value):
             made.leave(f"services.{name}.{key}", INSTEAD.get(key, "has no key in a profile"))
     _environment(made, service.get("environment"))
     for entry in _list(service.get("ports")):
@@ -102,6 +129,11 @@ def _settings(made: TakenOver, name: str, service: Mapping[str, Any]) -> None:
         else:
             volume(made, _filled(re.sub(r"\$\{?PWD\}?", ".", str(entry))))
     _gpus(made, service)
+
+
+def _is_composes_own(key: str, value: Any) -> bool:
+    """Return whether Compose itself wrote a key: the default network, and the names of a file's parts."""
+    return (key == "networks" and value in ({"default": None}, {"default": {}})) or key == "profiles" or value is None
 
 
 def _port(made: TakenOver, given: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,9 +61,12 @@ class Running:
     """The interpreter of the process."""
 
 
-def from_running(running: Running) -> TakenOver:
-    """Return what a running server serves. Raises UsageError for one that does not serve a model with vLLM."""
-    made = TakenOver(contained=running.container is not None, exact=running.exact)
+def from_running(running: Running, beside: Callable[[str], bytes | None] | None = None) -> TakenOver:
+    """Return what a running server serves; `beside` reads a file that it names.
+
+    Raises UsageError for one that does not serve a model with vLLM.
+    """
+    made = TakenOver(contained=running.container is not None, exact=running.exact, beside=beside)
     if running.container:
         _container(made, running.container)
         for name, value in running.environment.items():

@@ -15,6 +15,7 @@ from typing import Final
 
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.takeover import ADOPT, OUTPUT, TakenOver, from_words, variable
+from gemmaspec.core.profile.takeover_config import with_config
 from gemmaspec.core.profile.takeover_docker import docker_run, image_name, volume
 from gemmaspec.core.profile.takeover_install import (
     BOUNDED,
@@ -131,7 +132,7 @@ def serve(made: TakenOver, words: Sequence[str], scope: Scope | None = None) -> 
             return shell(made, script[0], scope.inner(script[1:]))
         if after[:1] == ["serve"] and (name == "vllm" or RELEASE.fullmatch(name)):
             _before(made, words[: index + 1] if name != "vllm" else words[:index])
-            from_words(made, after[1:])
+            _serve_words(made, after[1:])
             return True
         if _SCRIPT.search(word):
             _before(made, words[:index])
@@ -140,12 +141,16 @@ def serve(made: TakenOver, words: Sequence[str], scope: Scope | None = None) -> 
             _before(made, words[:index])
             if word == _DYNAMO:
                 made.decide(word, "vllm serve runs instead, without Dynamo's frontend, router and transfers")
-            from_words(made, after[1:] if after[:1] == ["serve"] else after)
+            _serve_words(made, after[1:] if after[:1] == ["serve"] else after)
             return True
     if words[:1] == ["serve"] or (words and words[0].startswith("--model")):
-        from_words(made, words[1:] if words[0] == "serve" else words)
+        _serve_words(made, words[1:] if words[0] == "serve" else words)
         return True
     return False
+
+
+def _serve_words(made: TakenOver, words: Sequence[str]) -> None:
+    from_words(made, with_config(made, words))
 
 
 def serves(words: Sequence[str]) -> bool:
@@ -177,7 +182,7 @@ def arguments(made: TakenOver, words: Sequence[str], scope: Scope | None = None)
         _start_script(made, script)
         if not rest:
             raise UsageError(f"what is served stands in {script}, which is not read", hint=ADOPT)
-    from_words(made, rest[1:] if rest[0] == "--" else rest)
+    _serve_words(made, rest[1:] if rest[0] == "--" else rest)
     return True
 
 

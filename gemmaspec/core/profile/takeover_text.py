@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Final
 
 from gemmaspec.core.errors import UsageError
@@ -20,8 +21,11 @@ _COMMAS: Final = re.compile(r"[^\s,]+(?:,[^\s,]+)*,--[^\s,]+(?:,\S+)?")
 _LIST: Final = re.compile(r"\s*(?:CMD|ENTRYPOINT|command:|args:)?\s*(\[.*\])\s*", re.DOTALL)
 
 
-def from_command(text: str) -> TakenOver:
-    """Return what a command line says. Raises UsageError for one that does not serve a model with vLLM."""
+def from_command(text: str, beside: Callable[[str], bytes | None] | None = None) -> TakenOver:
+    """Return what a command line says. Raises UsageError for one that does not serve a model with vLLM.
+
+    `beside` reads a file that it names.
+    """
     if len(text) > _LONGEST:
         raise UsageError(f"--from-command: longer than {_LONGEST:,} characters")
     if "vllm" not in text.lower() and (other := OTHER_SERVER.search(text.lower())):
@@ -29,8 +33,8 @@ def from_command(text: str) -> TakenOver:
         hint = f"gemmaspec profile new mine --from-command 'vllm serve {model[0]}'" if model else _EXAMPLE
         raise UsageError(f"this is a command of {other[0]}, and gemmaspec serves with vLLM", hint=hint)
     if is_unit(text):
-        return from_unit(text)
-    made = TakenOver()
+        return from_unit(text, beside)
+    made = TakenOver(beside=beside)
     listed = _LIST.fullmatch(text)
     words = _json_words(listed[1]) if listed else []
     if _COMMAS.fullmatch(text.strip()):  # as a cloud's console takes them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from gemmaspec.core.errors import UsageError
@@ -31,10 +31,10 @@ def is_unit(text: str) -> bool:
     return _UNIT.search(text) is not None
 
 
-def from_unit(text: str) -> TakenOver:
-    """Return what a unit serves. Raises UsageError for one that runs no vLLM."""
+def from_unit(text: str, beside: Callable[[str], bytes | None] | None = None) -> TakenOver:
+    """Return what a unit serves; `beside` reads a file that it names. Raises UsageError for one that runs no vLLM."""
     rows = list(_rows(text))
-    made = TakenOver()
+    made = TakenOver(beside=beside)
     variables: dict[str, str] = {}
     for _, key, value in rows:
         if key == "Environment":

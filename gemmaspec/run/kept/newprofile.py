@@ -21,6 +21,8 @@ from gemmaspec.core.profile.takeover_compose import from_compose
 from gemmaspec.core.profile.takeover_running import from_running
 from gemmaspec.core.profile.takeover_text import from_command
 from gemmaspec.core.releases.facts import newest
+from gemmaspec.run.engine.configured import configured
+from gemmaspec.run.kept.beside import compose_variables, reader
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.running.find import running
 
@@ -75,7 +77,8 @@ def new_from_command(name: str, command: str, *, with_draft: bool = False) -> Ne
 
     Raises ProfileError for values that a profile refuses; nothing is written then.
     """
-    return _taken_over(name, from_command(command), "a command line", folder=Path.cwd(), with_draft=with_draft)
+    made = from_command(command, reader(Path.cwd()))
+    return _taken_over(name, made, "a command line", folder=Path.cwd(), with_draft=with_draft)
 
 
 def new_from_compose(name: str, source: Path, *, service: str | None = None, with_draft: bool = False) -> New:
@@ -84,8 +87,18 @@ def new_from_compose(name: str, source: Path, *, service: str | None = None, wit
         text = source.read_bytes()[: _MOST + 1]
     except OSError as error:
         raise UsageError(f"cannot read {source}: {error.strerror}") from None
-    made = from_compose(text, file=str(source), service=service)
     folder = source.absolute().parent
+    merged, why = configured(source)
+    made = from_compose(
+        text,
+        file=str(source),
+        service=service,
+        configured=merged,
+        variables=compose_variables(folder),
+        beside=reader(folder),
+    )
+    if why:
+        made.leave(f"what `docker compose config` would add to {source.name}", f"it said: {why}")
     return _taken_over(name, made, f"{source.name}, a Compose file", folder=folder, with_draft=with_draft)
 
 
@@ -95,7 +108,7 @@ def new_from_running(name: str, asked: str, *, with_draft: bool = False) -> New:
     `asked`: the container's name or id, or the pid of the process. Nothing of the server is changed.
     """
     found, folder = running(asked)
-    made = from_running(found)
+    made = from_running(found, reader(folder))
     return _taken_over(name, made, f"the {found.called}, which ran", folder=folder, with_draft=with_draft)
 
 
