@@ -89,7 +89,7 @@ def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
         if asked not in maps:
             raise UsageError(f"{file} has no service {asked}; it has {', '.join(maps)}")
         return asked
-    names = [name for name, service in maps.items() if _runs_vllm(service)]
+    names = [name for name, service in maps.items() if runs_vllm(service)]
     if len(names) == 1:
         return names[0]
     if names:
@@ -104,7 +104,7 @@ def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
     raise UsageError(f"{file}: no service runs vLLM, only {runs or 'nothing'}", hint="gemmaspec profile list")
 
 
-def _runs_vllm(service: Mapping[str, Any]) -> bool:
+def runs_vllm(service: Mapping[str, Any]) -> bool:
     """Return whether a service runs vLLM: by its command, else by its image's name."""
     if _SERVES.search(" ".join(word for key in ("entrypoint", "command") for word in _words(service.get(key)))):
         return True

@@ -60,7 +60,7 @@ def _words(content: bytes, file: str) -> list[str]:
     text = strict_yaml.read_text(content, file=file, error=UsageError)
     data = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
     if not isinstance(data, dict):
-        raise UsageError(f"{file} is no file for vllm serve {_FLAG}: it holds no map")
+        raise UsageError(f"{file} cannot be what vllm serve {_FLAG} reads: it holds no map")
     words: list[str] = []
     for key, value in data.items():
         words += _argument(f"--{str(key).replace('_', '-')}", value)

@@ -11,6 +11,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.meant import OTHER_SERVER, foreign_file
 from gemmaspec.core.profile.takeover import TakenOver
 from gemmaspec.core.profile.takeover_install import no_secret
+from gemmaspec.core.profile.takeover_manifest import from_manifest, is_manifest
 from gemmaspec.core.profile.takeover_shell import LEFT_TO_UP, arguments, shell
 from gemmaspec.core.profile.takeover_unit import from_unit, is_unit
 
@@ -32,6 +33,8 @@ def from_command(text: str, beside: Callable[[str], bytes | None] | None = None)
         model = re.search(r"[\w.-]+/gemma-4-(?:(?!gguf)[\w.-])+(?![\w.-])", text, re.IGNORECASE)
         hint = f"gemmaspec profile new mine --from-command 'vllm serve {model[0]}'" if model else _EXAMPLE
         raise UsageError(f"this is a command of {other[0]}, and gemmaspec serves with vLLM", hint=hint)
+    if is_manifest(text):
+        return from_manifest(text.encode(), file="the text", beside=beside)
     if is_unit(text):
         return from_unit(text, beside)
     made = TakenOver(beside=beside)

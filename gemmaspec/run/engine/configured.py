@@ -38,8 +38,10 @@ def configured(file: Path) -> tuple[dict[str, Any] | None, str]:
                 timeout=_PATIENCE_S,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return None, f"docker compose config did not answer ({type(error).__name__})"
+        except subprocess.TimeoutExpired:
+            return None, f"docker compose config did not answer within {_PATIENCE_S} s"
+        except OSError as error:
+            return None, f"docker compose config cannot run: {error.strerror}"
         output.seek(0)
         text = output.read(_MOST + 1)
     if done.returncode:

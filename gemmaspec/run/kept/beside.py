@@ -1,4 +1,4 @@
-"""Files that lie beside what is taken over: vLLM's own --config, and the .env of a Compose file."""
+"""Files in the folder of what is taken over: the one of `vllm serve --config`, and the .env of a Compose file."""
 
 from __future__ import annotations
 

@@ -18,8 +18,10 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_with
 from gemmaspec.core.profile.takeover import TOKENS, TakenOver
 from gemmaspec.core.profile.takeover_compose import from_compose
+from gemmaspec.core.profile.takeover_manifest import from_manifest, is_manifest
 from gemmaspec.core.profile.takeover_running import from_running
 from gemmaspec.core.profile.takeover_text import from_command
+from gemmaspec.core.profile.takeover_unit import is_unit
 from gemmaspec.core.releases.facts import newest
 from gemmaspec.run.engine.configured import configured
 from gemmaspec.run.kept.beside import compose_variables, reader
@@ -82,12 +84,22 @@ def new_from_command(name: str, command: str, *, with_draft: bool = False) -> Ne
 
 
 def new_from_compose(name: str, source: Path, *, service: str | None = None, with_draft: bool = False) -> New:
-    """Write a profile that serves what a Compose file serves. Raises as new_from_command."""
+    """Write a profile that serves what a Compose file serves, or a file of Kubernetes or systemd.
+
+    `service` names one of several servers in it. Raises as new_from_command.
+    """
     try:
         text = source.read_bytes()[: _MOST + 1]
     except OSError as error:
         raise UsageError(f"cannot read {source}: {error.strerror}") from None
     folder = source.absolute().parent
+    shown = text.decode("utf-8", "replace")
+    if is_manifest(shown):
+        made = from_manifest(text, file=str(source), service=service, beside=reader(folder))
+        return _taken_over(name, made, f"{source.name}, of Kubernetes", folder=folder, with_draft=with_draft)
+    if is_unit(shown):
+        made = from_command(shown, reader(folder))
+        return _taken_over(name, made, f"{source.name}, a unit", folder=folder, with_draft=with_draft)
     merged, why = configured(source)
     made = from_compose(
         text,
