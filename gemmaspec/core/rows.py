@@ -89,14 +89,23 @@ class Setting:
         return "uncompiled" if mode in plain or "mode:0" in mode or "mode=0" in mode else "compiled"
 
     def __str__(self) -> str:
-        parts = [f"compile {json.dumps(self.compile)}"] if self.compile is not None else []
-        parts += [f"vLLM {self.vllm}"] if self.vllm else []
-        parts += [self.backend] if self.backend else []
-        parts += [f"KV cache {self.kv_cache}"] if self.kv_cache else []
-        parts += [f"images {'on' if self.images else 'off'}"] if self.images is not None else []
-        parts += [self.linear_kernel] if self.linear_kernel else []
-        if self.patches != ():
-            parts.append("patches unknown" if self.patches is None else f"with {' + '.join(self.patches)}")
+        parts = []
+        if self.compile is not None:
+            parts.append(f"compile {json.dumps(self.compile)}")
+        if self.vllm:
+            parts.append(f"vLLM {self.vllm}")
+        if self.backend:
+            parts.append(self.backend)
+        if self.kv_cache:
+            parts.append(f"KV cache {self.kv_cache}")
+        if self.images is not None:
+            parts.append("images on" if self.images else "images off")
+        if self.linear_kernel:
+            parts.append(self.linear_kernel)
+        if self.patches is None:
+            parts.append("patches unknown")
+        elif self.patches:
+            parts.append(f"with {' + '.join(self.patches)}")
         return ", ".join(parts) or "one setting"
 
 

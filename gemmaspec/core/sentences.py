@@ -40,8 +40,12 @@ def sentence(error: Mapping[str, Any]) -> str:
 
 def _boolean(error: Mapping[str, Any]) -> str:
     word = str(error["input"]).lower()
-    value = "true" if word in _YES else "false" if word in _NO else None
-    return f"must be true or false{got(error)}{f'; write {value}' if value else ''}"
+    meant = ""
+    if word in _YES:
+        meant = "; write true"
+    elif word in _NO:
+        meant = "; write false"
+    return f"must be true or false{got(error)}{meant}"
 
 
 def _text(error: Mapping[str, Any]) -> str:
@@ -77,7 +81,11 @@ def _above(error: Mapping[str, Any]) -> str:
 
 def _list(error: Mapping[str, Any]) -> str:
     value = error["input"]
-    words = value.split() if isinstance(value, str) else [value] if isinstance(value, int) else []
+    words: list[Any] = []
+    if isinstance(value, str):
+        words = value.split()
+    elif isinstance(value, int):
+        words = [value]
     shown = ", ".join(f"'{word}'" if str(word).isdecimal() and len(words) > 1 else str(word) for word in words)
     return f"must be a list{f': [{shown}]' if words else ''}"
 

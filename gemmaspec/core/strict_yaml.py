@@ -161,8 +161,11 @@ class _Reader:
         assert isinstance(event, MappingStartEvent)
         pairs = list(self._pairs(path))
         merged: dict[str, Any] = {}
-        for key, value in pairs:  # of several merged maps the first wins, and a key of the map itself wins over all
-            for inherited in (value if isinstance(value, list) else [value]) if key == _MERGE else ():
+        for key, value in pairs:
+            if key != _MERGE:
+                continue
+            # of several merged maps the first wins, and a key of the map itself wins over all
+            for inherited in value if isinstance(value, list) else [value]:
                 merged |= {name: inner for name, inner in inherited.items() if name not in merged}
         return merged | {key: value for key, value in pairs if key != _MERGE}
 
@@ -267,7 +270,11 @@ def _unexpected_line(line: str, column: int) -> str:
 def _unclosed(problem: yaml.MarkedYAMLError, number: int) -> tuple[int, str]:
     begin = problem.context_mark.line if problem.context_mark else number
     kind = str(problem.context)
-    what = "quote" if "scalar" in kind else "{" if "mapping" in kind else "["
+    what = "["
+    if "scalar" in kind:
+        what = "quote"
+    elif "mapping" in kind:
+        what = "{"
     return begin + 1, f"the {what} that opens in this line is not closed"
 
 

@@ -75,10 +75,11 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     hosts = hosts_of(loaded, asked.hosts)
     server, stack, _ = prepare(loaded, engine=started.engine, remote=engine.remote, hosts=hosts)
     command = _command(engine, server, stack)
+    files = stack_files.difference(stack, started.server.folder)
     return Drift(
         name=name,
         engine=started.engine,
-        files=stack_files.difference(stack, started.server.folder),
+        files=files,
         command=_difference(runs.command, command),
         keys=tuple(moved_keys(runs.command, command)),
         image=None if hosts else _image(runs, server),

@@ -53,10 +53,12 @@ def names() -> Mapping[str, tuple[str, ...]]:
     from gemmaspec.check.lint.check import CODES
     from gemmaspec.measure.smoke.catalogue import CHECKS
 
+    codes = dict.fromkeys(code for _, code, _ in _exits())
+    states = dict.fromkeys(word for words, _ in _rows() for word in words)
     return {
-        "exit codes": tuple(dict.fromkeys(code for _, code, _ in _exits())),
+        "exit codes": tuple(codes),
         "words": tuple(WORDS),
-        "patch states and findings of inspect": tuple(dict.fromkeys(word for words, _ in _rows() for word in words)),
+        "patch states and findings of inspect": tuple(states),
         "failures": tuple(_failures()),
         "smoke checks": tuple(check.id for check in CHECKS),
         "lint codes": tuple(sorted(CODES)),

@@ -53,7 +53,11 @@ def explain_log(lines: Sequence[str]) -> LogExplained:
     else:
         shown = list(described(root)) if root else []
     finding = cause.failure.finding if cause else None
-    text = cause.message if cause else root.text if root else ""
+    text = ""
+    if cause:
+        text = cause.message
+    elif root:
+        text = root.text
     return LogExplained(
         vllm=release,
         code=finding.code if finding else None,

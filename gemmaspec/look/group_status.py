@@ -54,9 +54,15 @@ def router_status(name: str) -> RouterStatus:
         state = router_engine.state(group.router)
     except GemmaspecError as error:
         state = State(status="unknown", detail=error.message)
-    word: RouterWord = "ready" if state.status == "running" else "unknown" if state.status == "unknown" else "exited"
-    if group.stopped and state.status == "absent":
+    word: RouterWord
+    if state.status == "running":
+        word = "ready"
+    elif state.status == "unknown":
+        word = "unknown"
+    elif group.stopped and state.status == "absent":
         word = "stopped"
+    else:
+        word = "exited"
     routed: dict[str, str] = {}
     why = state.detail if word in ("exited", "unknown") else ""
     if word == "ready":
@@ -108,5 +114,8 @@ def _routed(group: Group) -> dict[str, str]:
         if started is None:
             continue
         server = group.router.routing.look(groups.place_of(started.server, started.replica or 0))
-        states[name] = (GETS if server.healthy else "unhealthy") if server.inside else "taken out"
+        if not server.inside:
+            states[name] = "taken out"
+        else:
+            states[name] = GETS if server.healthy else "unhealthy"
     return states

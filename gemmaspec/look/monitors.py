@@ -92,9 +92,11 @@ def llama_swap(names: Sequence[str]) -> str:
 
 def _swapped(loaded: Loaded) -> dict[str, object]:
     profile, typed = loaded.profile, loaded.typed
+    # exec: llama-swap signals the process that it started, and waits for its end
+    run = f"gemmaspec up {typed} && exec gemmaspec logs -f {profile.name}"
     host = "127.0.0.1" if profile.serve.bind in ("0.0.0.0", "::") else profile.serve.bind  # noqa: S104 - compared
     return {
-        "cmd": shlex.join(["sh", "-c", f"gemmaspec up {typed} && exec gemmaspec logs -f {profile.name}"]),
+        "cmd": shlex.join(["sh", "-c", run]),
         "cmdStop": f"gemmaspec down {profile.name}",
         "proxy": f"http://{host}:{profile.serve.port}",
         "checkEndpoint": "/health",

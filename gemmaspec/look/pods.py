@@ -84,11 +84,12 @@ def _against_plan(status: PodStatus, told: str) -> list[str]:
 def _against(status: PodStatus, other: PodStatus) -> list[str]:
     """Return what two pods with one plan do not share: the same tag may be two images."""
     facts, others = _facts(status.report or {}), _facts(other.report or {})
-    return [
-        f"{what} is {facts.get(what, 'missing')[:12]}, and {others.get(what, 'missing')[:12]} in {other.pod.name}"
-        for what in sorted({*facts, *others})
-        if facts.get(what) != others.get(what)
-    ]
+    differ = []
+    for what in sorted({*facts, *others}):
+        here, there = facts.get(what, "missing"), others.get(what, "missing")
+        if here != there:
+            differ.append(f"{what} is {here[:12]}, and {there[:12]} in {other.pod.name}")
+    return differ
 
 
 def _facts(report: Mapping[str, Any]) -> dict[str, str]:

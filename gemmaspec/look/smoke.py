@@ -201,13 +201,16 @@ def _lacks(profile: Profile) -> Sequence[Need]:
     """Return what a profile does not offer."""
     command = command_of(profile)
     limit = profile.serve.limit_mm_per_prompt or {}
-    missing = {
-        Need.THINKING: not command.given("--reasoning-parser"),
-        Need.TOOLS: not command.given("--tool-call-parser"),
-        Need.IMAGES: bool(command.switched("--language-model-only")) or limit.get("image") == 0,
-        Need.CACHE: command.switched("--enable-prefix-caching") is False,
-    }
-    return [need for need, lacking in missing.items() if lacking]
+    lacks = []
+    if not command.given("--reasoning-parser"):
+        lacks.append(Need.THINKING)
+    if not command.given("--tool-call-parser"):
+        lacks.append(Need.TOOLS)
+    if command.switched("--language-model-only") or limit.get("image") == 0:
+        lacks.append(Need.IMAGES)
+    if command.switched("--enable-prefix-caching") is False:  # None: not given, and vLLM turns it on
+        lacks.append(Need.CACHE)
+    return lacks
 
 
 def _stored_length(loaded: Loaded) -> float | None:
@@ -278,13 +281,14 @@ def _row(
     other = reference(asks) if reference and Need.REFERENCE in check.needs else {}
     verdict = judged(check, Received(offer=offer, asks=asks, answers=answers, reference=other))
     ask = next((ask for ask in asks if ask.key == verdict.key), None)
+    curl = _curl(check, ask, server) if ask and verdict.word == "fail" else None
     return SmokeRow(
         id=check.id,
         name=check.name,
         word=verdict.word,
         counts=check.counts,
         seen=redact(printable(verdict.seen)),
-        curl=_curl(check, ask, server) if ask and verdict.word == "fail" else None,
+        curl=curl,
         fix=fix_of(check, verdict.word),
     )
 

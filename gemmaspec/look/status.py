@@ -150,24 +150,21 @@ def _nodes(started: Started) -> tuple[NodeStatus, ...]:
 
 def _nodes_of(started: Started, engine: FleetEngine) -> tuple[NodeStatus, ...]:
     seen = engine.states(started.server)
-    known = {
-        host: state if isinstance(state, State) else State(status="unknown", detail=state.message, hint=state.hint)
-        for host, state in seen.items()
-    }
+    known: dict[str, State] = {}
+    for host, state in seen.items():
+        if not isinstance(state, State):  # the error with which its daemon answered
+            state = State(status="unknown", detail=state.message, hint=state.hint)
+        known[host] = state
     reports = {
         host: _report_of(rank, server) if known[host].status == "running" else None
         for host, rank, server in seats(engine, started.server)
     }
-    return tuple(
-        NodeStatus(
-            rank=rank,
-            host=host,
-            state=state,
-            plan=str(report.get("plan_sha256")) if (report := reports[host]) else None,
-            same=same_as(reports, host),
-        )
-        for rank, (host, state) in enumerate(known.items())
-    )
+    nodes = []
+    for rank, (host, state) in enumerate(known.items()):
+        report = reports[host]
+        plan = str(report.get("plan_sha256")) if report else None
+        nodes.append(NodeStatus(rank=rank, host=host, state=state, plan=plan, same=same_as(reports, host)))
+    return tuple(nodes)
 
 
 def _report_of(engine: Engine, server: Server) -> dict[str, Any] | None:

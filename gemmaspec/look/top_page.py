@@ -95,13 +95,14 @@ def _view(watched: _Watched) -> View:
     watched.history.add(sample)
     if watched.report is None:
         watched.report = _report(watched.started)
+    hang = hang_of(watched.started, last_verdicts(watched.started))
     return View(
         name=server.name,
         engine=watched.started.engine,
         address=server.base_url,
         vllm=_version(watched.report),
         patches=_patches(watched.report),
-        hang=hang_of(watched.started, last_verdicts(watched.started)),
+        hang=hang,
         sample=sample,
         now=watched.history.over(NOW_S),
         lately=watched.history.over(float("inf")),

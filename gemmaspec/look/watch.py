@@ -127,15 +127,16 @@ def _watched(started: Started, window_s: float | None, hang_s: float | None) -> 
     wish = loaded.profile.watch
     limits = limits_of(window_s=window_s or wish.window_seconds, hang_s=hang_s or wish.hang_seconds)
     before = last_watch(started.server.name)
+    policy = Policy(
+        on_dead_draft=wish.on_dead_draft,
+        on_slower=wish.on_slower,
+        on_hang=wish.on_hang,
+        on_exit=wish.on_exit,
+        most_restarts_per_hour=wish.most_restarts_per_hour,
+    )
     return Watched(
         started=started,
-        policy=Policy(
-            on_dead_draft=wish.on_dead_draft,
-            on_slower=wish.on_slower,
-            on_hang=wish.on_hang,
-            on_exit=wish.on_exit,
-            most_restarts_per_hour=wish.most_restarts_per_hour,
-        ),
+        policy=policy,
         tellers=hooks.Tellers(wish.hook, hooks.address(wish.webhook)),
         faults=Faults(limits=limits, reference=_reference(loaded)),
         restarts=list(before.restarts) if before else [],
@@ -178,10 +179,12 @@ def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: f
 
 def _verdict(stack: Watched, interval: float) -> Watching:
     blind = stack.started.server.speculates and stack.faults.reference is None
+    # either way: an earlier watch may have written them under a clock that ran ahead
+    lately = tuple(at for at in stack.restarts if abs(steady_now() - at) < HOUR_S)
     return Watching(
         at=stacks.now(),
         active={str(kind): since for kind, since in stack.since.items()},
-        restarts=tuple(at for at in stack.restarts if abs(steady_now() - at) < HOUR_S),
+        restarts=lately,
         last=stack.last,
         unknown=(NO_REFERENCE,) if blind else (),
         interval=interval,
@@ -227,18 +230,24 @@ def _attested(stack: Watched) -> Sequence[Event]:
     """Return whether the processes of a start that was not looked at yet run the patched functions."""
     if stack.attested_of == stack.faults.starts:
         return ()
+    texts, wrong = [], []
     try:
-        rows = [
-            (f"{host}: " if host else "", report["attested"])
-            for host, engine, server in seats(stacks.engine_of(stack.started), stack.started.server)
-            if (report := engine.report(server)) and "attested" in report
-        ]
+        for host, engine, server in seats(stacks.engine_of(stack.started), stack.started.server):
+            report = engine.report(server)
+            if not report or "attested" not in report:
+                continue
+            row = report["attested"]
+            text = f"{host}: {row['text']}" if host else row["text"]
+            texts.append(text)
+            if row["state"] != "attested":
+                wrong.append(text)
     except GemmaspecError:  # whether it runs is judged elsewhere
         return ()
     stack.attested_of = stack.faults.starts
-    stack.attested = "; ".join(f"{host}{row['text']}" for host, row in rows)
-    wrong = "; ".join(f"{host}{row['text']}" for host, row in rows if row["state"] != "attested")
-    return stack.faults.judged(FaultKind.REPLACED, wrong, over="every process runs the patched functions again")
+    stack.attested = "; ".join(texts)
+    return stack.faults.judged(
+        FaultKind.REPLACED, "; ".join(wrong), over="every process runs the patched functions again"
+    )
 
 
 def _graphs(stack: Watched) -> Sequence[Event]:

@@ -44,10 +44,16 @@ def describe(config: Fields) -> Described:
     architecture = next(iter(config.texts("architectures")), "")
     model_type = config.text("model_type", "")
     text = config.section("text_config") or config.section("transformer_layer_config") or config
+    dtype = "unknown"
+    # transformers 5 calls it dtype, and the outer config goes before the text's
+    for name in ("torch_dtype", "dtype"):
+        dtype = text.text(name, dtype)
+    for name in ("torch_dtype", "dtype"):
+        dtype = config.text(name, dtype)
     return Described(
         architecture=architecture or model_type or "unknown",
         model_type=model_type or config.text("speculators_model_type", "unknown"),
-        dtype=config.text("dtype", config.text("torch_dtype", text.text("dtype", text.text("torch_dtype", "unknown")))),
+        dtype=dtype,
         text=_text(config, text, architecture, model_type),
         modalities=_modalities(config, architecture or _USUAL.get(model_type, "")),
         speculator=_speculator(config, text, architecture, model_type),
@@ -95,22 +101,32 @@ def _speculator(config: Fields, text: Fields, architecture: str, model_type: str
     method = _method(config, architecture, model_type)
     if method is None:
         return None
-    layers = "eagle_aux_hidden_state_layer_ids"
-    nested = config.section("eagle_config") or config.section("dflash_config") or config
     speculators = config.section("speculators_config") or Fields({}, config.where)
+    verifier = speculators.section("verifier") or Fields({}, speculators.where)
     hidden = config.maybe_count("target_hidden_size") or config.maybe_count("backbone_hidden_size")
+    if not hidden and method == "eagle3":  # such a head is as wide as its target
+        hidden = text.maybe_count("hidden_size")
     return Speculator(
         method=method,
-        target_hidden_size=hidden or (text.maybe_count("hidden_size") if method == "eagle3" else None),
+        target_hidden_size=hidden,
         draft_vocab_size=config.maybe_count("draft_vocab_size"),
-        target_layers=config.counts(layers)
-        or config.counts("aux_hidden_state_layer_ids")
-        or nested.counts(layers)
-        or nested.counts("target_layer_ids"),
+        target_layers=_target_layers(config),
         scored_tokens=_scored_tokens(config, text),
         num_speculative_tokens=_promised_tokens(speculators),
-        verifier=(speculators.section("verifier") or Fields({}, speculators.where)).maybe_text("name_or_path"),
+        verifier=verifier.maybe_text("name_or_path"),
         parallel=config.text("speculators_model_type", "") == "peagle",
+    )
+
+
+def _target_layers(config: Fields) -> tuple[int, ...]:
+    """Return the target's layers whose states a head reads: each family of heads has a key of its own."""
+    nested = config.section("eagle_config") or config.section("dflash_config") or config
+    of_eagle = "eagle_aux_hidden_state_layer_ids"
+    return (
+        config.counts(of_eagle)
+        or config.counts("aux_hidden_state_layer_ids")
+        or nested.counts(of_eagle)
+        or nested.counts("target_layer_ids")
     )
 
 

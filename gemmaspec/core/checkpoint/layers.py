@@ -71,8 +71,9 @@ def plain_text(text: Fields, *, tied: bool) -> TextModel:
         "kv_heads": text.count("num_key_value_heads", heads, least=1),
         "head_dim": text.count("head_dim", max(hidden // heads, 1), least=1),
     }
+    layers = [Layer(kind=kind, window=window if kind == "sliding" else None, **layer) for kind in kinds]
     return TextModel(
-        layers=tuple(Layer(kind=kind, window=window if kind == "sliding" else None, **layer) for kind in kinds),
+        layers=tuple(layers),
         hidden_size=hidden,
         intermediate_size=text.count("intermediate_size", 4 * hidden, least=1),
         vocab_size=text.count("vocab_size", least=1),
@@ -117,9 +118,10 @@ def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Lay
     if kind == "full" and "per_layer_config" not in text:
         head_dim = text.count("global_head_dim", 512, least=1)
         kv_heads = text.count("num_global_key_value_heads", kv_heads, least=1) if heads_in_common else kv_heads
+    heads = text.count("num_attention_heads", 8, least=1)
     return Layer(
         kind=kind,
-        heads=own.count("num_attention_heads", text.count("num_attention_heads", 8, least=1), least=1),
+        heads=own.count("num_attention_heads", heads, least=1),
         kv_heads=own.count("num_key_value_heads", kv_heads, least=1),
         head_dim=own.count("head_dim", head_dim, least=1),
         window=own.count("sliding_window", window, least=1) if kind == "sliding" else None,

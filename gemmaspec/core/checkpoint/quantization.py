@@ -56,12 +56,13 @@ def _modelopt(fields: Fields, file: str) -> Quantization:
     """Read ModelOpt's two forms: everything under `quantization`, or flat as in compressed-tensors."""
     inner = fields.section("quantization") or fields
     kv_cache = inner.maybe_text("kv_cache_quant_algo") or _kv_scheme(inner)
+    excluded = inner.texts("exclude_modules") or inner.texts("ignore")
     return Quantization(
         method="modelopt",
         algorithm=inner.text("quant_algo", "unknown").upper(),
         kv_cache=kv_cache.upper() if kv_cache else None,
         group_size=inner.maybe_count("group_size") or _group_of(inner),
-        excluded=inner.texts("exclude_modules") or inner.texts("ignore"),
+        excluded=excluded,
         by_layer=_by_layer(inner),
         declared_in=file,
     )

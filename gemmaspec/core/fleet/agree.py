@@ -128,4 +128,6 @@ def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _short(value: str | None) -> str:
-    return "missing" if value is None else f"{value[:12]}…" if len(value) > 32 else value
+    if value is None:
+        return "missing"
+    return f"{value[:12]}…" if len(value) > 32 else value

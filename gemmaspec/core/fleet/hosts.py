@@ -55,18 +55,17 @@ def parse_fleet(text: str, *, file: str) -> Fleet:
     problems = [f"{document.places.get(path, file)}: {why}" for path, why in _problems(document)]
     if problems:
         raise ProfileError("\n".join(problems), hint=f"a host is one line: NAME: {EXAMPLE}")
-    return Fleet(
-        file=file,
-        hosts=tuple(
-            Host(
-                name=name,
-                docker=host["docker"],
-                address=host["address"],
-                interface=host["interface"],
-                hca=tuple(host.get("hca", ())),
-            )
-            for name, host in document.data["hosts"].items()
-        ),
+    hosts = [_host(name, row) for name, row in document.data["hosts"].items()]
+    return Fleet(file=file, hosts=tuple(hosts))
+
+
+def _host(name: str, row: Mapping[str, Any]) -> Host:
+    return Host(
+        name=name,
+        docker=row["docker"],
+        address=row["address"],
+        interface=row["interface"],
+        hca=tuple(row.get("hca", ())),
     )
 
 

@@ -28,9 +28,10 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         del sys.path[0]
     site = next((one.gemmaspec for one in sys.meta_path if hasattr(one, "gemmaspec")), None)
     other = getattr(sys.modules.get("sitecustomize"), "__file__", None)
+    flags = {name: getattr(sys.flags, name) for name in ("isolated", "ignore_environment", "no_site")}
     return {
         "prefix": sys.prefix,
-        "flags": {name: getattr(sys.flags, name) for name in ("isolated", "ignore_environment", "no_site")},
+        "flags": flags,
         "origins": {name: origin_of(name) for name in question["modules"]},
         "site": site or other,
         "plugins": list(plugins_on(sys.path)),

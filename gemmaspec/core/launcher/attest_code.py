@@ -233,8 +233,12 @@ def names(module: Any, wants: Expected) -> Iterator[tuple[str, Difference]]:
         yield name, difference(module, name, function)
     for name, value in wants.values.items():
         now = bound(module, name)
-        same = now is not MISSING and _same(value, now)
-        yield name, Difference() if same else Difference("nothing" if now is MISSING else ascii(now)[:200], now)
+        if now is MISSING:
+            yield name, Difference("nothing", now)
+        elif _same(value, now):
+            yield name, Difference()
+        else:
+            yield name, Difference(ascii(now)[:200], now)
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -70,11 +70,15 @@ def judged(words: Sequence[Mapping[str, Any]], silent: Sequence[str], targets: M
     functions = {name for process in processes for name in process["functions"]}
     optional = [f"{_titled(process)}: optional patch: {what}" for process in processes for what in process["optional"]]
     notes = [*optional, *(what for process in processes for what in process["wrapped"])]
+    state = "attested"
     text = f"attested: {_many(len(functions), 'function')} in {_many(len(processes), 'process')}"
+    if problems:
+        state = "different" if different else "not attested"
+        text = f"NOT ATTESTED: {'; '.join(problems[:3])}"
     return {
         "schema": 2,
-        "state": "different" if different else "not attested" if problems else "attested",
-        "text": f"NOT ATTESTED: {'; '.join(problems[:3])}" if problems else text,
+        "state": state,
+        "text": text,
         "problems": problems,
         "notes": list(dict.fromkeys(notes)),
         "processes": processes,
@@ -97,15 +101,22 @@ def _unseen(words: Sequence[Mapping[str, Any]], targets: Mapping[str, Any]) -> I
 
 
 def _process(word: Mapping[str, Any]) -> dict[str, Any]:
-    rows = [(".".join(part for part in (row["module"], row["function"]) if part), row) for row in word["rows"]]
-    wrong = [(f"{name}: {row.get('found', '')}", row["required"]) for name, row in rows if row["state"] == "different"]
-    return {
-        **{name: word[name] for name in ("pid", "title", "roles", "cost_ms")},
-        "functions": sorted({name for name, row in rows if row["state"] == "attested" and row["function"]}),
-        "different": [what for what, required in wrong if required],
-        "optional": [what for what, required in wrong if not required],
-        "wrapped": [f"{name} is {by}" for name, row in rows for by in row.get("wrapped", ())],
-    }
+    functions: set[str] = set()
+    different: list[str] = []
+    optional: list[str] = []
+    wrapped: list[str] = []
+    for row in word["rows"]:
+        # a row without a function is about a whole module
+        name = ".".join(part for part in (row["module"], row["function"]) if part)
+        if row["state"] == "attested" and row["function"]:
+            functions.add(name)
+        if row["state"] == "different":
+            what = f"{name}: {row.get('found', '')}"
+            (different if row["required"] else optional).append(what)
+        wrapped += [f"{name} is {by}" for by in row.get("wrapped", ())]
+    process = {name: word[name] for name in ("pid", "title", "roles", "cost_ms")}
+    lists = {"different": different, "optional": optional, "wrapped": wrapped}
+    return {**process, "functions": sorted(functions), **lists}
 
 
 def _titled(process: Mapping[str, Any]) -> str:
@@ -113,7 +124,9 @@ def _titled(process: Mapping[str, Any]) -> str:
 
 
 def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 'es' if name.endswith('s') else 's'}"
+    if count == 1:
+        return f"1 {name}"
+    return f"{count} {name}{'es' if name.endswith('s') else 's'}"
 
 
 def _words(folder: str) -> Iterator[dict[str, Any]]:
@@ -124,21 +137,26 @@ def _words(folder: str) -> Iterator[dict[str, Any]]:
             yield _checked(json.loads(_read(os.path.join(inside, name))))
 
 
+def _checked_row(row: Any) -> dict[str, Any]:
+    """Return what a process says of one patched name, in bounds; an unknown state counts as a difference."""
+    checked = {
+        "module": str(row["module"])[:200],
+        "function": str(row["function"])[:200],
+        "state": row["state"] if row["state"] in STATES else "different",
+        "required": row["required"] is not False,
+    }
+    if "found" in row:
+        checked["found"] = str(row["found"])[:1000]
+    if "wrapped" in row:
+        checked["wrapped"] = [str(wrapper)[:400] for wrapper in row["wrapped"]][:8]
+    return checked
+
+
 def _checked(answer: Any) -> dict[str, Any]:
     """Return a process's word with the fields and types that it must have. Raise ValueError, KeyError or TypeError."""
     if type(answer["pid"]) is not int or answer["schema"] != 2 or len(answer["rows"]) > MOST_ROWS:
         raise ValueError
-    rows = [
-        {
-            "module": str(row["module"])[:200],
-            "function": str(row["function"])[:200],
-            "state": row["state"] if row["state"] in STATES else "different",
-            "required": row["required"] is not False,
-            **({"found": str(row["found"])[:1000]} if "found" in row else {}),
-            **({"wrapped": [str(wrapper)[:400] for wrapper in row["wrapped"]][:8]} if "wrapped" in row else {}),
-        }
-        for row in answer["rows"]
-    ]
+    rows = [_checked_row(row) for row in answer["rows"]]
     texts = {name: str(answer[name])[:100] for name in ("since", "title", "python")}
     roles = [role for role in (API_SERVER, ENGINE_CORE, WORKER) if role in list(answer["roles"])]
     return {"pid": answer["pid"], **texts, "cost_ms": float(answer["cost_ms"]), "roles": roles, "rows": rows}

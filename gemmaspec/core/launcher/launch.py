@@ -869,8 +869,12 @@ def likeness(
     here = elsewhere = 0
     for begin, end in spans:
         rows = source.marks(begin, end)
-        row = [*(mark for _, mark in (rows[::-1] if step < 0 else rows)), EDGE]
-        own = sum(at >= edge if step < 0 else at < edge for at, _ in rows) if begin <= edge <= end else -1
+        own = -1  # where the hunk's own place begins in the row; -1: it is in another span
+        if begin <= edge <= end:
+            own = sum(at >= edge if step < 0 else at < edge for at, _ in rows)
+        if step < 0:
+            rows = rows[::-1]
+        row = [*(mark for _, mark in rows), EDGE]
         starts = [start for start, mark in enumerate(row) if mark == known[0]]
         same = {start: map(operator.eq, row[start : start + len(known)], known) for start in starts}
         alike = {start: sum(itertools.accumulate(equal, operator.and_)) for start, equal in same.items()}
@@ -1163,12 +1167,11 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
 def decide_places(edit: FileEdit, source: Source, places: Sequence[Found]) -> FileResult:
     """Return the decision on a file from those on its hunks."""
     states = [place.state for place in places]
-    again = [
-        f"{name} is bound again in line {line}, so other code may run than the patched"
-        for hunk, place in zip(edit.hunks, places, strict=True)
-        if place.state in ("applies", "applied")
-        for name, line in rebound(source, hunk.function, hunk.added)[:1]
-    ]
+    again = []
+    for hunk, place in zip(edit.hunks, places, strict=True):
+        if place.state in ("applies", "applied"):
+            for name, line in rebound(source, hunk.function, hunk.added)[:1]:
+                again.append(f"{name} is bound again in line {line}, so other code may run than the patched")
     half = any(place.trace or place.state == "applied" for place in places)
     result = FileResult(edit.path, "conflict", half=half, stands=any(place.stands for place in places))
     for place in places:
@@ -1554,18 +1557,12 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[str, Any]:
     """Return one patch as a row of the report; `pristine` says which installed files are as released."""
-    files = [
-        {
-            "path": file.path,
-            "state": file.state,
-            "line": file.line,
-            "detail": file.detail,
-            "sha256_before": None if file.before is None else sha256(file.before),
-            "sha256_after": None if file.after is None else sha256(file.after),
-            "pristine": pristine.get(file.path),
-        }
-        for file in result.files
-    ]
+    files = []
+    for file in result.files:
+        decided = {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
+        before = None if file.before is None else sha256(file.before)
+        after = None if file.after is None else sha256(file.after)
+        files.append(decided | {"sha256_before": before, "sha256_after": after, "pristine": pristine.get(file.path)})
     row = {name: getattr(result.patch, name) for name in ("purpose", "required", "runner")}
     row |= {"state": result.state, "detail": result.detail, "variant": result.variant, "judged": result.judged}
     return {"patch": result.patch.id, **row, "files": files}

@@ -104,12 +104,13 @@ def read_sample(text: str, *, at: float) -> Sample:
                 started = max(started, value)
             elif name.endswith("_bucket") and (bucket := buckets.get(name.removesuffix("_bucket"))) is not None:
                 bucket[float(labels.get("le", "nan"))] += value
+    accepted = tuple(positions[place] for place in range(max(positions, default=-1) + 1))
     return Sample(
         at=at,
         started=started,
         kv_usage=usage,
         counts_drafts="drafts" in totals,
-        accepted_by_position=tuple(positions[place] for place in range(max(positions, default=-1) + 1)),
+        accepted_by_position=accepted,
         histograms={name: _histogram(bucket) for name, bucket in buckets.items()},
         **totals,
     )
@@ -168,7 +169,9 @@ class Counters:
 
     def since(self, before: Counters) -> Counters | None:
         """Return the increase; None if a count decreased, because the server was restarted."""
+        # an earlier reading may know fewer positions
         earlier = (*before.by_position, *(0,) * len(self.by_position))
+        by_position = tuple(now - first for now, first in zip(self.by_position, earlier, strict=False))
         added = Counters(
             generated=self.generated - before.generated,
             drafts=self.drafts - before.drafts,
@@ -176,7 +179,7 @@ class Counters:
             accepted=self.accepted - before.accepted,
             decode_seconds=self.decode_seconds - before.decode_seconds,
             cached=self.cached - before.cached,
-            by_position=tuple(now - first for now, first in zip(self.by_position, earlier, strict=False)),
+            by_position=by_position,
         )
         counts = (added.generated, added.drafts, added.drafted, added.accepted, *added.by_position)
         return added if min(counts) >= 0 else None

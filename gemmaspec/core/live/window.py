@@ -57,11 +57,14 @@ def window(before: Sample, now: Sample) -> Window | None:
     accepted = now.accepted_tokens - before.accepted_tokens
     steps = now.steps - before.steps
     queries = now.prefix_queries - before.prefix_queries
+    # a step's time is known only where steps followed each other: with work at both ends
     busy = steps > 0 and before.running > 0 and now.running > 0
+    prompt_tokens = now.prompt_tokens - before.prompt_tokens
+    cached = now.prefix_hits - before.prefix_hits
     return Window(
         seconds=seconds,
         tokens_per_second=(now.generation_tokens - before.generation_tokens) / seconds,
-        prompt_tokens_per_second=(now.prompt_tokens - before.prompt_tokens) / seconds,
+        prompt_tokens_per_second=prompt_tokens / seconds,
         drafts=int(drafts),
         drafted_per_second=drafted / seconds,
         accepted_per_second=accepted / seconds,
@@ -69,7 +72,7 @@ def window(before: Sample, now: Sample) -> Window | None:
         k=drafted / drafts if drafts else None,
         by_position=_by_position(before, now, drafts),
         step_ms=1000 * seconds / steps if busy else None,
-        prefix_hit_share=(now.prefix_hits - before.prefix_hits) / queries if queries else None,
+        prefix_hit_share=cached / queries if queries else None,
         preemptions=int(now.preemptions - before.preemptions),
         ttft=_quantiles(before, now, TTFT),
         tpot=_quantiles(before, now, TPOT),
@@ -77,19 +80,15 @@ def window(before: Sample, now: Sample) -> Window | None:
     )
 
 
+_COUNTS: Final = ("generation_tokens", "prompt_tokens", "drafts", "draft_tokens", "accepted_tokens", "steps")
+"""Fields of Sample that only grow while a server runs."""
+
+
 def restarted(before: Sample, now: Sample) -> bool:
     """Return whether the server's counters were reset between two samples."""
     if before.started and now.started and abs(now.started - before.started) > 1:
         return True
-    pairs = (
-        (before.generation_tokens, now.generation_tokens),
-        (before.prompt_tokens, now.prompt_tokens),
-        (before.drafts, now.drafts),
-        (before.draft_tokens, now.draft_tokens),
-        (before.accepted_tokens, now.accepted_tokens),
-        (before.steps, now.steps),
-    )
-    return any(later < earlier for earlier, later in pairs)
+    return any(getattr(now, count) < getattr(before, count) for count in _COUNTS)
 
 
 def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:

@@ -56,13 +56,16 @@ class Bug:
 
 def bug_of(text: PatchText) -> Bug:
     """Return the bug that a patch.yaml describes."""
+    fixed_in = None
+    if text.applied_upstream:  # "0.27.0, https://…"
+        fixed_in = text.applied_upstream.partition(",")[0]
     return Bug(
         patch=text.id,
         symptom=text.symptom or text.title,
         errors=text.errors,
         instead=text.instead,
         versions=tuple(variant.versions for variant in text.variants),
-        fixed_in=text.applied_upstream.partition(",")[0] if text.applied_upstream else None,
+        fixed_in=fixed_in,
     )
 
 

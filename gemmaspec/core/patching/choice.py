@@ -119,16 +119,14 @@ def pays_off(patch: Patch, setting: RunsOn) -> bool:
 
 def is_shown(patch: Patch, setting: RunsOn) -> bool:
     """Return whether a patch was shown to pay there, with cells of this very release."""
+    pairs = []
+    for pair in pairs_of(patch.id, patch.evidence):
+        same_release = _release(pair.having.vllm) == _release(setting.vllm)
+        same_server = (pair.having.method, pair.having.attention_backend) == (setting.method, setting.backend)
+        if same_release and same_server and family_of(pair.run.capability) == setting.family:
+            pairs.append(pair)
     claims = [claim for claim in patch.text.pays if all(inside(claim, setting) for *_, inside in _PARTS)]
-    pairs = [
-        pair for pair in pairs_of(patch.id, patch.evidence) if _release(pair.having.vllm) == _release(setting.vllm)
-    ]
-    return any(
-        family_of(pair.run.capability) == setting.family
-        and (pair.having.method, pair.having.attention_backend) == (setting.method, setting.backend)
-        for claim in claims
-        for pair in supporting(claim, pairs)
-    )
+    return any(supporting(claim, pairs) for claim in claims)
 
 
 def _release(vllm: str) -> tuple[int, ...]:

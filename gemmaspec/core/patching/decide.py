@@ -63,17 +63,20 @@ def _verdict(result: launcher.PatchResult) -> PatchVerdict:
         state=result.state,
         variant=result.variant,
         detail=result.detail,
-        files=tuple(
-            FileVerdict(
-                path=file.path,
-                state=file.state,
-                line=file.line,
-                detail=file.detail,
-                expected=file.expected,
-                found=file.found,
-                before=None if file.before is None else launcher.sha256(file.before),
-                after=None if file.after is None else launcher.sha256(file.after),
-            )
-            for file in result.files
-        ),
+        files=tuple(_file_verdict(file) for file in result.files),
+    )
+
+
+def _file_verdict(file: launcher.FileResult) -> FileVerdict:
+    before = None if file.before is None else launcher.sha256(file.before)
+    after = None if file.after is None else launcher.sha256(file.after)
+    return FileVerdict(
+        path=file.path,
+        state=file.state,
+        line=file.line,
+        detail=file.detail,
+        expected=file.expected,
+        found=file.found,
+        before=before,
+        after=after,
     )

@@ -224,15 +224,17 @@ def _middle(rows: Sequence[EvidenceRow]) -> EvidenceRow:
 
 def supporting(claim: Claim, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     """Return the pairs that were measured where a claim says that the patch pays."""
-    return tuple(
-        pair
-        for pair in pairs
-        if family_of(pair.run.capability) in claim.gpus
-        and launcher.range_contains(claim.versions, pair.having.vllm)
-        and pair.having.method in claim.methods
-        and pair.having.attention_backend in claim.backends
-        and (pair.having.context or 0) >= claim.from_tokens
-    )
+    return tuple(pair for pair in pairs if _is_inside(pair, claim))
+
+
+def _is_inside(pair: Pair, claim: Claim) -> bool:
+    """Return whether a pair was measured where the claim says that the patch pays."""
+    cell = pair.having
+    if family_of(pair.run.capability) not in claim.gpus or not launcher.range_contains(claim.versions, cell.vllm):
+        return False
+    if cell.method not in claim.methods or cell.attention_backend not in claim.backends:
+        return False
+    return (cell.context or 0) >= claim.from_tokens
 
 
 def findings(patch: str, ranges: Sequence[str], claims: Sequence[Claim], runs: Sequence[EvidenceRun]) -> Iterator[str]:

@@ -62,13 +62,16 @@ def reduce_diff(text: str, name: str) -> Incoming:
             raise PatchError(f"{name}: the diff edits {path} twice; use one diff, not a series of commits")
     if not kept:
         raise PatchError(f"{name}: the diff edits no .py file in vllm/, only {', '.join(dropped)}")
+    lines: list[str] = []
+    scopes = []
+    for section, file in kept:
+        lines += section.lines
+        hunks = zip(file.hunks, section.headings, strict=True)
+        scopes.append(tuple(_guess(hunk, heading) for hunk, heading in hunks))
     return Incoming(
-        text="".join(line + "\n" for section, _ in kept for line in section.lines),
+        text="".join(f"{line}\n" for line in lines),
         files=tuple(file for _, file in kept),
-        scopes=tuple(
-            tuple(_guess(hunk, heading) for hunk, heading in zip(file.hunks, section.headings, strict=True))
-            for section, file in kept
-        ),
+        scopes=tuple(scopes),
         dropped=tuple(dropped),
     )
 
@@ -150,7 +153,10 @@ def _named(section: _Section, name: str) -> _Section:
     paths: list[str] = []
     for line in head[:first_hunk]:
         git, named = _GIT.fullmatch(line), _NAMED.match(line)
-        paths += [git[1], git[2]] if git else [named[1]] if named else []
+        if git:
+            paths += [git[1], git[2]]
+        elif named:
+            paths.append(named[1])
         if line.startswith("diff --git ") and not git:
             raise PatchError(f"{name}:{section.begin}: the path is quoted or unusual: {line[:200]!r}")
     paths = [path for path in dict.fromkeys(paths) if path != "/dev/null"]

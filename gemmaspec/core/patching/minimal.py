@@ -89,13 +89,15 @@ class _Pair:
         rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
         shorter = min(len(old), len(new)) - head
         tail = next((n for n, (a, b) in enumerate(rest) if a != b), shorter)
-        middle = old[head : len(old) - tail], new[head : len(new) - tail]
-        matcher = difflib.SequenceMatcher(None, *middle, autojunk=False)
-        return [
-            _Change((a + head, b + head), (c + head, d + head), any(line.strip() for line in middle[1][c:d]))
-            for tag, a, b, c, d in matcher.get_opcodes()
-            if tag != "equal"
-        ]
+        # only the middle is compared, because SequenceMatcher is quadratic in lines that repeat
+        old_middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
+        matcher = difflib.SequenceMatcher(None, old_middle, new_middle, autojunk=False)
+        changes = []
+        for tag, a, b, c, d in matcher.get_opcodes():
+            if tag != "equal":
+                says_something = any(line.strip() for line in new_middle[c:d])
+                changes.append(_Change((a + head, b + head), (c + head, d + head), says_something))
+        return changes
 
     def hunks(self, changes: Sequence[_Change]) -> list[tuple[_Change, Hunk]]:
         """Return a hunk for each change; adjacent changes are joined if the lines between them are not unique."""

@@ -26,17 +26,20 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundi
         launcher.similarity(source, spans, index, -1, above)[1],
         launcher.similarity(source, spans, index + len(hunk.old), 1, below)[1],
     )
-    if not hunk.function:
-        above, below = (
-            row[: min(max(_AT_LEAST, twice + 1), _AT_MOST)] for row, twice in zip((above, below), again, strict=True)
-        )
+    inside = ""
+    if hunk.function:
+        inside = launcher.enclosing(source, spans, index)
+    else:
+        # one line more than the most similar place has in common with this one
+        above = above[: min(max(_AT_LEAST, again[0] + 1), _AT_MOST)]
+        below = below[: min(max(_AT_LEAST, again[1] + 1), _AT_MOST)]
     return Surroundings(
         above="".join(above),
         below="".join(below),
         again=again,
         function=launcher.function_digest(source, hunk),
         patched=launcher.function_digest(after, hunk),
-        inside=launcher.enclosing(source, spans, index) if hunk.function else "",
+        inside=inside,
         head=_is_head(hunk, source, index),
     )
 

@@ -43,13 +43,14 @@ def compile_plan(
         if patches[name].is_speed != (name in speed):
             raise PatchError(f"patch {name} is for speed, so no start depends on it; list it under patches.speed")
     _check_needs(names, patches)
+    entries = [patch_entry(patches[name], required=name in required, where=speed.get(name, ())) for name in names]
     plan: dict[str, Any] = {
         "schema": 1,
         "profile": profile_name,
         "gemmaspec": __version__,
         "drift": drift,
         "requires": [dataclasses.asdict(need) for need in requires],
-        "patches": [patch_entry(patches[name], required=name in required, where=speed.get(name, ())) for name in names],
+        "patches": entries,
     }
     plan["sha256"] = launcher.plan_digest(plan)
     try:
@@ -84,16 +85,18 @@ def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
 
 def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ()) -> dict[str, Any]:
     """Return the plan's entry of one patch; `where` says where a speed patch was shown to pay."""
-    speed = {"purpose": "speed", "needs": list(patch.text.needs), "where": [dataclasses.asdict(row) for row in where]}
-    return {
+    entry = {
         "id": patch.id,
         "title": patch.text.title,
         "required": required,
         "runner": patch.text.runner,
         "superseded": [rule.model_dump(mode="json", exclude_defaults=True) for rule in patch.text.superseded],
         "variants": [_variant_entry(variant) for variant in patch.variants],
-        **(speed if patch.is_speed else _probe_of(patch)),
     }
+    if not patch.is_speed:
+        return entry | _probe_of(patch)
+    shown = [dataclasses.asdict(row) for row in where]
+    return entry | {"purpose": "speed", "needs": list(patch.text.needs), "where": shown}
 
 
 def _probe_of(patch: Patch) -> dict[str, Any]:

@@ -80,6 +80,9 @@ def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
     title = f"{UNWRITTEN}: what vLLM does with the patch, in one line"
     problem = f"{UNWRITTEN}: what goes wrong without the patch, with the exact error text"
     item = {"diff": variant.diff, "versions": f">={variant.floor}", "scopes": _plain(variant.scopes)}
+    when = f"{UNWRITTEN}: under which conditions"
+    drop_when = f"{UNWRITTEN}: when no vLLM in use needs it"
+    author = f"{UNWRITTEN}: who wrote it"
     lines = [
         f"id: {id_}",
         f"title: {_scalar(title)}",
@@ -87,16 +90,16 @@ def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
         f"  {problem}",
         "required_by:",
         f"  methods: [{UNWRITTEN}]",
-        f"  when: {_scalar(f'{UNWRITTEN}: under which conditions')}",
+        f"  when: {_scalar(when)}",
         "runner: any",
         "speculation_only: false",
         "variants:",
         *_block(item, "  "),
         "superseded: []",
         "upstream: []",
-        f"drop_when: {_scalar(f'{UNWRITTEN}: when no vLLM in use needs it')}",
+        f"drop_when: {_scalar(drop_when)}",
         "licence: Apache-2.0",
-        f"author: {_scalar(f'{UNWRITTEN}: who wrote it')}",
+        f"author: {_scalar(author)}",
     ]
     if origin:
         lines += ["imported:", *(f"  {key}: {_scalar(value)}" for key, value in origin.model_dump().items() if value)]
@@ -148,7 +151,11 @@ def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str
     if node.flow_style:
         at = items[index - 1].end_mark.index if index else node.start_mark.index + 1
         flow = _flow(item)
-        return at, at, f", {flow}" if index else f"{flow}, " if items else flow
+        if index:
+            flow = f", {flow}"
+        elif items:
+            flow = f"{flow}, "
+        return at, at, flow
     if index:
         at = text.find("\n", _last(items[index - 1]))
         at = len(text) if at < 0 else at + 1

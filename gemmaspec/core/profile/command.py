@@ -133,7 +133,9 @@ def command_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Com
 def extra_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
     """Return what `serve.extra_args` give; `flags` as in `command_of`."""
     words = profile.serve.extra_args
-    return _extra(words, _flags_for(profile) if flags is None else flags) if words else Command(())
+    if not words:
+        return Command(())
+    return _extra(words, _flags_for(profile) if flags is None else flags)
 
 
 def words_of(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:

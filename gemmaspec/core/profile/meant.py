@@ -23,9 +23,14 @@ _FILES: Final[list[tuple[str, str, str]]] = _ROWS.pop("files")
 OTHER_SERVER: Final = re.compile(rf"(?<![a-z0-9])(?:{_ROWS.pop('servers')})(?![a-z0-9])")
 """Names of what serves models with something else than vLLM, or on other devices than NVIDIA's GPUs and CPUs."""
 COMPOSE_FILE: Final = "a Compose file"
-_TABLES: Final[Mapping[str, Mapping[str, str]]] = {
-    name: {word: meaning for meaning, words in table.items() for word in words.split()} for name, table in _ROWS.items()
-}
+
+
+def _by_word(table: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the meaning of each word; the file has the words of each meaning."""
+    return {word: meaning for meaning, words in table.items() for word in words.split()}
+
+
+_TABLES: Final[Mapping[str, Mapping[str, str]]] = {name: _by_word(table) for name, table in _ROWS.items()}
 """The rows of meant.json, which are a meaning and the words for it, by word. Letters are compared in lower case, and
 hyphens as underscores. An option with the name of a command before it is one of that command."""
 _KEYS: Final = _TABLES["keys"]

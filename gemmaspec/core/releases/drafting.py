@@ -94,7 +94,9 @@ def found_in_path(path: str, vllm: str | None = None) -> tuple[str, str, str] | 
 def method_found(path: str) -> str:
     """Return the method that vLLM drafts with when a config names a draft and no method, as far as its name says it."""
     by_path = found_in_path(path)
-    return by_path[1] if by_path else "mtp" if _ASSISTANT.search(path) else "draft_model"
+    if by_path:
+        return by_path[1]
+    return "mtp" if _ASSISTANT.search(path) else "draft_model"
 
 
 def keeps_method(method: str, vllm: str) -> bool:

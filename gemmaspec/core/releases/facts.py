@@ -139,23 +139,28 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
     for kind, name, *rest in facts:
         below[kind].setdefault(name, []).append(tuple(rest))
     words = {kind: next(iter(below[kind]), "") for kind in FILES["packages"]}
+    flags = {name: flag_of(name, rest) for name, rest in below["flags"].items()}
+    forms = {name: rest[0][0] for name, rest in below["environment_forms"].items()}
+    configs = {name: {pair[0]: pair[1] for pair in rest} for name, rest in below["configs"].items()}
+    methods = [row for row in drafting.METHODS if drafting.within(vllm, row.versions)]
+    unsupported = [text for (text,) in below["runner"].get("unsupported", ())]
     return Facts(
         vllm=vllm,
         speculative_keys=frozenset(below["speculative"]),
         speculative_values=_values(below["speculative"]),
-        flags={name: flag_of(name, rest) for name, rest in below["flags"].items()},
+        flags=flags,
         environment=frozenset(below["environment"]),
         environment_values=_values(below["environment"]),
-        environment_forms={name: rest[0][0] for name, rest in below["environment_forms"].items()},
-        configs={name: {pair[0]: pair[1] for pair in rest} for name, rest in below["configs"].items()},
+        environment_forms=forms,
+        configs=configs,
         **{kind: frozenset(below[kind]) for kind in FILES["names"]},
         torch=words["torch"],
         transformers_declared=words["transformers"],
         transformers_working=transformers_for(vllm) or words["transformers"],
         cuda=words["cuda"],
-        methods=tuple(row for row in drafting.METHODS if drafting.within(vllm, row.versions)),
+        methods=tuple(methods),
         runner=runner_for(vllm),
-        runner_unsupported=frozenset(text for (text,) in below["runner"].get("unsupported", ())),
+        runner_unsupported=frozenset(unsupported),
     )
 
 

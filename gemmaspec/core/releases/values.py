@@ -154,7 +154,9 @@ def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
     if takes == ANY or (takes == "None" and value is None):
         return None
     if takes[0] in "=#":
-        return None if type(value) is (str if takes[0] == "=" else int) and str(value) == takes[1:] else ""
+        kind_of_it = str if takes[0] == "=" else int
+        # type, because True is an int for isinstance
+        return None if type(value) is kind_of_it and str(value) == takes[1:] else ""
     if takes[0] == "^":
         return None if isinstance(value, str) and value.upper() == takes[1:].upper() else ""
     if takes[0] == "@":

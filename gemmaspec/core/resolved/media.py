@@ -76,7 +76,13 @@ def masks_of(vllm: str, media: Media | Unknown, target: Checkpoint | None, size:
     is_mm_prefix_lm (vllm/transformers_utils/model_arch_config_convertor.py): while any modality is on, sound too. Up
     to 0.26 a model that can see images has the masks even where it serves text alone.
     """
-    sees = target.masks_images if target else size.masks if size else Unknown(_UNREAD)
+    sees: bool | Unknown
+    if target:
+        sees = target.masks_images
+    elif size:
+        sees = size.masks
+    else:
+        sees = Unknown(_UNREAD)
     if sees is False:
         return False
     if range_contains("<0.27.0", vllm):

@@ -71,10 +71,11 @@ class Resolved:
     @cached_property
     def runner_input(self) -> RunnerInput:
         """What decides the model runner; a target of an unknown kind counts as dense."""
+        forced = self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")
         return RunnerInput(
             mixture=self.mixture is True,
             triton=not self.device.cpu,
-            forced=model_runner.forced_by(self.profile.env.get("VLLM_USE_V2_MODEL_RUNNER")),
+            forced=model_runner.forced_by(forced),
             method=self.method,
             stages=self.command.number("--pipeline-parallel-size") or 1,
             options=asked_of_runner(self.profile, self.command, self.facts.runner_unsupported),

@@ -145,9 +145,15 @@ def arms_of(profile: Profile, ks: tuple[int, ...]) -> tuple[Arm, ...]:
             raise UsageError(f"{profile.name} does not speculate, so its only k is 0")
         return (Arm(method=NONE, k=0),)
     own = spec.num_speculative_tokens or 0
-    table = spec.k_by_requests
-    mine = Arm(method=spec.method, k=own).following(table) if table else arm_of(profile, own)
-    return tuple(Arm(method=NONE, k=0) if k == 0 else mine if k == own else arm_of(profile, k) for k in ks or (0, own))
+    arms = []
+    for k in ks or (0, own):
+        if k == 0:
+            arms.append(Arm(method=NONE, k=0))
+        elif k == own and spec.k_by_requests:
+            arms.append(Arm(method=spec.method, k=own).following(spec.k_by_requests))
+        else:
+            arms.append(arm_of(profile, k))
+    return tuple(arms)
 
 
 def arm_of(profile: Profile, k: int) -> Arm:

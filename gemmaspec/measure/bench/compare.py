@@ -68,6 +68,13 @@ class CellChange:
         return float(self.b["tokens_per_second"]) / float(self.a["tokens_per_second"]) - 1
 
     @property
+    def verdict(self) -> str:
+        """slower, faster, or the same within noise."""
+        if self.slower:
+            return "slower"
+        return "faster" if self.faster else "same"
+
+    @property
     def slower(self) -> bool:
         """Whether B is slower by more than noise."""
         return self.change < -self.noise
@@ -113,14 +120,20 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | No
             hint="gemmaspec bench PROFILE --k 0,4 --concurrency 1 --context 256    # the same loads in both",
         )
     changes = tuple(_change(before, other, tolerance) for before, other in pairs)
-    matched_a, matched_b = [id(before) for before, _ in pairs], [id(other) for _, other in pairs]
     return Comparison(
         differences=tuple(_differences(a, b, pairs)),
         changes=changes,
-        only_a=tuple(_name(row) for row in a["rows"] if id(row) not in matched_a),
-        only_b=tuple(_name(row) for row in b["rows"] if id(row) not in matched_b),
+        only_a=_alone(a["rows"], [before for before, _ in pairs]),
+        only_b=_alone(b["rows"], [other for _, other in pairs]),
         b_complete=bool(b.get("complete", True)),
     )
+
+
+def _alone(rows: Sequence[Mapping[str, Any]], matched: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the names of the rows that no row of the other result was compared with."""
+    # by identity, because two rows may be equal
+    taken = {id(row) for row in matched}
+    return tuple(_name(row) for row in rows if id(row) not in taken)
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
@@ -129,26 +142,32 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "slower": comparison.slower,
         "lost": comparison.lost,
         "differences": [{"what": gap.what, "a": gap.a, "b": gap.b} for gap in comparison.differences],
-        "cells": [
-            {
-                "method": change.method,
-                "patches": change.patches,
-                "k": change.k,
-                "concurrency": change.concurrency,
-                "context": change.context,
-                "a": {name: change.a.get(name) for name in _FIGURES},
-                "b": {name: change.b.get(name) for name in _FIGURES},
-                "change": change.change,
-                "noise": change.noise,
-                "noise_assumed": change.assumed,
-                "steady": change.steady,
-                "verdict": "slower" if change.slower else "faster" if change.faster else "same",
-            }
-            for change in comparison.changes
-        ],
+        "cells": [_change_json(change) for change in comparison.changes],
         "only_a": list(comparison.only_a),
         "only_b": list(comparison.only_b),
     }
+
+
+def _change_json(change: CellChange) -> dict[str, Any]:
+    cell = {
+        "method": change.method,
+        "patches": change.patches,
+        "k": change.k,
+        "concurrency": change.concurrency,
+        "context": change.context,
+    }
+    figures = {
+        "a": {name: change.a.get(name) for name in _FIGURES},
+        "b": {name: change.b.get(name) for name in _FIGURES},
+    }
+    judged = {
+        "change": change.change,
+        "noise": change.noise,
+        "noise_assumed": change.assumed,
+        "steady": change.steady,
+        "verdict": change.verdict,
+    }
+    return cell | figures | judged
 
 
 def _pairs(
@@ -196,6 +215,7 @@ def _arm(row: Mapping[str, Any]) -> str:
 
 def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:
     spreads = [percent for row in (a, b) if (percent := spread_of(row)) is not None]
+    noise = max([TOLERANCE, *spreads]) if tolerance is None else tolerance
     return CellChange(
         method=_from_to(a["method"], b["method"]),
         patches=_from_to(said(a), said(b)),
@@ -204,7 +224,7 @@ def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None)
         context=a["context"],
         a=a,
         b=b,
-        noise=max([TOLERANCE, *spreads]) if tolerance is None else tolerance,
+        noise=noise,
         assumed=tolerance is None and not spreads,
     )
 

@@ -20,7 +20,14 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 
 def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any]:
     """Return one measured cell with every sample."""
-    return {
+    reference = {
+        "before_ms": cell.reference_before * 1000,
+        "after_ms": cell.reference_after * 1000,
+        "moved": cell.reference_moved,
+        "steady": cell.steady,
+        "repeated": repeated,
+    }
+    what = {
         "key": task.key,
         "arm": task.arm.name,
         "method": task.arm.method if task.k else NONE,
@@ -28,14 +35,11 @@ def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any
         "concurrency": task.cell.concurrency,
         "context": task.cell.context,
         "round": task.round,
+    }
+    return {
+        **what,
         **figures(cell, concurrency=task.cell.concurrency, k=task.k),
-        "reference": {
-            "before_ms": cell.reference_before * 1000,
-            "after_ms": cell.reference_after * 1000,
-            "moved": cell.reference_moved,
-            "steady": cell.steady,
-            "repeated": repeated,
-        },
+        "reference": reference,
         "gpu": cell.gpu,
         "counters": [dataclasses.asdict(group) for group in cell.groups],
         "samples": [_compact(dataclasses.asdict(sample)) for sample in cell.samples],

@@ -68,29 +68,34 @@ def rows_of(cells: Iterable[Mapping[str, Any]], *, common: Mapping[str, Any]) ->
     return [_row(group, common) for group in groups.values()]
 
 
+def _medians(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what half of the cells reached at most, figure by figure."""
+    by_position = zip(*(cell["acceptance"] for cell in cells), strict=True)
+    # an answer of one token has no time per token
+    timed = [cell["tpot_ms"]["median"] for cell in cells if cell["tpot_ms"]]
+    return {
+        "acceptance": [round(statistics.median(rates), 6) for rates in by_position],
+        **{name: statistics.median(cell[name] for cell in cells) for name in _AVERAGED},
+        "ttft_ms": statistics.median(cell["ttft_ms"]["median"] for cell in cells),
+        "tpot_ms": statistics.median(timed or [0.0]),
+    }
+
+
 def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, Any]:
     steady = [cell for cell in cells if cell["reference"]["steady"]]
     used = steady or list(cells)
-    rates = [statistics.median(position) for position in zip(*(cell["acceptance"] for cell in used), strict=True)]
     first = used[0]
     context = first["context"] or round(statistics.median(cell["prompt_tokens"] for cell in used))
-    row = {
-        "method": first["method"],
-        "k": first["k"],
-        "concurrency": first["concurrency"],
-        "context": context,
-        "acceptance": [round(rate, 6) for rate in rates],
-        **{name: statistics.median(cell[name] for cell in used) for name in _AVERAGED},
-        "ttft_ms": statistics.median(cell["ttft_ms"]["median"] for cell in used),
-        "tpot_ms": statistics.median([cell["tpot_ms"]["median"] for cell in used if cell["tpot_ms"]] or [0.0]),
-        **_answer(used),
+    load = {"method": first["method"], "k": first["k"], "concurrency": first["concurrency"], "context": context}
+    trust = {
         "spread": _spread([cell["tokens_per_second"] for cell in used]),
         "rounds": len(used),
         "rounds_measured": len(cells),
         "steady": bool(steady),
-        **{name: first[name] for name in _OF_ARM if name in first},
-        **{name: value for name, value in common.items() if name != "acceptance_asked"},
     }
+    of_arm = {name: first[name] for name in _OF_ARM if name in first}
+    of_run = {name: value for name, value in common.items() if name != "acceptance_asked"}
+    row = load | _medians(used) | _answer(used) | trust | of_arm | of_run
     return _by_asked_lots(row, common.get("acceptance_asked") or ())
 
 

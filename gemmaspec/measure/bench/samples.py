@@ -85,23 +85,19 @@ def figures(cell: MeasuredCell, *, concurrency: int, k: int) -> dict[str, Any]:
     samples = cell.samples
     tokens = sum(sample.completion_tokens for sample in samples)
     spans = [Span(sample.sent, sample.last, sample.completion_tokens) for sample in samples]
-    per_token = [
-        sample.decoding / (sample.completion_tokens - 1) * 1000 for sample in samples if sample.completion_tokens > 1
-    ]
-    acceptance = rates(cell.groups, k)
-    return {
+    speed = {
         "tokens_per_second": steady_rate(spans, concurrency),
         "output_tokens_per_second": tokens / cell.wall if cell.wall > 0 else 0.0,
         "step_ms": step(cell) * 1000,
-        "ttft_ms": spread(
-            [wait * 1000 for wait in cell.first_waits or [sample.first - sample.sent for sample in samples]]
-        ),
-        **({"prompts": "apart"} if cell.first_waits else {}),
-        "tpot_ms": spread(per_token) if per_token else None,
+    }
+    acceptance = rates(cell.groups, k)
+    accepted = {
         "acceptance": list(acceptance),
         "acceptance_length": 1 + sum(acceptance),
         "acceptance_length_90": _length_interval(samples),
         "acceptance_by_category": by_category(cell, k),
+    }
+    work = {
         "requests": len(samples),
         "prompt_tokens": statistics.median([sample.prompt_tokens for sample in samples]),
         "completion_tokens": tokens,
@@ -109,6 +105,22 @@ def figures(cell: MeasuredCell, *, concurrency: int, k: int) -> dict[str, Any]:
         "overhead": cell.idle / (cell.wall * concurrency) if cell.wall > 0 else 0.0,
         "foreign_tokens": sum(group.foreign_tokens for group in cell.groups),
     }
+    return speed | _waits(cell) | accepted | work
+
+
+def _waits(cell: MeasuredCell) -> dict[str, Any]:
+    """Return the times to the first token and between tokens, in milliseconds."""
+    samples = cell.samples
+    first = cell.first_waits or [sample.first - sample.sent for sample in samples]
+    per_token = [
+        sample.decoding / (sample.completion_tokens - 1) * 1000 for sample in samples if sample.completion_tokens > 1
+    ]
+    waits: dict[str, Any] = {"ttft_ms": spread([wait * 1000 for wait in first])}
+    if cell.first_waits:
+        # each prompt was computed once, for its first token alone; its answer was timed from the cache
+        waits["prompts"] = "apart"
+    waits["tpot_ms"] = spread(per_token) if per_token else None
+    return waits
 
 
 def rates(groups: Sequence[SampleGroup], k: int) -> tuple[float, ...]:

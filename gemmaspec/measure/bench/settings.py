@@ -128,20 +128,18 @@ def with_stored(request: BenchRequest, stored: Mapping[str, Any], *, file: str) 
     return replace(request, **{name: getattr(same, name) for name in names})
 
 
+_MEASURING_SERVE: Final = (
+    *("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
+    *("kv_cache_dtype", "block_size", "tensor_parallel_size", "pipeline_parallel_size", "seed"),
+    *("attention_backend", "linear_backend", "moe_backend", "limit_mm_per_prompt", "enforce_eager"),
+    *("enable_prefix_caching", "enable_chunked_prefill", "disable_hybrid_kv_cache_manager"),
+    *("async_scheduling", "skip_mm_profiling", "language_model_only", "kv_sharing_fast_prefill"),
+)
 _MEASURING: Final = frozenset(
     {
         "patches.speed",
         *(f"speculative.{name}" for name in Speculative.model_fields),
-        *(
-            f"serve.{name}"
-            for name in (
-                *("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
-                *("kv_cache_dtype", "block_size", "tensor_parallel_size", "pipeline_parallel_size", "seed"),
-                *("attention_backend", "linear_backend", "moe_backend", "limit_mm_per_prompt", "enforce_eager"),
-                *("enable_prefix_caching", "enable_chunked_prefill", "disable_hybrid_kv_cache_manager"),
-                *("async_scheduling", "skip_mm_profiling", "language_model_only", "kv_sharing_fast_prefill"),
-            )
-        ),
+        *(f"serve.{name}" for name in _MEASURING_SERVE),
     }
 )
 """Keys that only decide how fast a server is and what it drafts: none names code, a file, an address or a model."""

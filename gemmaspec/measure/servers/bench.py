@@ -133,8 +133,10 @@ class TimeLeft:
         minutes = cells * statistics.fmean(self._cells) / 60
         if starts and self._started:
             minutes += starts * statistics.fmean(self._started) / 60
+        more = ""
+        if starts:
+            more = " and 1 server start" if starts == 1 else f" and {starts} server starts"
         took = f"about {minutes:.0f} min" if minutes >= 1 else "under a minute"
-        more = f" and {starts} server start{'s' if starts > 1 else ''}" if starts else ""
         return f"; {cells} left{more}, {took}"
 
 
@@ -193,12 +195,14 @@ def _refuse_foreign(request: BenchRequest, earlier: BenchRequest) -> None:
 
 def decided(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchRequest:
     """Return the request with what the profile and the prompts decide of it."""
+    # of a server behind an address nobody knows what it takes at once, so the user's own numbers stand
     asked = () if request.url else request.concurrencies
     loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
+    arms = arms_of(loaded.profile, request.ks)
     return dataclasses.replace(
         request,
         profile=loaded.profile.name,
-        ks=tuple(arm.k for arm in arms_of(loaded.profile, request.ks)),
+        ks=tuple(arm.k for arm in arms),
         concurrencies=request.concurrencies or loads,
         ignore_eos=request.ignore_eos or request.dummy_weights,
         prompts=prompts.name,
@@ -330,15 +334,19 @@ class _BenchRun:
     def _document(self, *, complete: bool) -> dict[str, Any]:
         facts = self._servers.common
         common = {"compile": compile_of(self._loaded.profile), **facts}
-        return {
+        settings = self._settings.settings()
+        head = {
             "schema": result.SCHEMA,
             "kind": result.KIND,
             "complete": complete,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
             "gemmaspec": __version__,
             "profile": self._loaded.profile.name,
-            "settings": self._settings.settings(),
-            "signature": signature(self._settings.settings()),
+        }
+        return {
+            **head,
+            "settings": settings,
+            "signature": signature(settings),
             "provenance": {**self._servers.machine, "arms": self._servers.facts},
             "failed": self._failed,
             "rows": rows.rows_of(self._cells, common=common),

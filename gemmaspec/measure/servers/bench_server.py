@@ -27,7 +27,7 @@ from gemmaspec.measure.servers.dummy import RATE, draws_lots, dummy_overrides
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.attention import logged
+from gemmaspec.run.kept.attention import Logged, logged
 from gemmaspec.run.kept.owner import StartProgress, this_command
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
@@ -96,16 +96,22 @@ class Servers:
         spec = self._loaded.profile.speculative
         by_lot = self._dummy and draws_lots(self._loaded.profile)
         synthetic = bool(spec and (by_lot or spec.rejection_sample_method == "synthetic"))
-        return {
-            "machine": machine["machine"],
-            **({"target": self._loaded.profile.target.model} if not self._url else {}),
-            **({"gpu": machine["gpu"][0]} if machine["gpu"] else {}),
-            **({} if self._url else parallel_of(self._loaded.profile).keys()),
-            **({"vllm": versions[0]} if versions else {}),
-            **({"acceptance_by": "synthetic"} if synthetic else {}),
-            **({"acceptance_asked": asked} if synthetic and (asked := self._asked_rates()) else {}),
-            **({"weights": "dummy"} if self._dummy else {}),
-        }
+        common: dict[str, Any] = {"machine": machine["machine"]}
+        if not self._url:
+            common["target"] = self._loaded.profile.target.model
+        if machine["gpu"]:
+            common["gpu"] = machine["gpu"][0]
+        if not self._url:
+            common |= parallel_of(self._loaded.profile).keys()
+        if versions:
+            common["vllm"] = versions[0]
+        if synthetic:
+            common["acceptance_by"] = "synthetic"
+            if asked := self._asked_rates():
+                common["acceptance_asked"] = asked
+        if self._dummy:
+            common["weights"] = "dummy"
+        return common
 
     def _asked_rates(self) -> list[float]:
         """Return r_1 … r_k as the lots were asked for, as far as they are set by position; none where by a length."""
@@ -168,8 +174,13 @@ class Servers:
                 what = f"the server died while the cell was measured{code}"
         cause = find_cause(lines)
         root = root_exception(lines)
-        problem = cause.message if cause else root.text if root else None
-        return GemmaspecError(f"{where}: {what}{f' ({printable(problem)[:300]})' if problem else ''}")
+        problem = ""
+        if cause:
+            problem = cause.message
+        elif root:
+            problem = root.text
+        why = f" ({printable(problem)[:300]})" if problem else ""
+        return GemmaspecError(f"{where}: {what}{why}")
 
     def ran(self, arm: Arm) -> dict[str, Any]:
         """Return what a row says of its arm's server: the patches for speed, and what else is known of `OF_SERVER`."""
@@ -236,12 +247,13 @@ class Servers:
             self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
         overrides, note = self._asked.overrides, self._progress.note
         stand_in = dummy_overrides(self._asked.profile, overrides, arm, note) if self._dummy else ()
+        hosts = self._before.options.hosts if self._before else ()
         request = UpRequest(
             profile=self._asked.profile,
             overrides=(*overrides, *arm.overrides, *stand_in),
             no_spec=arm.alone,
             engine=self._asked.engine,
-            hosts=self._before.options.hosts if self._before else (),
+            hosts=hosts,
             timeout_s=self._asked.timeout_s,
             measured_by=this_command(self._asked.COMMAND),
             any_text=self._asked.any_text or self._dummy,
@@ -291,23 +303,28 @@ def _kernels(started: Started, profile: Profile) -> dict[str, Any]:
         if report is not None:
             facts["patches"] = list(speedless.in_report(report))
             left_out = {row["patch"]: row["detail"] for row in report["patches"] if row["state"] == LEFT_OUT}
-            facts |= {"left_out": left_out} if left_out else {}
-        of_log = logged(engine.logs(started.server))
-        asked, spec = profile.serve.attention_backend, profile.speculative
-        named = [asked.upper()] if asked else list(of_log.backends[:1])
-        heads = [spec.attention_backend.upper()] if spec and spec.attention_backend else list(of_log.backends[1:2])
-        modes = as_logged(resolved_of(profile), of_log.mode or "", eager_draft=of_log.eager_draft)
-        known = {
-            "attention_backend": named[0] if named else None,
-            "draft_backend": next(iter(heads or named), None) if profile.draft else None,
-            "graphs": GRAPH_MODES.get(modes.target),
-            "head_graphs": GRAPH_MODES.get(modes.draft or "") if profile.draft and of_log.mode else None,
-            "kv_cache_dtype": of_log.kv_cache,
-            "linear_kernel": of_log.linear_kernel,
-            "sampling": of_log.sampling,
-        }
-        facts |= {name: value for name, value in known.items() if value is not None}
+            if left_out:
+                facts["left_out"] = left_out
+        facts |= _of_log(logged(engine.logs(started.server)), profile)
     return facts
+
+
+def _of_log(of_log: Logged, profile: Profile) -> dict[str, Any]:
+    """Return what a server's log says of its speed, as far as it says it; what the profile asks for goes first."""
+    asked, spec = profile.serve.attention_backend, profile.speculative
+    # vLLM logs the target's backend first, and the draft's only where it is another one
+    named = [asked.upper()] if asked else list(of_log.backends[:1])
+    heads = [spec.attention_backend.upper()] if spec and spec.attention_backend else list(of_log.backends[1:2])
+    modes = as_logged(resolved_of(profile), of_log.mode or "", eager_draft=of_log.eager_draft)
+    known = {
+        "attention_backend": named[0] if named else None,
+        "draft_backend": next(iter(heads or named), None) if profile.draft else None,
+        "graphs": GRAPH_MODES.get(modes.target),
+        "head_graphs": GRAPH_MODES.get(modes.draft or "") if profile.draft and of_log.mode else None,
+        "kv_cache_dtype": of_log.kv_cache,
+    }
+    known |= {"linear_kernel": of_log.linear_kernel, "sampling": of_log.sampling}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _key(server: Server, url: str | None) -> str | None:

@@ -228,6 +228,7 @@ class _TuneRun:
         began = time.monotonic()
         limit = self._server_of(visit.arm.profile).limit
         figures = self._measuring[visit.rung].cell(asking, task, limit=limit)
+        took = round(time.monotonic() - began, 1)
         cell = TriedCell(
             arm=visit.arm.key,
             rung=visit.rung,
@@ -237,7 +238,7 @@ class _TuneRun:
             context=round(figures["prompt_tokens"]),
             step_ms=figures["step_ms"],
             requests=figures["requests"],
-            seconds=round(time.monotonic() - began, 1),
+            seconds=took,
             steady=figures["reference"]["steady"],
         )
         self._tried = replace(self._tried, cells=(*self._tried.cells, cell))
@@ -324,13 +325,16 @@ class _TuneRun:
         return isinstance(step, Done) and step.complete
 
     def _write(self, *, complete: bool) -> dict[str, Any]:
-        document = {
+        head = {
             "kind": stored.KIND,
             "schema": stored.SCHEMA,
             "complete": complete,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
             "gemmaspec": __version__,
             "profile": self._compared.base.profile.name,
+        }
+        document = {
+            **head,
             "settings": self._settings.settings(),
             "spent_s": round(self._spent_before + time.monotonic() - self._clock, 1),
             "provenance": self._provenance,

@@ -88,6 +88,17 @@ class Compared:
                 profiles.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
         others = [other.profile for _, other in list(profiles.values())[1:]]
         shelf = Shelf(data.patch_folders())
+        memory: dict[str, int] = {}
+        untried: dict[str, Sequence[str]] = {}
+        patched: set[str] = set()
+        tables: set[str] = set()
+        for name, (typed, loaded) in profiles.items():
+            memory[name] = _draft_bytes(loaded.profile)
+            untried[name] = _with_untried(loaded.profile, shelf)
+            if speed_choice(loaded.profile, shelf).taken:
+                patched.add(name)
+            if _takes_table(typed, loaded.profile, asked.overrides):
+                tables.add(name)
         field = field_of(
             base.profile,
             others,
@@ -95,10 +106,10 @@ class Compared:
             loads=loads,
             knobs=asked.tries,
             sampled=asked.temperature != 0,
-            memory={name: _draft_bytes(p.profile) for name, (_, p) in profiles.items()},
-            patched={name for name, (_, p) in profiles.items() if speed_choice(p.profile, shelf).taken},
-            untried={name: _with_untried(p.profile, shelf) for name, (_, p) in profiles.items()},
-            tables={name for name, (typed, p) in profiles.items() if _takes_table(typed, p.profile, asked.overrides)},
+            memory=memory,
+            patched=patched,
+            untried=untried,
+            tables=tables,
         )
         if refused := next((other.name for other in named if other.name in field.left_out), None):
             raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")

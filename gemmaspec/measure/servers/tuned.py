@@ -74,21 +74,23 @@ def write(
 def _tuned(name: str, choice: TuneChoice, measured: Profile, document: Mapping[str, Any]) -> Tuned:
     """Return what the profile `name` says about the measurement that it comes from."""
     facts = document["provenance"]["arms"][choice.arm.profile][choice.arm.name]
-    machine = document["provenance"]["machine"]
+    machine, settings = document["provenance"]["machine"], document["settings"]
+    by_load = [
+        TunedLoad(**{name: load[name] for name in TunedLoad.model_fields}) for load in document["choice"]["k_by_load"]
+    ]
+    # a server behind an address has no lock; its version is all that is known of it
+    pinned = facts.get("lock") or {"versions.vllm": facts.get("vllm") or "unknown"}
     return Tuned(
         date=document["date"],
         gemmaspec=document["gemmaspec"],
         complete=document["complete"],
         why=choice.why,
-        k_by_load=[
-            TunedLoad(**{name: load[name] for name in TunedLoad.model_fields})
-            for load in document["choice"]["k_by_load"]
-        ],
+        k_by_load=by_load,
         gpu=machine.get("gpu") or [],
         driver=machine.get("driver"),
-        prompts=document["settings"]["prompts"],
-        prompts_sha256=document["settings"]["prompts_sha256"],
-        ran=_as(name, measured, facts.get("lock") or {"versions.vllm": facts.get("vllm") or "unknown"}),
+        prompts=settings["prompts"],
+        prompts_sha256=settings["prompts_sha256"],
+        ran=_as(name, measured, pinned),
         settings=settings_digest(measured),
     )
 

@@ -37,15 +37,17 @@ TABLE: Final = Path(__file__).with_name("checks.yaml")
 
 def _check(id_: str, row: Mapping[str, Any]) -> Check:
     asks, judge = _WORK[id_]
+    needs = frozenset(Need[name] for name in row.get("needs", ()))
+    judges = frozenset(Fault[name] for name in row.get("judges", ()))
     return Check(
         id=id_,
         name=row["name"],
         asks=asks,
         judge=judge,
         fix=row["fix"],
-        needs=frozenset(Need[name] for name in row.get("needs", ())),
+        needs=needs,
         counts=row.get("counts", True),
-        judges=frozenset(Fault[name] for name in row.get("judges", ())),
+        judges=judges,
     )
 
 

@@ -46,11 +46,12 @@ def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm
     """Return what rows come to."""
     warned = [row for row in rows if row.word == "fail" and not row.counts]
     plain = [row for row in rows if row not in warned]
+    counts: dict[str, int] = {word: sum(row.word == word for row in plain) for word in WORDS}
     return SmokeVerdict(
         at=at,
         since=since,
         vllm=vllm,
-        counts={word: sum(row.word == word for row in plain) for word in WORDS},
+        counts=counts,
         failed=tuple(row.id for row in plain if row.word == "fail"),
         warned=tuple(row.id for row in warned),
     )

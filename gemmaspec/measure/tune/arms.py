@@ -81,18 +81,11 @@ def field_of(
             hint=f"gemmaspec tune {base.name} --arm PROFILE",
         )
     alone = Arm(profile=base.name, method=NONE, k=0)
-    return Field(
-        arms=(alone, *first, *more),
-        knobs=tuple(
-            knob
-            for p in compared
-            for knob in _knobs(
-                p, knobs, patched=p.name in patched, untried=(untried or {}).get(p.name, ()), sampled=sampled
-            )
-        ),
-        left_out=left_out,
-        tables=frozenset(tables),
-    )
+    to_try: list[Arm] = []
+    for profile in compared:
+        own = (untried or {}).get(profile.name, ())
+        to_try += _knobs(profile, knobs, patched=profile.name in patched, untried=own, sampled=sampled)
+    return Field(arms=(alone, *first, *more), knobs=tuple(to_try), left_out=left_out, tables=frozenset(tables))
 
 
 def with_knob(arm: Arm, knob: Arm) -> Arm:

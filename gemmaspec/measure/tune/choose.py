@@ -95,9 +95,10 @@ def _modesty(worth: Worth) -> tuple[int, int, int, float]:
 def _load(tried: Tried, worths: Sequence[Worth], chosen: Worth, base: Worth, place: int) -> BestAtLoad:
     family = [worth for worth in worths if worth.arm.alone or worth.arm.family == chosen.arm.family]
     best, fastest = _modest(family, place), _modest(worths, place)
+    load = tried.loads[place]
     return BestAtLoad(
-        concurrency=tried.loads[place],
-        k=best.arm.at(tried.loads[place]),
+        concurrency=load,
+        k=best.arm.at(load),
         tokens_per_second=best.times[place] * base.rates[place],
         times=best.times[place],
         fastest=fastest.arm,

@@ -60,13 +60,16 @@ def hope(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> float:
 
 
 def _rows(tried: Tried, arm: Arm) -> Iterator[Row]:
+    if arm.key in tried.failed:
+        return
     for cell in tried.cells:
-        if cell.arm == arm.key and cell.rung == 0 and arm.key not in tried.failed:
+        if cell.arm == arm.key and cell.rung == 0:
+            known = len(cell.acceptance) == arm.k
             yield Row(
                 method=arm.method if arm.k else NONE,
                 k=arm.k,
                 concurrency=cell.load,
                 context=cell.context,
-                acceptance=cell.acceptance if len(cell.acceptance) == arm.k else (0.0,) * arm.k,
+                acceptance=cell.acceptance if known else (0.0,) * arm.k,
                 tokens_per_second=cell.tokens_per_second,
             )

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gemmaspec.core.errors import UsageError
 from gemmaspec.measure.tune.arms import Field
-from gemmaspec.measure.tune.choose import TuneChoice
+from gemmaspec.measure.tune.choose import BestAtLoad, TuneChoice
 from gemmaspec.measure.tune.next_arm import all_arms
 from gemmaspec.measure.tune.tried import Tried
 
@@ -34,17 +34,18 @@ def choice_json(choice: TuneChoice | None) -> dict[str, Any] | None:
         **asdict(choice.arm),
         "why": choice.why,
         "times": choice.worth.score,
-        "k_by_load": [
-            {
-                "concurrency": load.concurrency,
-                "k": load.k,
-                "tokens_per_second": round(load.tokens_per_second, 3),
-                "times": round(load.times, 4),
-                "fastest": load.fastest.key,
-                "fastest_times": round(load.fastest_times, 4),
-            }
-            for load in choice.loads
-        ],
+        "k_by_load": [_load_json(load) for load in choice.loads],
+    }
+
+
+def _load_json(load: BestAtLoad) -> dict[str, Any]:
+    return {
+        "concurrency": load.concurrency,
+        "k": load.k,
+        "tokens_per_second": round(load.tokens_per_second, 3),
+        "times": round(load.times, 4),
+        "fastest": load.fastest.key,
+        "fastest_times": round(load.fastest_times, 4),
     }
 
 

@@ -69,7 +69,7 @@ def _values(server: PodServer) -> Mapping[str, Any]:
     gid = int(group or user)
     egress = _egress(server)
     several = settings.replicas * profile.nodes > 1
-    return {
+    named = {
         "name": server.name,
         "labels": dict(labels(profile.name)),
         "selector": dict(selector(profile.name)),
@@ -77,6 +77,8 @@ def _values(server: PodServer) -> Mapping[str, Any]:
         "file_annotations": {PLAN_ANNOTATION: server.plan_sha256, **_SERVER_SIDE},
         "config_map": server.config_map,
         "files": dict(server.files),
+    }
+    around = {
         "access": "ReadWriteMany" if several else "ReadWriteOnce",
         "storage": settings.storage,
         "replicas": settings.replicas,
@@ -84,6 +86,8 @@ def _values(server: PodServer) -> Mapping[str, Any]:
         "user": int(user),
         "group": gid,
         "volume_group": gid or USER,
+    }
+    container = {
         "image": profile.image,
         "command": [unexpanded(word) for word in server.command],
         "arguments": [unexpanded(word) for word in server.arguments],
@@ -92,6 +96,11 @@ def _values(server: PodServer) -> Mapping[str, Any]:
         "drafted": server.probe("drafted", state=STATE_FILE, deadline_s=_PROOF_S),
         "answers": server.probe("answers", state=STATE_FILE, deadline_s=_ANSWER_S),
         "sleep": [profile.container.python, "-I", "-c", f"import time; time.sleep({_DEREGISTER_S})"],
+    }
+    return {
+        **named,
+        **around,
+        **container,
         "stack_folder": IN_CONTAINER,
         "cache_folder": CACHE,
         "run_folder": RUN_DIR,
@@ -115,14 +124,17 @@ def _scheduling(server: PodServer) -> Mapping[str, Any]:
     }
     one_by_one = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     several = server.settings.replicas > 1
-    return {
+    scheduling: dict[str, Any] = {
         "strategy": one_by_one if several else {"type": "Recreate"},
         "spread": [spread] if several else None,
-        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else None,
-        "runtime_class": (server.settings.runtime_class or None) if gpus else None,
-        "node": {"kubernetes.io/arch": architecture} if gpus and architecture else None,
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}] if gpus else None,
+        **dict.fromkeys(("resources", "runtime_class", "node", "tolerations")),
     }
+    if gpus:
+        scheduling["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+        scheduling["runtime_class"] = server.settings.runtime_class or None
+        scheduling["node"] = {"kubernetes.io/arch": architecture} if architecture else None
+        scheduling["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    return scheduling
 
 
 def _environment(server: PodServer) -> list[Object]:

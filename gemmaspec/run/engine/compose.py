@@ -167,9 +167,10 @@ def _run(
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        program, what = " ".join(command[:2]), " ".join(command[-3:])
+        daemon = [f"{name}={value}" for name, value in where.items() if value]
         raise EnvironmentMissing(
-            f"`{' '.join(command[:2])}` did not end within {timeout_s:.0f} s: {' '.join(command[-3:])}",
-            hint=" ".join((*(f"{name}={value}" for name, value in where.items() if value), "docker info")),
+            f"`{program}` did not end within {timeout_s:.0f} s: {what}", hint=" ".join([*daemon, "docker info"])
         ) from None
     finally:
         if process.poll() is None:

@@ -27,14 +27,17 @@ def state_of(attributes: dict[str, Any]) -> State:
         detail.append(clean(str(seen["Error"])))
     if seen["Status"] in ("created", "paused"):
         detail.append(seen["Status"])
+    # Docker gives 0 for one that has not ended
+    ended = seen["Status"] not in ("created", "running", "paused")
+    killed = "memory ran out: the kernel has killed a process of its container"
     return State(
         status=_STATUS.get(seen["Status"], "exited"),
-        exit_code=None if seen["Status"] in ("created", "running", "paused") else int(seen["ExitCode"]),
+        exit_code=int(seen["ExitCode"]) if ended else None,
         restarts=int(attributes.get("RestartCount", 0)),
         detail=", ".join(detail),
         unhealthy=bool(health) and health["Status"] == "unhealthy",
         ended=_ended(seen),
-        starved="memory ran out: the kernel has killed a process of its container" if seen.get("OOMKilled") else "",
+        starved=killed if seen.get("OOMKilled") else "",
     )
 
 

@@ -51,10 +51,11 @@ def identity(client: docker.DockerClient, ref: str, *, named: str | None = None)
             hint="set image to NAME:TAG or NAME@sha256:…",
         ) from None
     config = attributes.get("Config") or {}
+    entries = [clean(str(entry)).partition("=") for entry in config.get("Env") or ()]
     return Identity(
         id=str(attributes["Id"]),
         digest=digest_of(named or ref, attributes.get("RepoDigests") or ()),
-        environment=dict(clean(str(entry)).partition("=")[::2] for entry in config.get("Env") or ()),
+        environment={name: value for name, _, value in entries},
     )
 
 

@@ -129,6 +129,8 @@ def _pod(item: dict[str, Any]) -> Pod:
     named = [row for row in spec["containers"] if row["name"] in ("vllm", "main")] or spec["containers"]
     name = str(named[0]["name"])
     state: dict[str, Any] = next((row for row in status.get("containerStatuses") or [] if row["name"] == name), {})
+    # a pod that has not been scheduled has no image yet, but the name of the one it wants
+    image = str(state.get("imageID") or named[0].get("image", ""))
     return Pod(
         namespace=str(meta["namespace"]),
         name=str(meta["name"]),
@@ -138,7 +140,7 @@ def _pod(item: dict[str, Any]) -> Pod:
         ready=state.get("ready") is True,
         restarts=int(state.get("restartCount", 0)),
         container=name,
-        image=str(state.get("imageID") or named[0].get("image", "")),
+        image=image,
         reason=_reason(state, status),
         node=str(spec.get("nodeName", "")),
     )

@@ -77,14 +77,18 @@ class Last:
 def last_verdicts(started: Started, engine: Engine | None = None) -> Last:
     """Return what is kept; what cannot be read counts as missing. `engine` is that of a server that was not stopped."""
     smoke = last_smoke(started.server.name)
-    asks = engine if started.server.watched else None
-    beside = _beside(started, asks) if asks else None
+    beside: Watching | None = None
+    beside_log: tuple[str, ...] = ()
+    if engine and started.server.watched:
+        beside = _beside(started, engine)
+        if not beside:
+            beside_log = ("docker", "compose", "-p", started.server.project, "logs", SERVICE)
     return Last(
         smoke=smoke,
         smoke_is_of_this_start=bool(smoke and smoke.since is not None and smoke.since == started.since),
         watch=last_watch(started.server.name),
         beside=beside,
-        beside_log=("docker", "compose", "-p", started.server.project, "logs", SERVICE) if asks and not beside else (),
+        beside_log=beside_log,
         beside_again=started.options.command,
     )
 

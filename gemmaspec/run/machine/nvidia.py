@@ -87,13 +87,16 @@ def parse_gpus(text: str) -> Iterator[Gpu]:
     for name, driver, capability, memory, free in _rows(text, 5):
         if not _DRIVER.fullmatch(driver):
             continue
-        has_memory = memory.isdecimal() and free.isdecimal() and len(memory) < 12 and len(free) < 12
+        known = None
+        # a DGX Spark answers [N/A]: its memory is the machine's
+        if memory.isdecimal() and free.isdecimal() and len(memory) < 12 and len(free) < 12:
+            known = int(memory) * _MIB, int(free) * _MIB
         yield Gpu(
             name="".join(filter(str.isprintable, name))[:80],
             driver=driver,
             capability=capability if _CAPABILITY.fullmatch(capability) else None,
-            memory=int(memory) * _MIB if has_memory else None,
-            free=int(free) * _MIB if has_memory else None,
+            memory=known[0] if known else None,
+            free=known[1] if known else None,
         )
 
 

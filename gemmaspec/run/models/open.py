@@ -132,6 +132,8 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
     tokens = _head_tokens(files)
     template = any(name in files.sizes for name in _TEMPLATES)
     tokenizer = None if tokens and template else _tokenizer_config(files)
+    if not tokens and tokenizer:
+        tokens = named_tokens(tokenizer, described.token_ids)
     checkpoint = Checkpoint(
         ref=ref,
         revision=files.revision,
@@ -142,7 +144,7 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
         modalities=described.modalities,
         quantization=declared(config, _separate(files)),
         tensors=read_tensors(files, there),
-        special_tokens=tokens or (named_tokens(tokenizer, described.token_ids) if tokenizer else {}),
+        special_tokens=tokens,
         tokenizer_digest=files.sha256("tokenizer.json"),
         has_chat_template=template or _template_inside(files, tokenizer),
         base_models=files.base_models(),

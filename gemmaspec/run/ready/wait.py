@@ -239,8 +239,9 @@ class _Watch:
     def _died(self, state: State, *, first_request: bool = False) -> GemmaspecError:
         self._read(self._log.read_rest(seconds=self._checks.rest_s))
         host = state.host or self._head
+        name = f"{self._server.name} on {host}" if host else self._server.name
         ended = Ended(
-            name=f"{self._server.name} on {host}" if host else self._server.name,
+            name=name,
             phase=self._tracker.phase,
             seconds=self._elapsed(),
             state=state,

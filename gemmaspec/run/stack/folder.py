@@ -113,16 +113,12 @@ def _mode(name: str, files: Mapping[str, str]) -> int:
 
 def difference(stack: Rendered, folder: Path) -> str:
     """Return a unified diff from the files in `folder` to those that would be written; empty if they are equal."""
-    return "".join(
-        line
-        for name in stack.names
-        for line in difflib.unified_diff(
-            read_file(folder / name).splitlines(keepends=True),
-            stack.files.get(name, "").splitlines(keepends=True),
-            fromfile=str(folder / name),
-            tofile=f"rendered/{name}",
-        )
-    )
+    lines: list[str] = []
+    for name in stack.names:
+        there = read_file(folder / name).splitlines(keepends=True)
+        rendered = stack.files.get(name, "").splitlines(keepends=True)
+        lines += difflib.unified_diff(there, rendered, fromfile=str(folder / name), tofile=f"rendered/{name}")
+    return "".join(lines)
 
 
 @contextlib.contextmanager

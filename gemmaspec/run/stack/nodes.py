@@ -89,12 +89,13 @@ def rank_flags(profile: Profile, extra: Command, *, rank: str, master: str, mast
 
     The flags exist from 0.19.0 on. The executor is named because vLLM chooses `mp` by itself on CUDA only.
     """
-    return [
-        *("--distributed-executor-backend", "mp", "--nnodes", str(profile.nodes), "--node-rank", rank),
-        *("--master-addr", master, "--master-port", str(master_port)),
-        *(() if extra.given(_TIMEOUT) else (_TIMEOUT, str(START_S))),
-        *(("--headless",) if rank != "0" else ()),
-    ]
+    flags = ["--distributed-executor-backend", "mp", "--nnodes", str(profile.nodes), "--node-rank", rank]
+    flags += ["--master-addr", master, "--master-port", str(master_port)]
+    if not extra.given(_TIMEOUT):
+        flags += [_TIMEOUT, str(START_S)]
+    if rank != "0":
+        flags.append("--headless")
+    return flags
 
 
 def rank_environment(profile: Profile, host: Host) -> dict[str, str]:
@@ -145,11 +146,13 @@ def _seat(
         return Seat(command=list(served.command), labels=named)
     master, head = hosts[0].address, rank == 0
     flags = rank_flags(profile, served.extra, rank=str(rank), master=master, master_port=master_port)
+    # the head is asked for an answer, as any server; a headless rank has no API to ask
+    health = () if head else worker_health(profile, master=master, master_port=master_port)
     return Seat(
         command=[*served.command, *flags],
         labels=named,
         listens=listens,
-        health=() if head else worker_health(profile, master=master, master_port=master_port),
+        health=health,
         environment=rank_environment(profile, host),
         host_network=True,
         serves=head,

@@ -45,13 +45,17 @@ def container_paths(profile: Profile) -> Paths:
     The server listens on all addresses of the container, and the published port decides who can reach it; one rank of
     several has the machine's own network, and listens on `serve.bind`.
     """
-    draft, in_image = profile.draft.model if profile.draft else None, template_in_image(profile)
+    draft = profile.draft.model if profile.draft else None
+    template = template_in_image(profile)
+    brings_template = bool(profile.chat.template) and not template
+    if brings_template:
+        template = f"{IN_CONTAINER}/{TEMPLATE_FILE}"
     return Paths(
         host="0.0.0.0" if profile.nodes == 1 else profile.serve.bind,  # noqa: S104 - inside the container's own network
         target="/models/target" if is_local(profile.target.model) else profile.target.model,
         draft="/models/draft" if draft and is_local(draft) else draft,
-        template=in_image or (f"{IN_CONTAINER}/{TEMPLATE_FILE}" if profile.chat.template else None),
-        brings_template=bool(profile.chat.template) and not in_image,
+        template=template,
+        brings_template=brings_template,
     )
 
 
@@ -63,15 +67,18 @@ def template_in_image(profile: Profile) -> str | None:
 
 def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
     """Return the paths on this machine, for the process engine."""
-    own, caches = profile.runtime.python, profile.caches
+
+    def here(path: str | None) -> str | None:
+        return on_host(path, state=state) if path else None
+
     return Paths(
         host=profile.serve.bind,
         target=on_host(profile.target.model, state=state),
-        draft=on_host(profile.draft.model, state=state) if profile.draft else None,
+        draft=here(profile.draft.model if profile.draft else None),
         template=str(folder / TEMPLATE_FILE) if profile.chat.template else None,
-        python=own and on_host(own, state=state),
-        huggingface=caches.huggingface and on_host(caches.huggingface, state=state),
-        compile=caches.compile and on_host(caches.compile, state=state),
+        python=here(profile.runtime.python),
+        huggingface=here(profile.caches.huggingface),
+        compile=here(profile.caches.compile),
         brings_template=bool(profile.chat.template),
     )
 

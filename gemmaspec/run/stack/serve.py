@@ -52,8 +52,9 @@ def served_at(profile: Profile, paths: Paths) -> Served:
 
 def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
     """Return `vllm serve …` without `--speculative-config`, which the launcher adds from its file."""
+    start = ("vllm", "serve", paths.target, "--host", paths.host, "--port", str(profile.serve.port))
     return (
-        *("vllm", "serve", paths.target, "--host", paths.host, "--port", str(profile.serve.port)),
+        *start,
         *_model_flags(profile),
         *_serve_flags(profile.serve),
         *_chat_flags(profile, paths),

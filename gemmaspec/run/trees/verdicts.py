@@ -161,13 +161,13 @@ def _not_attested(report: Mapping[str, Any]) -> dict[str, str]:
         return {}
     paths = {row["path"] for patch in report["patches"] if patch["state"] in IN for row in patch["files"]}
     modules = {path: launcher.module_of(path) for path in paths}
-    differing = {
-        path: f"not attested: {process['title']} (pid {process['pid']}): {what}"
-        for process in attested["processes"]
-        for what in process["different"]
-        for path, module in modules.items()
-        if re.match(rf"{re.escape(module)}(?:\.[^:]*)?: ", what)
-    }
+    differing = {}
+    for process in attested["processes"]:
+        for what in process["different"]:
+            for path, module in modules.items():
+                # a difference begins with the dotted name of what differs: the module, or a name in it
+                if re.match(rf"{re.escape(module)}(?:\.[^:]*)?: ", what):
+                    differing[path] = f"not attested: {process['title']} (pid {process['pid']}): {what}"
     return differing or {path: f"not attested: {'; '.join(attested['problems'][:3])}" for path in paths}
 
 

@@ -93,6 +93,7 @@ def checkpoint_from(known: PublishedCheckpoint, config: dict[str, Any], rows: It
     """Return the checkpoint of a configuration and of rows as in headers.json."""
     fields = Fields(config, "config.json")
     described = describe(fields)
+    tensors = tuple(tensor for row in rows for tensor in _tensors(*row))
     return Checkpoint(
         ref=known.ref,
         revision=known.revision,
@@ -102,7 +103,7 @@ def checkpoint_from(known: PublishedCheckpoint, config: dict[str, Any], rows: It
         text=described.text,
         modalities=described.modalities,
         quantization=declared(fields, None),
-        tensors=tuple(tensor for row in rows for tensor in _tensors(*row)),
+        tensors=tensors,
         has_chat_template=None if known.kind != "model" else not known.base,
         speculator=described.speculator,
         source="shipped",
