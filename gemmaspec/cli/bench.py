@@ -66,10 +66,32 @@ def bench(
         raise UsageError("name a profile", hint="gemmaspec profile list")
     if patches and (running or url):
         raise UsageError("--speed-patches starts servers, and --running and --url start none")
-    request = options.request(
-        BenchRequest,
-        locals(),
-        out=resume or out or Path(f"{Path(profile or '').stem}-bench-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"),
+    request = BenchRequest(
+        **options.given(
+            profile=profile,
+            overrides=overrides,
+            engine=engine,
+            ks=ks,
+            categories=categories,
+            each=each,
+            rounds=rounds,
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            repeats=repeats,
+            any_text=any_text,
+            prompts=prompts,
+            replace=replace,
+            timeout_s=timeout_s,
+            request_timeout_s=request_timeout_s,
+            running=running,
+            url=url,
+            concurrencies=concurrencies,
+            contexts=contexts,
+            dummy_weights=dummy_weights,
+            acceptance=acceptance,
+            save_measured=save_measured,
+        ),
+        out=resume or out or _new_folder(profile),
         patches=_sets(patches),
         temperature=None if sample else temperature,
         resume=resume is not None,
@@ -83,6 +105,12 @@ def bench(
     _show(document, request.out, as_json=json)
     if document["failed"]:
         raise typer.Exit(StartFailed.exit_code)
+
+
+def _new_folder(profile: str | None) -> Path:
+    """Return a folder of this second, so that no run writes into another one's."""
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return Path(f"{Path(profile or '').stem}-bench-{now}")
 
 
 def _show_plan(request: BenchRequest, *, as_json: bool) -> None:

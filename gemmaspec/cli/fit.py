@@ -50,7 +50,18 @@ def fit(
     from gemmaspec.cli.text import fit as text
     from gemmaspec.cli.text import fit_brief
 
-    fitted = use_case(options.request(FitRequest, locals(), memory_gb=gigabytes(memory) if memory else None))
+    request = FitRequest(
+        **options.given(
+            profile=profile,
+            overrides=overrides,
+            no_spec=no_spec,
+            release=release,
+            machine=machine,
+            context=context,
+        ),
+        memory_gb=gigabytes(memory) if memory else None,
+    )
+    fitted = use_case(request)
     if json:
         output.json_data(document(fitted))
     elif explain:

@@ -69,7 +69,9 @@ class HelpedCommand(typer.core.TyperCommand):
         near = nearest(option, names)
         if near and near.strip("-") == option.strip("-").lower():
             meant = None
-        return f"; {meant}" if meant else f"; did you mean {near}?" if near else ""
+        if meant:
+            return f"; {meant}"
+        return f"; did you mean {near}?" if near else ""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
         """Return [OPTIONS] and the arguments."""

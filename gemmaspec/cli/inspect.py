@@ -25,6 +25,9 @@ def inspect(
     from gemmaspec.check.here import inspect as use_case
     from gemmaspec.cli.text import inspect as text
 
-    inspection = use_case.inspect(options.request(use_case.InspectRequest, locals()))
+    request = use_case.InspectRequest(
+        **options.given(target=target, draft=draft, revision=revision, draft_revision=draft_revision, offline=offline)
+    )
+    inspection = use_case.inspect(request)
     text.inspection(inspection, as_json=json)
     raise typer.Exit(0 if inspection.works else 3)

@@ -25,7 +25,11 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
         return
     for change in written.moved:
         output.data(str(change))
-    state = "locked" if written.first else "locked again" if written.moved else "already locked; nothing has changed"
+    state = "already locked; nothing has changed"
+    if written.first:
+        state = "locked"
+    elif written.moved:
+        state = "locked again"
     output.data(f"{written.lock.profile} is {state}: {written.file}")
     output.data(f"  engine    {written.lock.engine}")
     if written.lock.image:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from gemmaspec.run.engine.server import EngineName
-
-Request = TypeVar("Request", bound="DataclassInstance")
 
 
 TEXTS: Final = Path(__file__).with_name("options.json")
@@ -214,14 +208,12 @@ def overrides_of(set_: list[str] | None, *, no_speed_patches: bool) -> tuple[str
     return (*(set_ or ()), *(("patches.speed=off",) if no_speed_patches else ()))
 
 
-def request(record: type[Request], params: Mapping[str, Any], /, **decided: Any) -> Request:
-    """Return the request of a command: its parameters that are named as fields of the record, and what is `decided`.
+def given(**values: Any) -> dict[str, Any]:
+    """Return the fields of a request that options give; what was not given is left to the record's defaults.
 
-    `params` are the locals of its function. What was not given is left to the record's defaults. Raises UsageError for
-    a value that an option does not take.
+    Each name is a field's. Raises UsageError for a value that an option does not take.
     """
-    names = {field.name for field in dataclasses.fields(record)} - decided.keys()
-    return record(**{n: _read(n, value) for n, value in params.items() if n in names and value is not None}, **decided)
+    return {name: _read(name, value) for name, value in values.items() if value is not None}
 
 
 def _read(name: str, value: Any) -> Any:
@@ -239,5 +231,8 @@ def _read(name: str, value: Any) -> Any:
         return whole_numbers(value, option, low=low, high=high)
     if name == "categories":
         return tuple(part.strip() for part in value.split(",")) if value else ()
-    readers: dict[str, Callable[[str], Any]] = {"engine": engine_name, "hosts": host_names}
-    return readers[name](value) if name in readers else tuple(value) if isinstance(value, list) else value
+    if name == "engine":
+        return engine_name(value)
+    if name == "hosts":
+        return host_names(value)
+    return tuple(value) if isinstance(value, list) else value

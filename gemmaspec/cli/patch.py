@@ -74,7 +74,20 @@ def verify(
     from gemmaspec.cli.text import patch as text
     from gemmaspec.cli.text import verify as verify_of
 
-    request = options.request(use_case.VerifyRequest, locals())
+    request = use_case.VerifyRequest(
+        **options.given(
+            patches=patches,
+            folders=folders,
+            releases=releases,
+            all_releases=all_releases,
+            images=images,
+            trees=trees,
+            running=running,
+            strict=strict,
+            by_behaviour=by_behaviour,
+            refresh=refresh,
+        )
+    )
     with text.tree_progress() as progress:
         outcome = use_case.verify(request, progress, output.progress)
     raise typer.Exit(verify_of.verified(outcome, strict=request.strict, as_json=json))

@@ -33,7 +33,20 @@ def predict(
     from gemmaspec.core.rows import MAX_CONTEXT
 
     lengths = options.whole_numbers(contexts, "--context", low=0, high=MAX_CONTEXT)
-    predicted = predict_profile(options.request(PredictRequest, locals(), contexts=lengths))
+    request = PredictRequest(
+        **options.given(
+            profile=profile,
+            overrides=overrides,
+            machine=machine,
+            measured=measured,
+            other_machine=other_machine,
+            ks=ks,
+            concurrencies=concurrencies,
+            answer_tokens=answer_tokens,
+        ),
+        contexts=lengths,
+    )
+    predicted = predict_profile(request)
     if json:
         output.json_data(text.document(predicted))
         return

@@ -68,9 +68,8 @@ def render(
         if single_file:
             raise UsageError("--single-file is for a Compose stack", hint=f"gemmaspec render {profile} --single-file")
         _refuse_words(to, validate)
-        settings = options.request(
-            ClusterSettings,
-            locals(),
+        settings = ClusterSettings(
+            **options.given(storage=storage, secret=secret, namespace=namespace),
             replicas=loaded.profile.replicas if replicas is None else replicas,
             runtime_class=None if runtime_class == "none" else runtime_class,
         )
@@ -137,7 +136,8 @@ def _write(
 
     if check:
         difference = folder.difference(made, out)
-        output.data(difference) if difference and not json else None
+        if difference and not json:
+            output.data(difference)
         if json:
             output.json_data({"ok": not difference, "folder": str(out), "difference": difference})
         raise typer.Exit(3 if difference else 0)

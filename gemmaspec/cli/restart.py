@@ -45,8 +45,8 @@ def _drift(name: str, overrides: Sequence[str], *, json: bool) -> NoReturn:
         output.json_data({"ok": drifted.same, **vars(drifted)})
     else:
         for text in (*drifted.keys, drifted.files, drifted.command, str(drifted.image) if drifted.image else ""):
-            output.data(text) if text else None
-        output.progress(
-            f"{drifted.name} is up to date: a restart would change nothing ({drifted.engine})"
-        ) if drifted.same else None
+            if text:
+                output.data(text)
+        if drifted.same:
+            output.progress(f"{drifted.name} is up to date: a restart would change nothing ({drifted.engine})")
     raise typer.Exit(0 if drifted.same else 3)

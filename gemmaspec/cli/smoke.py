@@ -35,7 +35,16 @@ def smoke(
         return
     if not name:
         raise UsageError("name a server", hint="gemmaspec status")
-    request = options.request(use_case.SmokeRequest, locals())
+    request = use_case.SmokeRequest(
+        **options.given(
+            name=name,
+            only=only,
+            skip=skip,
+            against=against,
+            request_s=request_s,
+            run_s=run_s,
+        )
+    )
     with text.progress() as progress:
         report = use_case.smoke(request, progress)
     text.show(report, as_json=json)

@@ -39,7 +39,7 @@ def status(
     patched another file than the other pods of that plan.
     """
     from gemmaspec.cli.text import replicas as text
-    from gemmaspec.look.group_status import replicas_status, router_status, routers_status
+    from gemmaspec.look.group_status import RouterStatus, replicas_status, router_status, routers_status
     from gemmaspec.look.status import status as use_case
     from gemmaspec.run.kept.groups import is_group
 
@@ -53,7 +53,11 @@ def status(
         raise UsageError(
             "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes --namespace {namespace}"
         )
-    groups = routers_status() if name is None else ([router_status(name)] if is_group(name) else [])
+    groups: list[RouterStatus] = []
+    if name is None:
+        groups = list(routers_status())
+    elif is_group(name):
+        groups = [router_status(name)]
     servers = replicas_status(name) if name and groups else use_case(name)
     text.show(servers, groups, one=bool(name), as_json=json)
     if any(server.changed or server.word == "degraded" for server in servers):

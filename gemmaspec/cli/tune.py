@@ -55,9 +55,31 @@ def tune(
     from gemmaspec.measure.servers.tune import tune as use_case
     from gemmaspec.measure.tune.tried import TuneRequest, seconds_of
 
-    request = options.request(
-        TuneRequest,
-        locals(),
+    request = TuneRequest(
+        **options.given(
+            profile=profile,
+            overrides=overrides,
+            engine=engine,
+            ks=ks,
+            categories=categories,
+            each=each,
+            rounds=rounds,
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            repeats=repeats,
+            any_text=any_text,
+            prompts=prompts,
+            replace=replace,
+            resume=resume,
+            timeout_s=timeout_s,
+            request_timeout_s=request_timeout_s,
+            arms=arms,
+            others=others,
+            tries=tries,
+            loads=loads,
+            out=out,
+            name=name,
+        ),
         budget_s=seconds_of(budget, "--budget"),
         temperature=None if sample else temperature,
     )

@@ -52,7 +52,18 @@ def up(
 
     profile = profile or _offered(yes=yes, dry_run=dry_run)
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
-    request = options.request(UpRequest, locals())
+    request = UpRequest(
+        **options.given(
+            profile=profile,
+            engine=engine,
+            overrides=overrides,
+            no_spec=no_spec,
+            locked=locked,
+            hosts=hosts,
+            timeout_s=timeout_s,
+            rollback_on_failure=rollback_on_failure,
+        )
+    )
     name = Path(profile).stem if is_path(profile) else profile
     if instead_of and (dry_run or detach or has_replicas(request)):
         raise UsageError(

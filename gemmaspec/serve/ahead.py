@@ -107,7 +107,9 @@ class Ahead:
         parts = []
         if size:
             slow, fast = duration(size / _SLOW), duration(size / _FAST)
-            least = "at least " if any(part.estimate is None for part in unknown) else "about " if unknown else ""
+            least = "about " if unknown else ""
+            if any(part.estimate is None for part in unknown):
+                least = "at least "
             parts.append(f"{least}{size / 1e9:.1f} GB to download: {slow} at 100 Mbit/s, {fast} at 1 Gbit/s")
         if self.start_s:
             parts.append(f"{'then ' if self.parts else ''}about {duration(self.start_s)} to start, as last time")

@@ -199,6 +199,12 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     joins = runs and not request.afresh and before is not None and before.started.by == started.by
     replaces = before if before and before.lives and not joins else None
     of_hub = [seen for seen in observed.models if not seen.model.local]
+    tiny = [seen for seen in observed.models if seen.model.is_tiny]
+    # on several machines a folder is each machine's own, and its doctor looks
+    folders = (
+        [] if server.nodes else [seen.model for seen in observed.models if seen.model.local and not seen.model.is_tiny]
+    )
+    ask_access = [] if observed.hub_is_off else [seen.model for seen in of_hub if seen.here != "here"]
     return Start(
         engine=observed.engine,
         why=observed.why,
@@ -213,13 +219,9 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         image=server.image if observed.image == "missing" else None,
         runtime=observed.runtime,
         fetch=tuple(seen.model for seen in of_hub if seen.here == "missing"),
-        place=tuple(seen.model for seen in observed.models if seen.here == "missing" and seen.model.is_tiny),
-        folders=tuple(
-            seen.model
-            for seen in observed.models
-            if seen.model.local and not seen.model.is_tiny and not observed.server.nodes
-        ),
-        ask_access=() if observed.hub_is_off else tuple(seen.model for seen in of_hub if seen.here != "here"),
+        place=tuple(seen.model for seen in tiny if seen.here == "missing"),
+        folders=tuple(folders),
+        ask_access=tuple(ask_access),
         of_hub=tuple(seen.model for seen in of_hub),
         offline=_offline(observed),
         expects=_expects(server),
@@ -272,6 +274,9 @@ def decide_rollback(
         outcome="starting",
         before=_options_before(before),
     )
+    offline: Offline = "no"
+    if started.hub_cache and all(seen.pinned for seen in models):
+        offline = offline_for(models)
     return Start(
         engine=started.engine,
         why=f"{started.engine}: known to be good there",
@@ -289,7 +294,7 @@ def decide_rollback(
         folders=(),
         ask_access=(),
         of_hub=tuple(seen.model for seen in models if not seen.model.local),
-        offline=offline_for(models) if started.hub_cache and all(seen.pinned for seen in models) else "no",
+        offline=offline,
         expects=_expects(started.server),
         rollback=_other_than(good, replaces) if goes_back else None,
     )

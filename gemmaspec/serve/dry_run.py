@@ -69,13 +69,15 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
         lock.check_runtime(observed.loaded, start.locked_runtime, start.server)
     elsewhere = bool(start.server.nodes) or bool(observed.remote)
     capability = None if elsewhere else capability_here(profile)
+    # a server that runs already has its memory
+    memory = [] if elsewhere or start.joins else list(_too_little(observed.loaded))
     return DryRun(
         start=start,
         ahead=None if start.joins else ahead(start),
         graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
         speed=speed_choice(profile, shelf, capability=capability),
         untried=untried(profile, shelf),
-        memory=() if elsewhere or start.joins else tuple(_too_little(observed.loaded)),
+        memory=tuple(memory),
         costs=costly(observed.loaded, release=release_of(observed.loaded)),
         code=tuple(code_of(profile, container=uses_image(start.engine))),
     )

@@ -87,6 +87,8 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     models = tuple(models_of(loaded.profile))
     cache = None if hosts else server_cache(loaded.profile, in_image=uses_image(engine.name))
     is_off = hub_is_off(loaded.profile)
+    if runtime and describe(runtime).complete:
+        runtime = None  # nothing is left to build
     observed = Observed(
         loaded=loaded,
         lock=locked,
@@ -102,7 +104,7 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         models=tuple(observe_models(models, cache, elsewhere=bool(hosts))),
         hub_cache=str(cache) if cache else None,
         hub_is_off=is_off,
-        runtime=None if runtime is None or describe(runtime).complete else runtime,
+        runtime=runtime,
         image="unknown" if hosts else _image(server.image, loaded.profile),
         now=stacks.now(),
         boot_id=boot_id(),
@@ -137,10 +139,15 @@ def observe_models(models: Iterable[ModelRef], cache: Path | None, *, elsewhere:
         if elsewhere:
             yield ModelSeen(model=model, here="unknown", whole=False, pinned=is_commit(model.revision))
             continue
-        asks = cache is not None and not model.local
-        commit, whole = access.in_cache(model.model, model.revision, cache=cache) if asks else (None, False)
-        is_here = model.is_here if model.local else commit is not None
-        here: Here = "here" if is_here else "missing" if model.local or cache else "unknown"
+        here: Here
+        whole = False
+        if model.local:
+            here = "here" if model.is_here else "missing"
+        elif cache is None:  # the server has a cache of its own, which this process does not see
+            here = "unknown"
+        else:
+            commit, whole = access.in_cache(model.model, model.revision, cache=cache)
+            here = "missing" if commit is None else "here"
         yield ModelSeen(model=model, here=here, whole=whole, pinned=is_commit(model.revision))
 
 

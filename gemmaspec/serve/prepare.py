@@ -50,7 +50,11 @@ def prepare(
     paths = _paths(profile, engine)
     served = served_at(profile, paths)
     if uses_image(engine):
-        form: Form = "rank" if hosts else "volume" if remote else "folder"
+        form: Form = "folder"
+        if hosts:
+            form = "rank"
+        elif remote:
+            form = "volume"
         of_engine: dict[str, object] = {"image": profile.image, "copied": remote or bool(hosts)}
     else:
         form = "process"
@@ -104,13 +108,14 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
 
 
 def _server(profile: Profile, **of_engine: object) -> Server:
+    spec = profile.speculative
     return Server(
         name=profile.name,
         folder=stack_folder(profile.name),
         port=profile.serve.port,
         bind=profile.serve.bind,
-        speculates=profile.speculative is not None,
-        looks_up=profile.speculative is not None and profile.speculative.method in LOOK_UPS,
+        speculates=spec is not None,
+        looks_up=spec is not None and spec.method in LOOK_UPS,
         watched=profile.watch.container and of_engine.get("image") is not None,
         needs_api_key="VLLM_API_KEY" in profile.pass_env,
         gpus=MACHINES[profile.machine].gpus,

@@ -273,6 +273,8 @@ def _ensure_ports(router: RouterServer) -> None:
 def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: str, before: Group | None) -> Group:
     profile = loaded.profile
     wanted = router_of(profile)
+    # a replica's port is that of its number after the profile's own, at which the router listens
+    first_port = profile.serve.port + 1
     router = RouterServer(
         name=profile.name,
         folder=stack_folder(profile.name) / "router",
@@ -280,7 +282,7 @@ def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: s
         bind=profile.serve.bind,
         port=wanted.port or 0,
         metrics_port=wanted.metrics_port or 0,
-        first_port=profile.serve.port + 1,
+        first_port=first_port,
         program=program,
     )
     typed = str(loaded.file) if is_path(request.profile) else request.profile

@@ -54,11 +54,12 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float, goes_back: bool = 
     check_good(good)
     engine = engine_named(good.started.engine)
     cache = good.started.hub_cache
+    models = observe_models(_models(good), Path(cache) if cache else None)
     start = decide_rollback(
         good,
         good.files(),
         before=observe_stack(good.started.server.name, told.note),
-        models=tuple(observe_models(_models(good), Path(cache) if cache else None)),
+        models=tuple(models),
         command=engine.start_command(good.started.server),
         remote=engine.remote,
         now=stacks.now(),

@@ -190,4 +190,6 @@ def _moved(what: str, then: str, now: str) -> str:
 def _short(value: str | None) -> str:
     """Return a fact as a sentence holds it: of a digest the beginning."""
     text = value or "unknown"
-    return text[:19] if text.startswith("sha256:") else text[:12] if re.fullmatch(r"[0-9a-f]{40}", text) else text
+    if text.startswith("sha256:"):
+        return text[:19]
+    return text[:12] if re.fullmatch(r"[0-9a-f]{40}", text) else text

@@ -380,17 +380,21 @@ REQUESTS = {
 
 @pytest.mark.parametrize("command", REQUESTS)
 def test_no_option_of_a_request_is_lost(command: FunctionType) -> None:
-    """Each parameter is a field of the request by name, or the command itself uses it."""
+    """The command uses each of its parameters, and gives only fields of the request by their names."""
     function = ast.parse(getsource(command)).body[0]
     assert isinstance(function, ast.FunctionDef)
-    used = {node.id for line in function.body for node in ast.walk(line) if isinstance(node, ast.Name)}
+    nodes = [node for line in function.body for node in ast.walk(line)]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    assert {parameter.arg for parameter in function.args.args} <= used
+    (given,) = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "options.given")
     fields = {field.name for field in dataclasses.fields(REQUESTS[command])}
-    assert {parameter.arg for parameter in function.args.args} <= fields | used
+    assert {keyword.arg for keyword in given.keywords} <= fields
+    assert all(keyword.arg in ast.unparse(keyword.value) for keyword in given.keywords), "a field of another option"
 
 
 def test_every_request_of_a_command_is_looked_at() -> None:
     texts = [file.read_text() for file in Path(cli.__file__).parent.glob("*.py")]
-    assert sum(text.count("options.request(") for text in texts) == len(REQUESTS)
+    assert sum(text.count("**options.given(") for text in texts) == len(REQUESTS)
 
 
 @pytest.mark.parametrize(

@@ -116,20 +116,20 @@ def _fitted(new: NewPatch, incoming: Incoming, reader: Reader) -> NewPatch:
         edit = _edit(file, scopes, files[file.path])
         decision = _decided(edit, files[edit.path])
         if decision.before is None or decision.after is None or decision.state != "applies":
+            what = f"{new.id} does not apply to {reader.place}"
+            if decision.state == "applied":
+                what = f"{reader.place} already has it"
             where = f"{decision.path}:{decision.line or 1}: {decision.state}: {decision.detail}"
-            raise PatchConflict(
-                f"{new.id} does not apply to {reader.place}: {where}"
-                if decision.state != "applied"
-                else f"{reader.place} already has it: {where}",
-                hint="name another release, or none to import the diff unchanged",
-            )
+            raise PatchConflict(f"{what}: {where}", hint="name another release, or none to import the diff unchanged")
         pairs[edit.path] = decision.before, decision.after
     diffs = diffs_of(pairs)
+    text = "".join(diff.text for diff in diffs)
+    scopes_of = {diff.edit.path: diff.scopes for diff in diffs}
     return NewPatch(
         id=new.id,
-        diff="".join(diff.text for diff in diffs),
+        diff=text,
         floor=release_number(reader.vllm),
-        scopes={diff.edit.path: diff.scopes for diff in diffs},
+        scopes=scopes_of,
         origin=new.origin,
         vllm=reader.vllm,
         files=pairs,

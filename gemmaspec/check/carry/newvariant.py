@@ -50,13 +50,17 @@ def with_places(patch: Patch, diff: str, vllm: str, pairs: Pairs) -> str:
 
 def _row(edit: launcher.FileEdit, vllm: str, before: bytes, after: bytes) -> dict[str, Any]:
     source, patched = launcher.Source(before), launcher.Source(after)
-    at = [(launcher.find_hunk(hunk, source).index or 0, hunk) for hunk in edit.hunks]
+    lines, places = [], []
+    for hunk in edit.hunks:
+        index = launcher.find_hunk(hunk, source).index or 0
+        lines.append(index + 1)
+        places.append(asdict(place_of(hunk, source, index, patched)))
     return {
         "vllm": [vllm],
         "before": launcher.sha256(before),
-        "lines": [index + 1 for index, _ in at],
+        "lines": lines,
         "after": launcher.sha256(after),
-        "places": [asdict(place_of(hunk, source, index, patched)) for index, hunk in at],
+        "places": places,
     }
 
 
@@ -263,11 +267,14 @@ def _check_others(
 ) -> None:
     """Raise PatchConflict if the new range takes a release away from a diff that fits it."""
     chain = (*judge.patches[:-1], plan.launcher_patch(new))
-    lost = [
-        other.version
-        for other in others(lambda version: launcher.release_key(plain(version)) >= launcher.release_key(floor))
-        if other.fitted and not deciding.decide(chain, other.version, other.read)[-1].fits
-    ]
+
+    def in_range(version: str) -> bool:
+        return launcher.release_key(plain(version)) >= launcher.release_key(floor)
+
+    lost = []
+    for other in others(in_range):
+        if other.fitted and not deciding.decide(chain, other.version, other.read)[-1].fits:
+            lost.append(other.version)
     if lost:
         raise PatchConflict(
             f"{new.id}: a variant from {floor} on would not fit vllm {', '.join(lost)}, which the older diff fits; "

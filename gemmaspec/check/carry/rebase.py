@@ -126,16 +126,17 @@ def _finish(state: Carried, listing: Callable[[], Listing], say: Say) -> Rebased
 
 def _write(state: Carried) -> Rebased:
     diff, folder = rebase_state.write(state), Path(state.folder)
-    variants = load_patch(folder).text.variants
+    versions = next(variant.versions for variant in load_patch(folder).text.variants if variant.diff == diff)
+    moved = {file.path: file.source for file in state.files if file.path != file.source}
     return Rebased(
         outcome="written",
         patch=state.patch,
         vllm=state.vllm,
         folder=folder,
         diff=diff,
-        versions=next(variant.versions for variant in variants if variant.diff == diff),
+        versions=versions,
         base=state.base,
-        moved={file.path: file.source for file in state.files if file.path != file.source},
+        moved=moved,
     )
 
 

@@ -147,20 +147,15 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
 def _add_variant(state: Workspace, pairs: Mapping[str, tuple[bytes, bytes]], folder: Path, say: Say) -> Rebased:
     """Add a hand-made variant to an existing patch; this is a rebase whose merge is done."""
     rebase_state.refuse_second(state.patch)
-    merges = [
-        Merge(
-            file=CarriedFile(path=path, source=path, conflicts=0, theirs=launcher.sha256(old)),
-            base=old,
-            ours=old,
-            theirs=old,
-            merged=new,
-        )
-        for path, (old, new) in pairs.items()
-    ]
+    merges = []
+    for path, (old, new) in pairs.items():
+        file = CarriedFile(path=path, source=path, conflicts=0, theirs=launcher.sha256(old))
+        merges.append(Merge(file=file, base=old, ours=old, theirs=old, merged=new))
+    its_folder = (folder / state.patch).absolute()
     carried = Carried(
         schema=1,
         patch=state.patch,
-        folder=str((folder / state.patch).absolute()),
+        folder=str(its_folder),
         base="",
         target=state.place,
         vllm=state.vllm,

@@ -86,7 +86,11 @@ def disk_row(name: str, folder: str, free: int | None, needed: int | None) -> Ch
         return failed(name, message, f"df -h {folder}")
     if free < _STATE_BYTES:
         return failed(name, f"{folder} has {free // 1024**2} MiB free, but a start needs 1 GiB", f"df -h {folder}")
-    rest = "" if needed is None else ", nothing to fetch" if needed == 0 else f", {_gb(needed)} to fetch"
+    rest = ""
+    if needed == 0:
+        rest = ", nothing to fetch"
+    elif needed is not None:
+        rest = f", {_gb(needed)} to fetch"
     return ok(name, f"{folder} has {_gb(free)} free{rest}")
 
 

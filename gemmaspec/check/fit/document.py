@@ -9,10 +9,12 @@ from typing import Any
 
 from gemmaspec.check.fit.advice import Advice
 from gemmaspec.check.fit.kvgroups import Unplannable
+from gemmaspec.check.fit.kvspec import LayerCache
 from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import MemoryPlan
 from gemmaspec.check.fit.roofline import ServingRoofline
 from gemmaspec.check.fit.unknown import unknown
+from gemmaspec.check.fit.weights import Weights
 from gemmaspec.core.profile.model import Measured
 
 _MOST_SEQUENCES = 64
@@ -51,26 +53,38 @@ class Fit:
 def document(fit: Fit) -> dict[str, Any]:
     """Return all of it as plain data; sizes in bytes, lengths in tokens."""
     plan = fit.plan
-    return {
+    roofline = link = None
+    if fit.roofline:
+        roofline = dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost}
+    if fit.link:
+        link = dataclasses.asdict(fit.link) | {"sending": fit.link.sending}
+    asked = {
         "ok": fit.fits,
         "profile": fit.profile,
         "vllm": plan.flags.vllm,
         "machine": dataclasses.asdict(plan.device) | {"unified": plan.device.unified},
         "flags": dataclasses.asdict(plan.flags),
         "attention": fit.attention,
+    }
+    memory = {
         "memory": _memory(plan),
         "kv_cache": _cache(plan),
         "problems": [*fit.refused, *fit.problems],
         "refused": list(fit.refused),
         "warnings": list(fit.warnings),
         "advice": [dataclasses.asdict(item) for item in fit.advice],
-        "roofline": dataclasses.asdict(fit.roofline) | {"cost_ratio": fit.roofline.step.cost} if fit.roofline else None,
-        "speed": fit.speed,
-        "link": dataclasses.asdict(fit.link) | {"sending": fit.link.sending} if fit.link else None,
-        "measured": [measured.model_dump(exclude_none=True) for measured in fit.measured],
-        "notes": list(fit.notes),
-        "unknown": list(unknown(plan, fit.speed)),
     }
+    speed = {
+        "roofline": roofline,
+        "speed": fit.speed,
+        "link": link,
+        "measured": [measured.model_dump(exclude_none=True) for measured in fit.measured],
+    }
+    return asked | memory | speed | {"notes": list(fit.notes), "unknown": list(unknown(plan, fit.speed))}
+
+
+def _with_total(weights: Weights) -> dict[str, Any]:
+    return dataclasses.asdict(weights) | {"total": weights.total}
 
 
 def _memory(plan: MemoryPlan) -> dict[str, Any]:
@@ -78,8 +92,8 @@ def _memory(plan: MemoryPlan) -> dict[str, Any]:
         "total": plan.device.memory,
         "free": plan.device.free,
         "requested": plan.requested,
-        "target": dataclasses.asdict(plan.target) | {"total": plan.target.total},
-        "draft": dataclasses.asdict(plan.draft) | {"total": plan.draft.total} if plan.draft else None,
+        "target": _with_total(plan.target),
+        "draft": _with_total(plan.draft) if plan.draft else None,
         "weights": plan.weights,
         "loading_peak": plan.loading,
         "loading_held": plan.held,
@@ -96,6 +110,7 @@ def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
     except Unplannable:
         return None
     length, available = plan.flags.max_model_len, plan.available
+    by_sequences = {str(number): longest for number, longest in longest_by_sequences(plan)}
     return {
         "groups": len(cache.groups),
         "block_bytes": cache.block_bytes,
@@ -107,7 +122,7 @@ def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
         "longest": plan.longest,
         "longest_for_all": plan.longest_for_all,
         "sequences": cache.sequences(available, length),
-        "longest_by_sequences": {str(number): longest for number, longest in longest_by_sequences(plan)},
+        "longest_by_sequences": by_sequences,
         "layers": list(layer_rows(plan)),
     }
 
@@ -141,8 +156,17 @@ def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
                 "kv_heads": max(1, of_kind[0].kv_heads // plan.flags.tensor_parallel),
                 "head_dim": of_kind[0].head_dim,
                 "token_bytes": sum(cache.token_bytes for cache in caches),
-                "block_size": caches[0].block_size if caches else None,
-                "page_bytes": caches[0].page_bytes if caches else None,
-                "padding_bytes": caches[0].page_bytes - caches[0].block_size * caches[0].token_bytes if caches else 0,
-                "keeps_window_alone": bool(caches) and caches[0].sliding,
+                **_pages(caches[0] if caches else None),
             }
+
+
+def _pages(cache: LayerCache | None) -> dict[str, Any]:
+    """Return the pages of a layer's cache; None for layers that read the cache of others."""
+    if cache is None:
+        return {"block_size": None, "page_bytes": None, "padding_bytes": 0, "keeps_window_alone": False}
+    return {
+        "block_size": cache.block_size,
+        "page_bytes": cache.page_bytes,
+        "padding_bytes": cache.page_bytes - cache.block_size * cache.token_bytes,
+        "keeps_window_alone": cache.sliding,
+    }

@@ -148,10 +148,15 @@ def kv_rules(vllm: str, *, cpu: bool = False) -> KvRules:
     def since(first: str) -> bool:
         return release >= Version(first)
 
+    sliding_block: Literal["largest", "smallest", "cache"] = "cache"
+    if since("0.30.0"):
+        sliding_block = "largest"
+    elif since("0.25.0"):
+        sliding_block = "smallest"
     return KvRules(
         default_block=128 if cpu else 16,
         kernel_block=32 if cpu and since("0.29.0") else 16,
-        sliding_block="largest" if since("0.30.0") else "smallest" if since("0.25.0") else "cache",
+        sliding_block=sliding_block,
         promotes_block=since("0.27.0"),
         pads_pages=since("0.29.0") if cpu else since("0.24.0"),
         batches_in_flight=since("0.26.0"),

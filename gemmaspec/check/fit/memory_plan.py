@@ -220,13 +220,14 @@ def parts(plan: MemoryPlan) -> list[tuple[str, int]]:
 
     Together they are more than the memory where the profile does not fit.
     """
-    graphs = sum(overhead.nbytes for overhead in plan.overheads if overhead.name == "CUDA graphs")
-    uses = [
-        ("weights", plan.target.total),
-        ("draft", plan.draft.total if plan.draft else 0),
-        ("cache", max(0, plan.available)),
-        ("graphs", graphs),
-        ("other", sum(overhead.nbytes for overhead in plan.overheads) - graphs),
-    ]
+    graphs = other = 0
+    for overhead in plan.overheads:
+        if overhead.name == "CUDA graphs":
+            graphs += overhead.nbytes
+        else:
+            other += overhead.nbytes
+    draft = plan.draft.total if plan.draft else 0
+    uses = [("weights", plan.target.total), ("draft", draft), ("cache", max(0, plan.available))]
+    uses += [("graphs", graphs), ("other", other)]
     free = plan.device.memory - sum(nbytes for _, nbytes in uses)
     return [(name, nbytes) for name, nbytes in (*uses, ("free", free)) if nbytes > 0]

@@ -88,6 +88,7 @@ def weights_of(
     sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
     for (place, part), nbytes in by_rank.items():
         sizes[place] += math.ceil(nbytes * on_each(text, part, gpus))
+    share = text.experts_per_token / text.experts if text.experts else 0.0
     return Weights(
         decoder=sizes["decoder"],
         experts=sizes["experts"],
@@ -96,7 +97,7 @@ def weights_of(
         per_layer=sizes["per-layer"],
         towers=sizes["towers"],
         rotary=rotary_tables(text),
-        experts_share=text.experts_per_token / text.experts if text.experts else 0.0,
+        experts_share=share,
         head_of_a_token=_head_of_a_token(model, sizes["embeddings"]),
     )
 

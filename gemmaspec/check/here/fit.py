@@ -61,11 +61,13 @@ def fit(request: FitRequest) -> Fit:
     of_plan = (*_notes(plan, attention), *lost)
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
+    refused = _refused(_on_its_machine(request, loaded), vllm, models, shelf)
+    notes = [*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *of_plan, *unknown]
     return Fit(
         profile=profile.name,
         plan=plan,
         problems=tuple(plan.problems()),
-        refused=tuple(_refused(_on_its_machine(request, loaded), vllm, models, shelf)),
+        refused=tuple(refused),
         advice=tuple(advice(plan)),
         roofline=roofline(plan, context=request.context),
         speed=speed,
@@ -73,7 +75,7 @@ def fit(request: FitRequest) -> Fit:
         attention=attention,
         link=link_of(plan),
         warnings=lost,
-        notes=(*notes, *_measured_here(loaded, shelf), *_from_shapes(models), *of_plan, *unknown),
+        notes=tuple(notes),
     )
 
 
@@ -89,13 +91,17 @@ def _speed(
     """Return what `predict` says of the same load, and why it says nothing."""
     from gemmaspec.check.here.predict import PredictRequest, on_its_machine, predicted
 
-    spec = loaded.profile.speculative
+    overrides, ks = request.overrides, {0: None}
+    if request.release:
+        overrides = (*overrides, f"runtime.vllm={plan.flags.vllm}")
+    if spec := loaded.profile.speculative:
+        ks[spec.k_at(1)] = None
     asked = PredictRequest(
         profile=request.profile,
-        overrides=(*request.overrides, *([f"runtime.vllm={plan.flags.vllm}"] if request.release else [])),
+        overrides=overrides,
         no_spec=request.no_spec,
         machine=request.machine,
-        ks=tuple(dict.fromkeys((0, spec.k_at(1)))) if spec else (0,),
+        ks=tuple(ks),
         concurrencies=(1,),
         contexts=(request.context,),
     )

@@ -126,13 +126,14 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
         loaded, patches=shelf, asked=asked, target=target, draft=draft, here=_here(loaded), longest=_longest(profile)
     )
     kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
+    shapes = [known.says for model in (target, draft) if model and (known := _shipped(model))]
     return Linted(
         name=profile.name,
         vllm=vllm.version,
         assumed=vllm.assumed,
         findings=kept,
         inherited=len(findings) - len(kept),
-        shapes=tuple(known.says for model in (target, draft) if model and (known := _shipped(model))),
+        shapes=tuple(shapes),
         looked_at=tuple(model.ref for model in (target, draft) if model),
         code=_foreign_code(profile),
     )

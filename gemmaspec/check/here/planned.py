@@ -226,6 +226,7 @@ def kind_of(facts: Facts) -> Kind:
     compiled = Setting(compile=facts.compile).graphs
     plain = profile.model_copy(update={"speculative": None, "draft": None})
     alone = resolved_of(plain, target=resolved.target)
+    alone_modes = known(alone.graphs) if vllm else None
     return Kind(
         vllm=vllm,
         backend=facts.backend,
@@ -233,7 +234,7 @@ def kind_of(facts: Facts) -> Kind:
         kv_cache=_cache(resolved),
         linear_kernel=resolved.command.value("--linear-backend"),
         compiled=compiled,
-        alone=_graphs(plain, known(alone.graphs) if vllm else None, compiled)[0],
+        alone=_graphs(plain, alone_modes, compiled)[0],
         drafting=_graphs(profile, facts.modes, compiled),
         patches=frozenset(facts.taken.patches),
         idle=facts.taken.idle,
@@ -243,10 +244,12 @@ def kind_of(facts: Facts) -> Kind:
 
 def _graphs(profile: Profile, modes: GraphModes | None, compiled: str) -> tuple[GraphMode, GraphMode | None]:
     """Return the graphs of target and draft; those of the compilation where nobody asked vLLM."""
-    target = modes.target if modes else "NONE" if compiled == "eager" else "FULL"
+    if modes:
+        return GRAPH_MODES.get(modes.target, "none"), GRAPH_MODES.get(modes.draft or "")
+    target = "NONE" if compiled == "eager" else "FULL"
     spec = profile.speculative
-    draft = modes.draft if modes else target if spec and spec.method not in ("ngram", "suffix") else None
-    return GRAPH_MODES.get(target, "none"), GRAPH_MODES.get(draft or "")
+    runs_a_draft = spec and spec.method not in ("ngram", "suffix")
+    return GRAPH_MODES.get(target, "none"), GRAPH_MODES.get(target) if runs_a_draft else None
 
 
 def _cache(resolved: Resolved) -> str | None:

@@ -146,12 +146,15 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     sure = _sure(cells, spoken) if spoken else cells
     if not sure:
         return _bound(facts, request, unsaid or ["no cell near enough was measured"])
-    doubts = [*unsaid, *_notes(rows, asked, profile), *(() if spoken else _otherwise(rows, facts))]
+    doubts = [*unsaid, *_notes(rows, asked, profile)]
+    if not spoken:
+        doubts += _otherwise(rows, facts)
+    factors = spoken.factors if spoken else ()
     return Prediction(
         profile=profile.name,
         basis=source.basis,
         why=source.why,
-        notes=(*_attention(facts), *(spoken.factors if spoken else ()), *doubts),
+        notes=(*_attention(facts), *factors, *doubts),
         doubts=tuple(doubts),
         rows=tuple(sure),
     )
@@ -317,10 +320,11 @@ def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row] = (), *, w
     spec = profile.speculative
     ks = {*(row.k for row in rows), *_own_ks(profile)}
     usual = sorted({row.concurrency for row in rows}) or USUAL
+    lengths = _fitting(profile, {row.context for row in rows} or {1024})
     return Cells(
         ks=request.ks or tuple(sorted(ks)),
         concurrencies=limits.concurrencies(profile, request.concurrencies, usual=usual, why=""),
-        contexts=request.contexts or tuple(sorted(_fitting(profile, {row.context for row in rows} or {1024}))),
+        contexts=request.contexts or tuple(sorted(lengths)),
         method=spec.method if spec else None,
         conditional=_published(profile),
         with_curves=with_curves,
@@ -436,14 +440,18 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         return step.alone, step.draft + step.draft_cache
 
     spec = profile.speculative
+    weights = weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)
+    draft_part = 1.0
+    if models.draft:
+        draft_part = len(models.draft.text.layers) / len(models.target.text.layers)
     speed = Roofline(
         bandwidth=device.bandwidth,
         read=read,
         method=spec.method if spec else NONE,
         setting=Setting(compile=facts.compile, vllm=plan.flags.vllm, backend=facts.backend),
         family=family_of(device.capability),
-        weights=(weights_format(models.target, models.target_fp8), weights_format(models.draft, models.draft_fp8)),
-        draft_part=len(models.draft.text.layers) / len(models.target.text.layers) if models.draft else 1.0,
+        weights=weights,
+        draft_part=draft_part,
         scales_outputs=_scales_outputs(models.target),
         waiting=waiting_of(facts),
     )
@@ -456,16 +464,13 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         if device.name == "dgx-spark" and max(asked.concurrencies) > 1:
             assumed.append(SEVERAL_ON_SPARK)
     law = law_of(speed.family, speed.weights[0])
-    return Prediction(
-        profile=profile.name,
-        basis="roofline",
-        why=f"the roofline, because there are no measurements: {law.overhead_s * 1000:.1f} ms and bytes over "
-        f"{law.share:.2f} of the {device.bandwidth / 1e9:,.0f} GB/s of {device.name}, as reached by {law.said}",
-        notes=(
-            "decoding alone: the roofline says nothing of the time that prompts take",
-            *lost,
-            *assumed,
-            *([_OF_MOBILE] if speed.scales_outputs else []),
-        ),
-        rows=speed.predict(asked),
+    bandwidth = f"the {device.bandwidth / 1e9:,.0f} GB/s of {device.name}"
+    why = (
+        f"the roofline, because there are no measurements: {law.overhead_s * 1000:.1f} ms and bytes over "
+        f"{law.share:.2f} of {bandwidth}, as reached by {law.said}"
     )
+    alone = "decoding alone: the roofline says nothing of the time that prompts take"
+    notes = [alone, *lost, *assumed]
+    if speed.scales_outputs:
+        notes.append(_OF_MOBILE)
+    return Prediction(profile=profile.name, basis="roofline", why=why, notes=tuple(notes), rows=speed.predict(asked))

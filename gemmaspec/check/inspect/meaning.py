@@ -23,11 +23,15 @@ def finding(
 ) -> Finding:
     """Return a finding with what its code means; `facts` fill the row, and the other words take its place."""
     row = strict_yaml.table(TABLE)[code]
+    if impact is None:
+        impact = row.get("impact", "").format(**facts)
+    if fix is None:
+        fix = row.get("fix", "").format(**facts)
     return Finding(
         code=code,
         severity=severity or row["severity"],
         message=message,
-        impact=row.get("impact", "").format(**facts) if impact is None else impact,
-        fix=row.get("fix", "").format(**facts) if fix is None else fix,
+        impact=impact,
+        fix=fix,
         patches=tuple(row.get("patches", ())),
     )

@@ -137,6 +137,7 @@ def check(
     that some other known release would not give has a lower severity.
     """
     vllm = vllm_for(asked)
+    templates = sorted(file.name for file in TEMPLATES.glob("*.jinja"))
     subject = Subject(
         profile=loaded.profile,
         facts=vllm.facts,
@@ -146,7 +147,7 @@ def check(
         draft=draft,
         here=here or {},
         longest=longest or {},
-        templates=tuple(sorted(file.name for file in TEMPLATES.glob("*.jinja"))),
+        templates=tuple(templates),
         emptied=loaded.emptied,
     )
     raised = _raised(subject, _about_the_release(vllm))

@@ -221,8 +221,9 @@ def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
     if block and tokens and tokens % _BLOCK:
         message = f"is {tokens}, and every attention backend wants a multiple of {_BLOCK}: block_size not supported"
         yield Issue(path=block.path, message=message, fix=f"use {_BLOCK}, or leave it out")
-    asked = subject.value("--dtype") or "auto"
-    model = asked if asked != "auto" else subject.target.dtype if subject.target else None
+    model = subject.value("--dtype") or "auto"
+    if model == "auto":
+        model = subject.target.dtype if subject.target else ""
     if subject.runs(">=0.33") and dtype and dtype.value in _HALVES and model in _HALVES and dtype.value != model:
         message = f'kv_cache_dtype="{dtype.value}" is incompatible with dtype="{model}"'
         yield Issue(path=dtype.path, message=message, fix=f"use auto or {model}")
@@ -276,8 +277,10 @@ def _attending(subject: Subject) -> tuple[Role, ...]:
 
 
 def _asked(subject: Subject, role: Role) -> str | None:
+    if role == "target":
+        return subject.value("--attention-backend")
     spec = subject.profile.speculative
-    return subject.value("--attention-backend") if role == "target" else spec.attention_backend if spec else None
+    return spec.attention_backend if spec else None
 
 
 def _backend_path(subject: Subject, role: Role) -> Path:

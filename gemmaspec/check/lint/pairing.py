@@ -39,10 +39,10 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
     if head and asked != head.method:
         does = f"; vLLM {subject.vllm} drafts with {head.method} anyway" if runs_anyway else ""
         message = f"{subject.name('draft')} is made for {head.method}{does}"
-        starts = (asked, head.method) == ("eagle", "eagle3")
-        if starts:
-            does = ": as eagle it starts, but drafts from hidden states that it was not trained on"
-        severity: Severity = "note" if runs_anyway else "warning" if starts else "error"
+        severity: Severity = "note" if runs_anyway else "error"
+        if (asked, head.method) == ("eagle", "eagle3") and not runs_anyway:
+            message += ": as eagle it starts, but drafts from hidden states that it was not trained on"
+            severity = "warning"
         yield Issue(path=path, message=message, fix=f"set method: {head.method}", severity=severity)
     elif not head and asked in _OTHER_HEADS and "assistant" in subject.name("draft").lower():
         stops = "has no model for it and stops" if asked == "draft_model" else f"does not draft with it as {asked}"

@@ -46,8 +46,10 @@ def _models(subject: Subject) -> Iterator[tuple[Role, str, str | None]]:
 
 
 def _asked(subject: Subject, role: Role) -> str | None:
+    if role == "target":
+        return subject.value("--quantization")
     draft = subject.profile.draft
-    return subject.value("--quantization") if role == "target" else draft.quantization if draft else None
+    return draft.quantization if draft else None
 
 
 def _path(subject: Subject, role: Role) -> Path:

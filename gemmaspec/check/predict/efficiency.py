@@ -94,7 +94,9 @@ def law_of(family: str | None, weights: Weights) -> Law:
     off = [math.log((overhead + machine.at_peak_s * inverse) / machine.step_s) for machine in counted]
     spread = math.sqrt(sum(one**2 for one in off) / len(off))
     exact = len(of_family) <= 2  # two parameters go through two servers: their spread says nothing
-    least = _LEAST if len(same) > 1 and not exact else _STRANGE["weights" if of_family else "family"]
+    least = _STRANGE["weights"] if of_family else _STRANGE["family"]
+    if len(same) > 1 and not exact:
+        least = _LEAST
     said = _said(family, weights, of_family, same)
     return Law(overhead_s=overhead, share=1 / inverse, deviation=max(spread, least), said=said)
 
@@ -169,13 +171,15 @@ class Roofline:
             deviation = math.hypot(step.deviation * step.seconds, _WAITING * waits) / (step.seconds + waits)
             step = StepTime(step.seconds + waits, deviation)
         step = self._launched(step, tokens=batch * (k + 1), drafts=k > 0)
+        # how many experts the drafted tokens share is not known: half of the range is a deviation of its own
+        deviation = math.hypot(step.deviation, math.log(most / least) / 2 / QUANTILE)
         return Predicted(
             method=self.method if k else NONE,
             k=k,
             concurrency=batch,
             context=context,
             curve=curve((), k=k, context=context, known=asked.conditional),
-            step=StepTime(step.seconds, math.hypot(step.deviation, math.log(most / least) / 2 / QUANTILE)),
+            step=StepTime(step.seconds, deviation),
             setting=self.setting,
             measured=False,
             answer_tokens=asked.answer_tokens or ANSWER,

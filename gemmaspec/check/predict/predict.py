@@ -126,23 +126,25 @@ def _compiled(settings: Sequence[Setting], asked: Cells) -> Setting:
 
 def predicted_json(row: Predicted, *, baseline: Predicted | None) -> dict[str, Any]:
     """Return a predicted row, in the form of a measured one."""
-    return {
-        "method": row.method,
-        "k": row.k,
-        "concurrency": row.concurrency,
-        "context": row.context,
+    load = {"method": row.method, "k": row.k, "concurrency": row.concurrency, "context": row.context}
+    accepted = {
         "acceptance": [round(rate, 6) for rate in row.curve.rates],
         "acceptance_measured": row.curve.measured,
+    }
+    times = {
         "step_ms": row.step.seconds * 1000,
         "ttft_ms": row.first_token and row.first_token * 1000,
         "answer_tokens": row.answer_tokens,
+    }
+    speedup = row.tokens_per_second / baseline.tokens_per_second if baseline else None
+    speed = {
         "decoding_per_second": row.decoding_per_second,
         "tokens_per_second": row.tokens_per_second,
         "interval": list(row.interval),
-        "speedup": row.tokens_per_second / baseline.tokens_per_second if baseline else None,
+        "speedup": speedup,
         "measured": row.measured,
-        **setting_json(row.setting),
     }
+    return load | accepted | times | speed | setting_json(row.setting)
 
 
 def baseline_of(row: Predicted, rows: Iterable[Predicted]) -> Predicted | None:
@@ -165,6 +167,7 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Cells) -> Iterator
 
     def row_of(method: str, cell: StepAt, step: StepTime) -> Predicted:
         drawn = curve(drafted[method], k=cell.k, context=cell.context, known=asked.conditional)
+        measured = (method, cell.k, cell.batch, cell.context) in known
         return Predicted(
             method=method,
             k=cell.k,
@@ -173,7 +176,7 @@ def _of_setting(rows: Sequence[Row], setting: Setting, asked: Cells) -> Iterator
             curve=drawn,
             step=step,
             setting=setting,
-            measured=(method, cell.k, cell.batch, cell.context) in known,
+            measured=measured,
             prompts=prompts.at(cell.batch, cell.context),
             answer_tokens=answer,
         )

@@ -116,6 +116,7 @@ def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
 
 def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     """Yield each property that has to be the same: the server's in words, a row's, and whether they agree."""
+    of_matrices = (kind.linear_kernel,) if kind.linear_kernel else _OWN_KERNELS
     yield (
         f"it runs on {kind.parallel}",
         lambda row: str(row.parallel).replace("one GPU", "one"),
@@ -136,7 +137,7 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     yield (
         f"its matrices run in {kind.linear_kernel or 'what vLLM chooses'}",
         lambda row: row.linear_kernel or "a kernel that nobody wrote down",
-        lambda row: row.linear_kernel in ((kind.linear_kernel,) if kind.linear_kernel else _OWN_KERNELS),
+        lambda row: row.linear_kernel in of_matrices,
     )
     yield "its patches for speed are known", lambda _: "unknown ones", lambda row: row.patches is not None
     yield "its answers are greedy", lambda row: row.sampling, lambda row: row.sampling in (None, GREEDY)
@@ -225,7 +226,9 @@ def _words(key: str, value: object) -> str:
     if key == _COMPILE:
         return f"a server that is {value}"
     if key == "images":
-        return "images on" if value else "images off" if value is False else "images that nobody wrote down"
+        if value is None:
+            return "images that nobody wrote down"
+        return "images on" if value else "images off"
     return f"a KV cache in {value or 'an unknown format'}"
 
 

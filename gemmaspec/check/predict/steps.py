@@ -297,12 +297,12 @@ class _Fit:
 
 def _nearness(a: StepAt, b: StepAt) -> float:
     """Return the correlation of the residuals of two cells, from 0 to 1."""
-    apart = (
-        (math.log2(a.batch / b.batch) / 1.5) ** 2
-        + (math.log2((a.k + 1) / (b.k + 1)) / 0.8) ** 2
-        + (_lengths_apart(a.context, b.context) / 1.5) ** 2
-    )
-    return math.exp(-apart / 2) * (1.0 if bool(a.k) == bool(b.k) else 0.3)
+    # each distance in units of its own, in which cells differ by a standard deviation
+    batches = math.log2(a.batch / b.batch) / 1.5
+    tokens = math.log2((a.k + 1) / (b.k + 1)) / 0.8
+    lengths = _lengths_apart(a.context, b.context) / 1.5
+    alike = 1.0 if bool(a.k) == bool(b.k) else 0.3
+    return math.exp(-(batches**2 + tokens**2 + lengths**2) / 2) * alike
 
 
 def _lengths_apart(context: int, other: int) -> float:

@@ -124,13 +124,15 @@ class Probes(contextlib.AbstractContextManager["Probes"]):
     def _end(process: subprocess.Popen[str]) -> None:
         """End the process by closing its input; kill it if a probe still runs, as after Ctrl-C."""
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.close() if process.stdin else None
+            if process.stdin:
+                process.stdin.close()
         try:
             process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close() if process.stdout else None
+        if process.stdout:
+            process.stdout.close()
 
 
 def prove(

@@ -108,13 +108,14 @@ def _where(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cells(row: Row, times: float | None) -> tuple[str, ...]:
+    spread = spread_of(row)
     return (
         row["method"],
         str(row["k"]),
         str(row["concurrency"]),
         f"{row['context']:,}",
         f"{row['tokens_per_second']:,.1f}",
-        "–" if (spread := spread_of(row)) is None else f"{spread:.1%}",
+        "–" if spread is None else f"{spread:.1%}",
         f"{times:.2f}" if times else "-",
         f"{row['acceptance_length']:.2f}",
         f"{row['step_ms']:.2f}",

@@ -52,6 +52,7 @@ def lines(comparison: Comparison, a: str, b: str, *, width: int | None) -> Itera
 
 
 def _cells(cell: CellChange) -> tuple[str, ...]:
+    noise = f"{cell.noise:.1%}"
     return (
         cell.method,
         str(cell.k),
@@ -60,11 +61,17 @@ def _cells(cell: CellChange) -> tuple[str, ...]:
         f"{cell.a['tokens_per_second']:,.1f}",
         f"{cell.b['tokens_per_second']:,.1f}",
         f"{cell.change:+.1%}",
-        f"({cell.noise:.1%})" if cell.assumed else f"{cell.noise:.1%}",
+        f"({noise})" if cell.assumed else noise,
         f"{cell.a['acceptance_length']:.2f} → {cell.b['acceptance_length']:.2f}",
         f"{cell.a['step_ms']:.2f} → {cell.b['step_ms']:.2f}",
-        ("slower" if cell.slower else "faster" if cell.faster else "") + ("" if cell.steady else " !"),
+        _mark(cell),
     )
+
+
+def _mark(cell: CellChange) -> str:
+    """Return how B compares, marked where the machine was not steady; nothing for the same within noise."""
+    word = "" if cell.verdict == "same" else cell.verdict
+    return word if cell.steady else f"{word} !"
 
 
 def _verdict(comparison: Comparison) -> str:

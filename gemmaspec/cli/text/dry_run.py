@@ -29,18 +29,24 @@ def dry_run(plan: DryRun, *, as_json: bool) -> None:
 def _document(plan: DryRun) -> dict[str, object]:
     """Return it as `--json` prints it."""
     start = plan.start
-    return {
+    changes = {
         "engine": start.engine,
         "why": start.why,
         "joins": start.joins,
         "stops": _stops(plan),
         "ahead": plan.ahead,
         "files": [str(start.server.folder / name) for name in sorted(start.files)],
+    }
+    runs = {
         "command": shlex.join(start.command),
         "environment": start.environment,
         "hosts": start.started.options.hosts,
         "offline": start.offline,
         "expects": start.expects,
+    }
+    return {
+        **changes,
+        **runs,
         "graphs": plan.graphs,
         "memory": plan.memory,
         "speed_patches": tuple(plan.speed.taken),

@@ -24,7 +24,9 @@ _BAR = 60
 def lines(fit: Fit) -> Iterator[str]:
     """Yield the whole estimate."""
     plan = fit.plan
-    verdict = "would NOT start" if fit.refused else "fits" if fit.fits else "does NOT fit"
+    verdict = "fits" if fit.fits else "does NOT fit"
+    if fit.refused:
+        verdict = "would NOT start"
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
     if fit.speed and fit.speed["rows"]:
         fastest, alone = fit.speed["rows"][-1], fit.speed["rows"][0]

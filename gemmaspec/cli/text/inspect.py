@@ -193,6 +193,7 @@ def _look_json(look: Inspected) -> dict[str, Any]:
     checkpoint = look.checkpoint
     kind, why = kind_of(checkpoint)
     in_files = stored(checkpoint.tensors, checkpoint.text)
+    formats = {kind: len(names) for kind, names in in_files.formats.items()}
     return {
         **vars(checkpoint),
         "nbytes": checkpoint.nbytes,
@@ -200,6 +201,6 @@ def _look_json(look: Inspected) -> dict[str, Any]:
         "kind": kind,
         "kind_told_by": why,
         "parts": list(parts(checkpoint.tensors, checkpoint.text)),
-        "stored": {**vars(in_files), "formats": {kind: len(names) for kind, names in in_files.formats.items()}},
+        "stored": {**vars(in_files), "formats": formats},
         "findings": look.findings,
     }

@@ -72,6 +72,7 @@ def _cells(row: Predicted, baseline: Predicted | None) -> tuple[str, ...]:
     low, high = row.interval
     times = f"{row.tokens_per_second / baseline.tokens_per_second:.2f}" if baseline and row.k else "-"
     guessed = "~" if row.curve.measured < row.k else ""
+    first_token = f"{row.first_token:.2f} s" if row.first_token else "-"
     return (
         row.method,
         str(row.k),
@@ -81,7 +82,7 @@ def _cells(row: Predicted, baseline: Predicted | None) -> tuple[str, ...]:
         times,
         f"{guessed}{row.curve.tokens_per_step:.2f}",
         f"{row.step.seconds * 1000:.2f}",
-        f"{row.first_token:.2f} s" if row.first_token else "-",
+        first_token,
     )
 
 

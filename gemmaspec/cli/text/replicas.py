@@ -22,19 +22,10 @@ def rolled(result: Rolled, *, as_json: bool) -> None:
     router, end = result.group.router, result.end
     models = [replica.started.server.model for replica in result.running.values()]
     if as_json:
-        output.json_data(
-            {
-                "ok": True,
-                "name": result.group.name,
-                "address": f"{router.base_url}/v1",
-                "model": models[0] if models else None,
-                "router": _router(router),
-                "replicas": list(result.group.members),
-                "changed": list(end.changed),
-                "unchanged": list(end.untouched),
-                "audit": str(result.group.audit),
-            }
-        )
+        served = {"address": f"{router.base_url}/v1", "model": models[0] if models else None, "router": _router(router)}
+        changes = {"changed": list(end.changed), "unchanged": list(end.untouched), "audit": str(result.group.audit)}
+        name, members = result.group.name, list(result.group.members)
+        output.json_data({"ok": True, "name": name, **served, "replicas": members, **changes})
         return
     count = len(result.group.replicas)
     output.told(f"{result.group.name} is ready: {count} replicas behind haproxy ({router.policy})")
@@ -86,20 +77,23 @@ def router_row(seen: RouterStatus) -> tuple[str, ...]:
 
 def documents(router: Sequence[RouterStatus]) -> list[dict[str, Any]]:
     """Return the routers as JSON."""
-    return [
-        {
-            "name": router.group.name,
-            "state": router.word,
-            "why": router.why or None,
-            "address": f"{router.group.router.base_url}/v1",
-            **_router(router.group.router),
-            "replicas": router.routed,
-            "locked_by": router.busy or None,
-            "watch": verdict_document(Last(watch=router.watch))["watch"],
-            "audit": str(router.group.audit),
-        }
-        for router in router
-    ]
+    return [_router_document(status) for status in router]
+
+
+def _router_document(status: RouterStatus) -> dict[str, Any]:
+    group = status.group
+    watch = verdict_document(Last(watch=status.watch))["watch"]
+    return {
+        "name": group.name,
+        "state": status.word,
+        "why": status.why or None,
+        "address": f"{group.router.base_url}/v1",
+        **_router(group.router),
+        "replicas": status.routed,
+        "locked_by": status.busy or None,
+        "watch": watch,
+        "audit": str(group.audit),
+    }
 
 
 def _router(router: Any) -> dict[str, Any]:
@@ -215,44 +209,50 @@ def _drafting(status: Status) -> None:
 
 
 def _document(status: Status) -> dict[str, Any]:
-    server = status.started.server
-    return {
+    started, server, state = status.started, status.started.server, status.state
+    cause, fix = None, None
+    if status.cause:
+        cause, fix = status.cause.why or None, status.cause.fix
+    what = {
         "name": server.name,
-        "profile": status.started.profile,
-        "engine": status.started.engine,
-        "status": status.state.status,
+        "profile": started.profile,
+        "engine": started.engine,
+        "status": state.status,
         "state": status.word,
         "why": status.why or None,
-        "cause": status.cause.why if status.cause and status.cause.why else None,
-        "fix": status.cause.fix if status.cause else None,
+        "cause": cause,
+        "fix": fix,
         "since": status.since,
         "next": status.next,
-        "exit_code": status.state.exit_code,
-        "restarts": status.state.restarts,
-        "detail": status.state.detail,
+    }
+    of_engine = {"exit_code": state.exit_code, "restarts": state.restarts, "detail": state.detail}
+    served = {
         "address": None if status.damaged else f"{server.base_url}/v1",
         "port": server.port or None,
         "model": server.model or None,
         "problem": status.problem or None,
+    }
+    runs = {
         "speculation": status.counters,
         "report": status.report,
         "attention": status.logged.backends,
         "logged": status.logged.warnings,
         "graphs": status.graphs,
-        "started_by": status.started.by.command if status.started.by else "up",
+        "started_by": started.by.command if started.by else "up",
         "without_speed_patches": status.speedless,
-        "nodes": [
-            {
-                "rank": node.rank,
-                "host": node.host,
-                "status": node.state.status,
-                "exit_code": node.state.exit_code,
-                "detail": node.state.detail,
-                "plan_sha256": node.plan,
-                "same": node.same,
-            }
-            for node in status.nodes
-        ],
+        "nodes": [_node_document(node) for node in status.nodes],
         "changed": status.changed,
-        **verdict_document(status.last),
+    }
+    return what | of_engine | served | runs | verdict_document(status.last)
+
+
+def _node_document(node: NodeStatus) -> dict[str, Any]:
+    return {
+        "rank": node.rank,
+        "host": node.host,
+        "status": node.state.status,
+        "exit_code": node.state.exit_code,
+        "detail": node.state.detail,
+        "plan_sha256": node.plan,
+        "same": node.same,
     }

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from gemmaspec.serve.starting import Running
 
 
+def _running_document(result: Running) -> dict[str, Any]:
+    server, ready = result.started.server, result.ready
+    phases = {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()}
+    return {
+        "ok": True,
+        "name": server.name,
+        "engine": result.started.engine,
+        "address": f"{server.base_url}/v1",
+        "model": server.model,
+        "hosts": list(result.started.options.hosts),
+        "seconds": round(ready.seconds, 1),
+        "phases": phases,
+        "answer": ready.answer,
+    }
+
+
 def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:
     """Print the result of `up` after the server has answered, and return whether all is well with it.
 
@@ -28,22 +44,10 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
     lost = graphs_lost(result.started, got)
     fine = lost is None or not lost.hurts
     if as_json:
-        output.json_data(
-            {
-                "ok": True,
-                "name": server.name,
-                "engine": result.started.engine,
-                "address": f"{server.base_url}/v1",
-                "model": server.model,
-                "hosts": list(result.started.options.hosts),
-                "seconds": round(ready.seconds, 1),
-                "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
-                "answer": ready.answer,
-                "graphs": lost,
-                "report": result.report,
-                **(verdict_document(last) if last else {}),
-            }
-        )
+        document = _running_document(result) | {"graphs": lost, "report": result.report}
+        if last:
+            document |= verdict_document(last)
+        output.json_data(document)
         return fine
     since = "was already running" if result.was_running else f"after {ready.seconds:.1f} s"
     word = "ready" if fine else "degraded: it answers, and drafts without CUDA graphs"
@@ -198,14 +202,15 @@ def _watching(watching: Watching) -> str:
 
 def verdict_document(last: Last | None) -> dict[str, Any]:
     """Return the verdicts for machines."""
-    smoke = last.smoke if last else None
-    watch = last.watch if last else None
-    beside = last.beside if last else None
-    silent = {"watches": False, "log": list(last.beside_log)} if last and last.beside_log else None
-    return {
-        "smoke": {**vars(smoke), "verdict": smoke.line(), "of_this_start": last.smoke_is_of_this_start}
-        if smoke and last
-        else None,
-        "watch": {**vars(watch), "watches": watch.looks} if watch else None,
-        "watch_container": {**vars(beside), "watches": beside.looks} if beside else silent,
-    }
+    smoke: dict[str, Any] | None = None
+    watch: dict[str, Any] | None = None
+    beside: dict[str, Any] | None = None
+    if last and last.smoke:
+        smoke = vars(last.smoke) | {"verdict": last.smoke.line(), "of_this_start": last.smoke_is_of_this_start}
+    if last and last.watch:
+        watch = vars(last.watch) | {"watches": last.watch.looks}
+    if last and last.beside:
+        beside = vars(last.beside) | {"watches": last.beside.looks}
+    elif last and last.beside_log:  # its container does not answer, so its log is what is left of it
+        beside = {"watches": False, "log": list(last.beside_log)}
+    return {"smoke": smoke, "watch": watch, "watch_container": beside}

@@ -87,20 +87,18 @@ def _row(outcome: TuneOutcome, tried: Tried, arm: Arm, alone: Arm) -> tuple[str,
     rated = worth(tried, arm, alone)
     rung = rated.rung if rated else 0
     rates = [tried.rate(arm, rung, load) for load in tried.loads]
-    remarks = [
-        *([arm.knob] if arm.knob else []),
-        *(["chosen"] if outcome.choice and outcome.choice.arm == arm else []),
-        *([tried.failed[arm.key]] if arm.key in tried.failed else []),
-        *(["not tried: " + tried.ruled_out[arm.key]] if arm.key in tried.ruled_out else []),
-    ]
+    remarks = []
+    if arm.knob:
+        remarks.append(arm.knob)
+    if outcome.choice and outcome.choice.arm == arm:
+        remarks.append("chosen")
+    if arm.key in tried.failed:
+        remarks.append(tried.failed[arm.key])
+    if arm.key in tried.ruled_out:
+        remarks.append(f"not tried: {tried.ruled_out[arm.key]}")
     if rated is None and not remarks and not any(rates):
         remarks = ["not tried: the budget ended" if not outcome.interrupted else "not tried"]
-    return (
-        arm.profile,
-        arm.method,
-        str(arm.k) if arm.k else "-",
-        *(f"{rate:,.1f}" if rate else "-" for rate in rates),
-        f"{rated.score:.2f}" if rated else "-",
-        str(rung + 1) if rated else "-",
-        "; ".join(remarks),
-    )
+    arm_cells = (arm.profile, arm.method, str(arm.k) if arm.k else "-")
+    rate_cells = [f"{rate:,.1f}" if rate else "-" for rate in rates]
+    score, stage = (f"{rated.score:.2f}", str(rung + 1)) if rated else ("-", "-")
+    return (*arm_cells, *rate_cells, score, stage, "; ".join(remarks))

@@ -11,11 +11,18 @@ if TYPE_CHECKING:
     from gemmaspec.check.carry.patchset import PatchOnTree
     from gemmaspec.check.carry.verify import Verification
     from gemmaspec.core.patching.decide import FileVerdict
+    from gemmaspec.run.trees.tree import Unreadable
 
 
 def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
     """Print what `verify` found and return the exit code."""
-    code = 5 if outcome.conflict else 4 if outcome.unread else 3 if strict and outcome.drift else 0
+    code = 0
+    if outcome.conflict:
+        code = 5
+    elif outcome.unread:
+        code = 4
+    elif strict and outcome.drift:
+        code = 3
     if as_json:
         output.json_data(_outcome_json(outcome, ok=not code))
     else:
@@ -34,38 +41,42 @@ def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
         if unread.error.message not in told:
             same = [str(failed.place) for failed in outcome.unread if failed.error.message == unread.error.message]
             output.progress(f"cannot read {', '.join(same)}: {unread.error.message}")
-            output.progress(f"  try: {unread.error.hint}") if unread.error.hint else None
+            if unread.error.hint:
+                output.progress(f"  try: {unread.error.hint}")
         told.add(unread.error.message)
     return code
 
 
 def _outcome_json(outcome: Verification, *, ok: bool) -> dict[str, Any]:
     """Return the document of `--json` without its schema: a row for each patch and tree, and for each unread tree."""
-    unread: list[dict[str, Any]] = [
-        {
-            "patch": None,
-            "tree": {"kind": failed.place.kind, "ref": failed.place.ref, "vllm": None},
-            "state": "unread",
-            "required": True,
-            "variant": None,
-            "detail": failed.error.message,
-            "hint": failed.error.hint,
-            "files": [],
-        }
-        for failed in outcome.unread
-    ]
-    return {"ok": ok, "results": [*map(_cell_json, outcome.cells), *unread]}
+    cells = [_cell_json(cell) for cell in outcome.cells]
+    unread = [_unread_json(failed) for failed in outcome.unread]
+    return {"ok": ok, "results": [*cells, *unread]}
+
+
+def _unread_json(failed: Unreadable) -> dict[str, Any]:
+    return {
+        "patch": None,
+        "tree": {"kind": failed.place.kind, "ref": failed.place.ref, "vllm": None},
+        "state": "unread",
+        "required": True,
+        "variant": None,
+        "detail": failed.error.message,
+        "hint": failed.error.hint,
+        "files": [],
+    }
 
 
 def _cell_json(cell: PatchOnTree) -> dict[str, Any]:
+    verdict = cell.verdict
     return {
-        "patch": cell.verdict.patch,
+        "patch": verdict.patch,
         "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
-        "state": cell.verdict.state,
+        "state": verdict.state,
         "required": cell.required,
-        "variant": cell.verdict.variant,
-        "detail": cell.verdict.detail,
-        "files": [_file_json(file) for file in cell.verdict.files],
+        "variant": verdict.variant,
+        "detail": verdict.detail,
+        "files": [_file_json(file) for file in verdict.files],
     }
 
 

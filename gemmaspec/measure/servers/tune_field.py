@@ -87,30 +87,7 @@ class Compared:
             for loaded in _shipped(base, asked.overrides):
                 profiles.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
         others = [other.profile for _, other in list(profiles.values())[1:]]
-        shelf = Shelf(data.patch_folders())
-        memory: dict[str, int] = {}
-        untried: dict[str, Sequence[str]] = {}
-        patched: set[str] = set()
-        tables: set[str] = set()
-        for name, (typed, loaded) in profiles.items():
-            memory[name] = _draft_bytes(loaded.profile)
-            untried[name] = _with_untried(loaded.profile, shelf)
-            if speed_choice(loaded.profile, shelf).taken:
-                patched.add(name)
-            if _takes_table(typed, loaded.profile, asked.overrides):
-                tables.add(name)
-        field = field_of(
-            base.profile,
-            others,
-            ks=asked.ks,
-            loads=loads,
-            knobs=asked.tries,
-            sampled=asked.temperature != 0,
-            memory=memory,
-            patched=patched,
-            untried=untried,
-            tables=tables,
-        )
+        field = _field(asked, base.profile, others, profiles, loads)
         if refused := next((other.name for other in named if other.name in field.left_out), None):
             raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")
         kept = {name: other for name, other in profiles.items() if name not in field.left_out}
@@ -121,6 +98,40 @@ class Compared:
             loads=loads,
             field=field,
         )
+
+
+def _field(
+    asked: TuneRequest,
+    base: Profile,
+    others: Sequence[Profile],
+    profiles: Mapping[str, tuple[str, Loaded]],
+    loads: Sequence[int],
+) -> Field:
+    """Return what is tried of `base` and of the other profiles; `profiles` has how each was named, and its file."""
+    shelf = Shelf(data.patch_folders())
+    memory: dict[str, int] = {}
+    untried: dict[str, Sequence[str]] = {}
+    patched: set[str] = set()
+    tables: set[str] = set()
+    for name, (typed, loaded) in profiles.items():
+        memory[name] = _draft_bytes(loaded.profile)
+        untried[name] = _with_untried(loaded.profile, shelf)
+        if speed_choice(loaded.profile, shelf).taken:
+            patched.add(name)
+        if _takes_table(typed, loaded.profile, asked.overrides):
+            tables.add(name)
+    return field_of(
+        base,
+        others,
+        ks=asked.ks,
+        loads=loads,
+        knobs=asked.tries,
+        sampled=asked.temperature != 0,
+        memory=memory,
+        patched=patched,
+        untried=untried,
+        tables=tables,
+    )
 
 
 def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:

@@ -175,7 +175,10 @@ def _run(
     finally:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if timeout_s else process.kill()
+                if timeout_s:  # it leads a process group of its own then
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
             process.communicate()
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
