@@ -30,6 +30,23 @@ ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / ".tools" / "clients"
 FIRST, SECOND, TOOL = "What are you?", "Why is the sky blue?", "What is the weather in Paris?"
 WEATHER = 'def get_weather(city: str) -> str:\n    "Weather of a city, now."\n    return "rain"'
+STREAMS = """exec(open("ask.py").read().partition("answer =")[0])
+told = client.chat.completions.create(model="tiny", stream=True, messages=[{"role": "user", "content": "Hello"}])
+print("".join(part.choices[0].delta.content or "" for part in told if part.choices))"""
+CALLS = """import sys
+exec(open("ask.py").read().partition("answer =")[0])
+city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+tools = [{"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": city}}]
+talk = [{"role": "user", "content": sys.argv[1]}]
+name, words, number = "", "", ""
+for part in client.chat.completions.create(model="tiny", messages=talk, tools=tools, stream=True):
+    for call in part.choices[0].delta.tool_calls or () if part.choices else ():
+        number, name = number or call.id, name or call.function.name
+        words += call.function.arguments or ""
+call = {"id": number, "type": "function", "function": {"name": name, "arguments": words}}
+talk += [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": number, "content": "rain"}]
+print(client.chat.completions.create(model="tiny", messages=talk, tools=tools).choices[0].message.content)"""
+"""A streamed answer, and a streamed call of the tool with the answer after it, by the client that `connect` printed."""
 OFFLINE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
 QUIET = {
     "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost", "DO_NOT_TRACK": "1", "CI": "1",
@@ -51,7 +68,7 @@ class Tried:
     """A client that is tried."""
 
     package: str
-    """npm:NAME or pip:NAME."""
+    """npm:NAME, pip:NAME, or the name of a program of this machine."""
     file: str
     """Where its settings go, below its home; "" for a shell."""
     turns: tuple[tuple[str, ...], ...]
@@ -59,7 +76,10 @@ class Tried:
 
 
 CLIENTS: Mapping[str, Tried] = {
-    "openai": Tried("pip:openai", "ask.py", (("python", "ask.py"),)),
+    "openai": Tried(
+        "pip:openai", "ask.py", (("python", "ask.py"), ("python", "-c", STREAMS), ("python", "-c", CALLS, "{tool}"))
+    ),
+    "curl": Tried("curl", "ask.sh", (("sh", "ask.sh"),)),
     "llm": Tried(
         "pip:llm",
         "llm/extra-openai-models.yaml",
@@ -81,6 +101,14 @@ CLIENTS: Mapping[str, Tried] = {
     ),
     "claude-code": Tried(
         "npm:@anthropic-ai/claude-code", "", (("claude", "-p", "{first}"), ("claude", "-p", "-c", "{second}"))
+    ),
+    "codex": Tried(
+        "npm:@openai/codex",
+        ".codex/config.toml",
+        (
+            ("codex", "exec", "--strict-config", "--skip-git-repo-check", "{first}"),
+            ("codex", "exec", "resume", "--last", "--skip-git-repo-check", "{second}"),
+        ),
     ),
     "continue": Tried(
         "npm:@continuedev/cli",
@@ -145,6 +173,8 @@ def try_client(name: str, client: Tried) -> tuple[str, str, str]:
 def install(name: str, package: str) -> tuple[Path, str]:
     """Return the folder of a client's programs, and its version."""
     manager, _, what = package.partition(":")
+    if not what:
+        return Path("/usr/bin"), run([package, "--version"]).split()[1]
     folder = TOOLS / name
     if manager == "npm":
         if not (folder / "node_modules").is_dir():

@@ -49,11 +49,13 @@ def connect(
     if names and len(names) > 1:
         raise UsageError(f"{client} takes one server", hint=f"gemmaspec connect {client} {names[0]}")
     to = use_case.endpoint(names[0] if names else None)
-    text, warnings = use_case.settings(client, to), use_case.warnings(client, to)
+    text, warnings, note = use_case.settings(client, to), use_case.warnings(client, to), use_case.note(client, to)
     if json:
-        output.json_data({**vars(to), "client": client, "settings": text, "warnings": warnings})
+        output.json_data({**vars(to), "client": client, "settings": text, "warnings": warnings, "note": note})
         return
     output.progress(f"{use_case.CLIENTS[client].title}, for {use_case.where(client, to)}:")
     output.data(text)
     for warning in warnings:
         output.progress(f"warning: {warning}")
+    if note:
+        output.progress(f"note: {note}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.meant import nearest
 from gemmaspec.run.kept import stacks
 
+_AUTH: Final = ' -H "Authorization: Bearer $VLLM_API_KEY"'
 _ANSWER: Final = 4096
 """Tokens that are kept free for an answer."""
 
@@ -51,6 +52,8 @@ class Client(BaseModel):
     """A Jinja template."""
     agent: bool = False
     """Whether it is of no use without tool calls and a long context."""
+    note: str = ""
+    """What the settings cannot say, a Jinja template too: hosted tools, what to choose in its window."""
 
 
 def endpoint(name: str | None) -> ServerAddress:
@@ -84,9 +87,17 @@ def check_client(client: str) -> None:
 
     known = (*CLIENTS, *MONITORS)
     if client not in known:
-        near = nearest(client, known)
+        near = nearest(client, known) or _with_word(client, known)
         meant = f"did you mean {near}?" if near else f"the known ones are {', '.join(known)}"
         raise UsageError(f"unknown client {client!r}; {meant}", hint="gemmaspec connect")
+
+
+def _with_word(client: str, known: Sequence[str]) -> str | None:
+    """Return the client whose name has what was typed, or what was typed has: claude, webui, openai-python."""
+    typed = client.lower()
+    if len(typed) < 3:
+        return None
+    return next((name for name in known if typed in name or name in typed), None)
 
 
 def settings(client: str, to: ServerAddress) -> str:
@@ -100,11 +111,16 @@ def where(client: str, to: ServerAddress) -> str:
     return _filled(CLIENTS[client].where, to)
 
 
+def note(client: str, to: ServerAddress) -> str:
+    """Return what a client's settings cannot say; empty for most."""
+    return _filled(CLIENTS[client].note, to)
+
+
 def _filled(template: str, to: ServerAddress) -> str:
     output = min(_ANSWER, (to.context or 2 * _ANSWER) // 2)
     return _JINJA.from_string(template).render(
         url=to.url, openai=f"{to.url}/v1", model=to.model, name=to.name, keyed=to.needs_key, tools=to.tools,
-        context=to.context, output=output,
+        context=to.context, output=output, auth=_AUTH if to.needs_key else "",
     ).rstrip()  # fmt: skip
 
 
@@ -121,9 +137,13 @@ def warnings(client: str, to: ServerAddress) -> list[str]:
     return warnings
 
 
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _jinja() -> Environment:
     made = Environment(undefined=StrictUndefined, autoescape=False)  # noqa: S701 - no HTML; values are quoted by filters
-    made.filters.update(js=lambda value: json.dumps(value, ensure_ascii=False), sh=shlex.quote)
+    made.filters.update(js=_as_json, sh=shlex.quote)
     return made
 
 

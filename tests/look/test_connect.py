@@ -6,6 +6,7 @@ import ast
 import json
 import shlex
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from gemmaspec.cli.app import run
-from gemmaspec.look.connect import CLIENTS, ServerAddress, settings, warnings
+from gemmaspec.look.connect import CLIENTS, ServerAddress, note, settings, warnings
 from tests.support.fake_engine import FakeMachine
 
 OPEN = ServerAddress(name="a", url="http://127.0.0.1:8001", model="o/m", needs_key=False, context=131072, tools=True)
@@ -26,7 +27,7 @@ ODD = replace(OPEN, name="b", model="a'b\"c: {d} # $(e) `f` \\g")
 def test_settings_name_address_model_and_key(client: str, to: ServerAddress) -> None:
     text = settings(client, to)
     assert "http://127.0.0.1:8001" in text
-    assert client == "open-webui" or "o/m" in text
+    assert client in ("open-webui", "n8n") or "o/m" in text  # where the model is chosen in a window
     assert ("VLLM_API_KEY" in text) is to.needs_key
 
 
@@ -47,10 +48,46 @@ def test_settings_have_the_form_that_their_program_reads(to: ServerAddress) -> N
     assert (aider["openai-api-base"], aider["model"]) == ("http://127.0.0.1:8001/v1", f"openai/{to.model}")
     (one,) = yaml.safe_load(settings("librechat", to))["endpoints"]["custom"]
     assert (one["baseURL"], one["models"]["default"]) == ("http://127.0.0.1:8001/v1", [to.model])
+    codex = tomllib.loads(settings("codex", to))
+    provider = codex["model_providers"][codex["model_provider"]]
+    assert (codex["model"], provider["base_url"]) == (to.model, "http://127.0.0.1:8001/v1")
+    assert provider.get("env_key") == ("VLLM_API_KEY" if to.needs_key else None)
+    (credential,) = json.loads(settings("n8n", to))
+    assert credential["data"]["url"] == "http://127.0.0.1:8001/v1"
+    first, second = settings("curl", to).split("curl ")[1:]
+    assert json.loads(shlex.split(first)[-1])["model"] == to.model
+    assert json.loads(shlex.split(second)[-1])["stream"] is True
     for client in ("environment", "claude-code"):
         lines = settings(client, to).splitlines()
         assert all(line.startswith("export ") and len(shlex.split(line)) == 2 for line in lines)
     assert shlex.split(settings("open-webui", to))[-1] == "ghcr.io/open-webui/open-webui:main"
+
+
+def test_claude_code_is_told_how_long_a_conversation_may_be() -> None:
+    """2.1.197 takes 200,000 tokens for granted where the variable is not set and the model is none of Anthropic's."""
+    assert "export CLAUDE_CODE_MAX_CONTEXT_TOKENS=131072" in settings("claude-code", OPEN)
+    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in settings("claude-code", KEYED)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_hosted_tools_are_named_where_a_client_sends_them(client: str) -> None:
+    told = settings(client, OPEN) + note(client, OPEN)
+    assert ("hosted tool" in told or "hosted ones" in told) is (client in ("claude-code", "codex", "n8n"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("claude", "claude-code"),
+        ("Codex-CLI", "codex"),
+        ("webui", "open-webui"),
+        ("openai-python", "openai"),
+        ("n8", "n8n"),
+    ],
+)
+def test_a_client_with_a_near_name_is_offered(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["connect", typed]) == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
 def test_an_agent_is_warned_of_a_server_without_tools_or_with_a_short_context() -> None:

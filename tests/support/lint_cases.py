@@ -437,6 +437,7 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "GS603 foreign_parser": (case("0.33.0", "chat.tool_call_parser=pythonic"), case("0.33.0")),
     "GS604 tools_without_template": (case("0.33.0", "chat.template="), case("0.33.0")),
+    "GS606 no_tool_parser": (case("0.33.0", "chat.tool_call_parser="), case("0.33.0")),
     "GS701 assumed": (case(None, "image=vllm/vllm-openai:cu130-nightly"), case(None)),
     "GS702 moving_tag": (case("0.33.0", "image=vllm/vllm-openai"), case("0.33.0", "image=vllm/vllm-openai:v0.33.0")),
     "GS703 too_old": (case("0.18.1"), case("0.19.0")),

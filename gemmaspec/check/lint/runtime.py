@@ -183,6 +183,14 @@ def tools_without_template(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=_TOOLS, message=message, fix="add chat.template: gemma4, which matches the vLLM release")
 
 
+@rule("GS606", "note", any_release=True)
+def no_tool_parser(subject: Subject) -> Iterator[Issue]:
+    """No tool call parser: what agents send is refused."""
+    if not subject.value("--tool-call-parser"):
+        message = "there is no tool call parser, so vLLM answers agents, whose requests bring tools, with HTTP 400"
+        yield Issue(path=("chat",), message=message, fix="add chat: {tool_call_parser: gemma4, template: gemma4}")
+
+
 _TOOLS: Final = ("chat", "tool_call_parser")
 
 
