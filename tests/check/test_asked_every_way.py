@@ -153,13 +153,13 @@ def test_what_does_it_make_as_shipped(ask: Ask, capsys: pytest.CaptureFixture[st
     assert headline == str(round(own.tokens_per_second or 0))
     cells = ask("predict", H100, "--machine", "h100", "--k", "4", "--concurrency", "1", "--context", "256")
     assert by_k(cells)[4]["decoding_per_second"] == pytest.approx(own.tokens_per_second, rel=0.05)
-    run(["fit", H100, "--machine", "h100"])
+    run(["fit", H100, "--machine", "h100", "--explain"])
     speeds = re.findall(
         r"^ +(?:measured|mtp|no spec).*?[\d.]+ tokens/s (\w+).*$", capsys.readouterr().out, re.MULTILINE
     )
     assert set(speeds) >= {"with", "decoding"}, "each figure of our own says what it counts"
     run(["predict", H100, "--machine", "h100", "--concurrency", "1", "--context", "256"])
-    assert "tok/s with the prompt" in capsys.readouterr().out
+    assert "tokens/s with the prompt" in capsys.readouterr().out
 
 
 def test_has_a_12b_with_sound_alone_full_graphs(ask: Ask) -> None:

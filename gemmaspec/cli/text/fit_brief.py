@@ -72,7 +72,8 @@ def _measured(document: Document) -> str | None:
         same = figure["machine"] == document["machine"]["name"] and not {"target", "draft"} & figure.keys()
         if same and figure["concurrency"] == 1 and "tokens_per_second" in figure:
             alone = f", {figure['baseline']:g} without" if "baseline" in figure else ""
-            return f"measured: {figure['tokens_per_second']:g}{alone}"
+            kind = f" {figure['counted']}" if figure.get("counted") else ""
+            return f"measured: {figure['tokens_per_second']:g}{kind}{alone}"
     return None
 
 
