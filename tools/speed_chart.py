@@ -20,11 +20,16 @@ TARGET: Final = Path(__file__).parent.parent / "docs" / "assets" / "patches-for-
 CELLS: Final = ((256, 1), (256, 4), (8192, 1), (8192, 4), (8192, 8))
 """Prompt tokens and requests at once."""
 ARMS: Final = (
-    ("without its draft", alone, "#9aa5b1"),
-    (f"vLLM {RELEASE} as released, MTP with 4 drafts", released, "#d9822b"),
-    ("as it ships: the same draft, patches, Triton", shipped, "#1f9e6e"),
+    ("without its draft", alone, "none"),
+    (f"vLLM {RELEASE} as released, MTP with 4 drafts", released, "released"),
+    ("as it ships: the same draft, patches, Triton", shipped, "ships"),
 )
-WIDTH, LEFT, BAR, GAP, SPAN = 800, 190, 17, 16, 460
+"""Its words, its cells, and its class in the picture's style."""
+WIDTH, LEFT, BAR, GAP, SPAN = 440, 10, 19, 12, 245
+STYLE: Final = """\
+.paper{fill:#fff}text{fill:#24292f}.none{fill:#6e7781}.released{fill:#b3640f}.ships{fill:#14805a}
+@media(prefers-color-scheme:dark){.paper{fill:#0f1318}text{fill:#e6e9ed}.none{fill:#8b949e}.released{fill:#e08a2e}.ships{fill:#2fa877}}"""
+"""Of a light page and a dark one; a picture in a page sees which one the reader prefers."""
 
 
 def _text(x: float, y: float, said: str, more: str = "") -> str:
@@ -32,43 +37,48 @@ def _text(x: float, y: float, said: str, more: str = "") -> str:
 
 
 def _legend() -> list[str]:
-    parts, x = [], 10.0
-    for name, _, colour in ARMS:
-        parts.append(f'<rect x="{x:g}" y="34" width="12" height="12" fill="{colour}"/>')
-        parts.append(_text(x + 17, 44.5, name))
-        x += 38 + 7.1 * len(name)
+    parts, y = [], 66.0
+    for name, _, arm in ARMS:
+        parts.append(f'<rect x="{LEFT}" y="{y - 11:g}" width="12" height="12" class="{arm}"/>')
+        parts.append(_text(LEFT + 18, y, name))
+        y += 20
     return parts
 
 
 def _bars(context: int, requests: int) -> list[tuple[float, str]]:
-    """Return tokens per second and colour of each arm that has this cell, that without the draft first."""
+    """Return tokens per second and class of each arm that has this cell, that without the draft first."""
     bars = []
-    for _, which, colour in ARMS:
+    for _, which, arm in ARMS:
         with contextlib.suppress(LookupError):
-            bars.append((cell(which, context, requests), colour))
+            bars.append((cell(which, context, requests), arm))
     return bars
 
 
 def draw() -> str:
     """Return the picture. Each group is scaled by its speed without a draft, and bars carry tokens per second."""
     groups = {load: _bars(*load) for load in CELLS}
-    parts, y = _legend(), 66.0
+    parts, y = _legend(), 138.0
     most = max(value / bars[0][0] for bars in groups.values() for value, _ in bars)
     for (context, requests), bars in groups.items():
         base, many = bars[0][0], "request" if requests == 1 else "requests"
-        parts.append(_text(10, y + len(bars) * BAR / 2 + 4, f"{context:,} tokens, {requests} {many}"))
-        for value, colour in bars:
+        parts.append(_text(LEFT, y, f"after {context:,} tokens, {requests} {many}", 'font-weight="bold"'))
+        y += 7
+        for value, arm in bars:
             width = SPAN * value / base / most
-            parts.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR - 3}" fill="{colour}"/>')
+            parts.append(f'<rect x="{LEFT}" y="{y:g}" width="{width:.1f}" height="{BAR - 3}" class="{arm}"/>')
             parts.append(_text(LEFT + width + 6, y + BAR - 6, f"{value:.0f} tok/s, {value / base:.2f} times"))
             y += BAR
-        y += GAP
-    title = f"nvidia-31b-mtp (Gemma 4 31B, NVFP4) on an {MACHINE.upper()}, vLLM {RELEASE}: decoding, random acceptance"
-    head = _text(10, 20, title, 'font-weight="bold"')
-    style = 'font-family="sans-serif" font-size="12.5" fill="#333"'
-    size = f'width="{WIDTH}" height="{y:g}" viewBox="0 0 {WIDTH} {y:g}"'
-    body = "\n".join([f'<rect width="{WIDTH}" height="{y:g}" fill="white"/>', head, *parts])
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n{body}\n</svg>\n'
+        y += GAP + 10
+    title = f"Gemma 4 31B (NVFP4) on an {MACHINE.upper()}, vLLM {RELEASE}"
+    head = [
+        _text(LEFT, 22, title, 'font-weight="bold"'),
+        _text(LEFT, 41, "nvidia-31b-mtp, decoding, random acceptance"),
+    ]
+    size = f'width="{WIDTH}" height="{y - 14:g}" viewBox="0 0 {WIDTH} {y - 14:g}"'
+    body = "\n".join([f'<rect width="{WIDTH}" height="{y - 14:g}" class="paper"/>', *head, *parts])
+    style = f"<style>\n{STYLE}\n</style>"
+    opened = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="15">'
+    return f"{opened}\n{style}\n{body}\n</svg>\n"
 
 
 def main() -> int:
