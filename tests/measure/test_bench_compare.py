@@ -18,6 +18,7 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text.bench import lines as bench_lines
 from gemmaspec.measure.bench.compare import compare
+from gemmaspec.measure.bench.fastest import sentences
 from gemmaspec.measure.bench.page import page
 from gemmaspec.measure.bench.rows import rows_of
 
@@ -377,7 +378,7 @@ nodes.result = { textContent: result };
 new Function(script)();
 const text = (node) => (node.textContent ?? "") + node.own.map(text).join("\\n");
 const count = (name) => made.filter((node) => node.name === name).length;
-console.log(JSON.stringify({ text: ["title", "where", "remarks", "charts", "cells", "facts"].map((id) => text(nodes[id] ?? element(id))).join("\\n"),
+console.log(JSON.stringify({ text: ["title", "where", "fastest", "remarks", "charts", "cells", "same", "facts"].map((id) => text(nodes[id] ?? element(id))).join("\\n"),
   figures: count("figure"), lines: count("polyline"), bars: made.filter((node) => node.attributes.class === "bar").length,
   points: made.filter((node) => node.name === "polyline").map((node) => node.attributes.points) }));
 """
@@ -477,6 +478,41 @@ def test_one_k_is_a_table_and_no_chart_of_single_dots() -> None:
     assert "Only k = 4 was measured" in shown["text"]
 
 
+def test_the_first_sentences_say_what_is_fastest_and_how_sure_that_is() -> None:
+    document = result(none_0_1=90.0, mtp_4_1=160.0, mtp_6_1=159.9, none_0_8=600.0, mtp_4_8=500.0, mtp_6_8=480.0)
+    assert list(sentences(document)) == [
+        "1 request after 256 tokens: fastest with mtp and 4 drafted tokens (k), 160.0 tokens/s, 1.78 times as fast as "
+        "without a draft. The lead is smaller than the difference between rounds.",
+        "8 requests after 256 tokens: fastest without a draft, 600.0 tokens/s; the best draft makes 500.0.",
+    ]
+    document["rows"][0]["steady"] = False
+    assert "Not sure: the machine became slower or faster meanwhile." in next(sentences(document))
+    text = drawn(document)["text"]
+    assert "fastest with mtp and 4 drafted tokens" in text
+    assert text.index("fastest with mtp") < text.index("Cells marked !")
+    only = result()
+    only["rows"] = [only["rows"][0]]
+    assert list(sentences(only)) == []
+
+
+def test_what_all_rows_have_in_common_is_no_column_and_marks_are_one() -> None:
+    document = result()
+    for one in document["rows"]:
+        one |= {"patches": ["gemma4-fused-norms"], "attention_backend": "TRITON_ATTN"}
+    text = drawn(document)["text"]
+    assert "In every row: patches for speed: gemma4-fused-norms; attention backend: TRITON_ATTN; " in text
+    assert "unsure" not in text
+    document["rows"][0] |= {"steady": False, "patches": []}
+    text = drawn(document)["text"]
+    assert "unsure" in text
+    assert "In every row: attention backend: TRITON_ATTN; " in text
+
+
+def test_ticks_are_round() -> None:
+    document = result(none_0_1=90.0, mtp_4_1=223.8, none_0_8=600.0, mtp_4_8=223.8)
+    assert {"0", "200", "400", "600"} <= set(drawn(document)["text"].splitlines())
+
+
 def test_synthetic_acceptance_is_said() -> None:
     document = result()
     document["rows"][2]["acceptance_by"] = "synthetic"
@@ -492,11 +528,16 @@ CHROMIUM = next(
 @pytest.mark.parametrize("width", [360, 1280])
 def test_a_real_browser_draws_it_without_scrolling_sideways(width: int, tmp_path: Path) -> None:
     """The page is put into a frame as wide as a screen, and says how wide it has become and how large its pictures."""
-    (tmp_path / "report.html").write_text(page(result()))
+    document = result()
+    for one in document["rows"]:  # as a real one has them
+        one |= {"patches": ["gemma4-fused-norms", "humming-launch-params"], "attention_backend": "TRITON_ATTN"}
+    document["rows"][0] |= {"steady": False, "patches": []}
+    (tmp_path / "report.html").write_text(page(document))
     (tmp_path / "ask.html").write_text(
         f'<iframe id="f" src="report.html" style="width:{width}px;height:900px;border:0"></iframe><pre id="said"></pre>'
         "<script>f.onload=()=>{const d=f.contentDocument;said.textContent=JSON.stringify({"
-        "wide:d.documentElement.scrollWidth,figures:[...d.querySelectorAll('figure>svg')]"
+        "wide:d.documentElement.scrollWidth,cut:d.querySelector('#cells').parentNode.scrollWidth"
+        "-d.querySelector('#cells').parentNode.clientWidth,figures:[...d.querySelectorAll('figure>svg')]"
         ".map(s=>Math.round(s.getBoundingClientRect().width)),drawn:d.querySelectorAll('polyline').length,"
         "size:Math.min(...[...d.querySelectorAll('figure text')].map(t=>t.getBoundingClientRect().height))})}</script>"
     )
@@ -515,7 +556,8 @@ def test_a_real_browser_draws_it_without_scrolling_sideways(width: int, tmp_path
     ).stdout
     found = json.loads(said.split('<pre id="said">')[1].split("</pre>")[0])
     assert found["wide"] <= width
+    assert width < 1000 or found["cut"] <= 0, "the table scrolls on a phone alone"
     assert len(found["figures"]) == 2
     assert all(size > min(width, 600) / 2.5 for size in found["figures"])
     assert found["drawn"] >= 4
-    assert round(found["size"], 1) >= 9
+    assert round(found["size"], 1) >= 11

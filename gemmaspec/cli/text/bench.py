@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gemmaspec.check.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
 from gemmaspec.cli.text import table
 from gemmaspec.cli.text.predict import counted
+from gemmaspec.measure.bench.fastest import Doubt, doubt_of
 from gemmaspec.measure.bench.page import remarks
 from gemmaspec.measure.bench.result import mark_of, spread_of
 from gemmaspec.measure.bench.rows import Row, alone, patch_set, said, speedup
@@ -92,11 +93,8 @@ def _speeds(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str] | 
 
 def _doubt(rows: Sequence[Row]) -> str:
     """Return a mark where the fastest of these rows may not be the fastest."""
-    first, *others = sorted(rows, key=lambda row: -float(row["tokens_per_second"]))
-    if any(mark_of(row) == "!" for row in rows):
-        return " !"
-    lead = min((first["tokens_per_second"] / row["tokens_per_second"] - 1 for row in others[:1]), default=1.0)
-    return " ! (by less than its rounds differ)" if lead < max(spread_of(row) or 0.0 for row in rows) else ""
+    marks: dict[Doubt, str] = {"": "", "unsteady": " !", "close": " ! (by less than its rounds differ)"}
+    return marks[doubt_of(rows)]
 
 
 def _where(document: Mapping[str, Any]) -> Iterator[str]:

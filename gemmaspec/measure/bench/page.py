@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gemmaspec.core import data
+from gemmaspec.measure.bench.fastest import sentences
 from gemmaspec.measure.bench.result import mark_of
 from gemmaspec.measure.bench.rows import Row, speedup
 
@@ -17,8 +18,12 @@ _SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
 def page(document: Mapping[str, Any]) -> str:
     """Return the page of a result: the template with the result's rows in it, as JSON that can hold no markup."""
     rows: Sequence[Row] = document["rows"]
-    timed = [{**row, "times": round(times, 3) if (times := speedup(row, rows)) else None} for row in rows]
+    timed = []
+    for row in rows:
+        times = speedup(row, rows)
+        timed.append({**row, "times": round(times, 3) if times else None, "mark": mark_of(row)})
     shown = {name: document.get(name) for name in _SHOWN} | {"rows": timed, "remarks": list(remarks(document))}
+    shown["fastest"] = list(sentences(document))
     inside = json.dumps(shown).replace("<", "\\u003c")
     template = (data.TEMPLATES / "result.html").read_text(encoding="utf-8")
     return template.replace(_PLACE, _PLACE.replace("{}", inside))
