@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gemmaspec.cli import options, output
-
-if TYPE_CHECKING:
-    pass
 
 
 def lock(profile: options.Profile, engine: options.Engine = None, json: options.Json = False) -> None:
@@ -34,5 +29,5 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
     output.data(f"  engine    {written.lock.engine}")
     if written.lock.image:
         output.data(f"  image     {written.lock.image.ref}")
-    versions = written.lock.versions
-    output.data(f"  versions  vllm {versions.vllm}, torch {versions.torch}, transformers {versions.transformers}")
+    if versions := written.lock.versions:
+        output.data(f"  versions  vllm {versions.vllm}, torch {versions.torch}, transformers {versions.transformers}")

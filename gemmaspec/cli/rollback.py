@@ -70,4 +70,4 @@ def _row(good: KnownGood, current: str | None) -> tuple[str, ...]:
     image = [good.facts.image.name] if good.facts.image else []
     mark = "*" if good.key == current else " "
     options_ = " ".join([*words, *image])
-    return mark, good.id, started.engine, good.facts.versions.vllm, str(started.server.port), options_
+    return mark, good.id, started.engine, good.facts.vllm, str(started.server.port), options_

@@ -68,7 +68,15 @@ def write_lock(
     """
     before = _replaced(loaded, note)
     from_cache = in_cache(loaded.profile, in_image=uses_image(engine))
-    lock = resolve(loaded, engine, lambda model: _commit(model, from_cache(model), note), running_image=running_image)
+    lock = resolve(
+        loaded,
+        engine,
+        lambda model: _commit(model, from_cache(model), note),
+        running_image=running_image,
+        asks_registry=True,
+    )
+    if lock.image and lock.image.id is None:
+        note(f"the image {lock.image.name} is not on this machine: its registry named the digest, nothing was pulled")
     file = lock_file(loaded)
     write_whole(file, lock_text(lock))
     return WrittenLock(
@@ -118,8 +126,8 @@ def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, st
 def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
     """Return the image name, with its current id if the locked image is gone and cannot be pulled."""
     name = profile.image or NONE
-    gone = locked and name == locked.name and not locked.digest and image_identity(locked.id) is None
-    if not gone:
+    by_id = locked.id if locked and name == locked.name and not locked.digest else None
+    if by_id is None or image_identity(by_id):
         return {"image.name": name}
     now = image_identity(name)
     return {"image.name": name, "image.id": now.id if now else NONE}

@@ -143,17 +143,23 @@ def _environment(profile: Profile, paths: Paths) -> dict[str, str]:
 
 
 def resolve(
-    loaded: Loaded, engine: EngineName, commit: Commit | None = None, *, running_image: str | None = None
+    loaded: Loaded,
+    engine: EngineName,
+    commit: Commit | None = None,
+    *,
+    running_image: str | None = None,
+    asks_registry: bool = False,
 ) -> Lock:
     """Return everything that decides what runs. Starts nothing, and reads an image without running it.
 
     `commit` says of a model of the Hub which one it is, by default as the cache has it. `running_image` is the id of
-    the image that runs, whatever the profile's image refers to by now.
+    the image that runs, whatever the profile's image refers to by now. `asks_registry`: an image that is not on this
+    machine is pinned by the digest that its registry states, and nothing is pulled; its versions stay unknown.
 
     Raises EnvironmentMissing for a missing image, runtime or model folder.
     """
     profile = loaded.profile
-    image = _locked_image(loaded, running_image) if uses_image(engine) else None
+    image = _locked_image(loaded, running_image, asks_registry=asks_registry) if uses_image(engine) else None
     commit = commit or in_cache(profile, in_image=uses_image(engine))
     refs = tuple(models_of(profile))
     models = [_locked_model(ref, commit) for ref in refs]
@@ -168,8 +174,11 @@ def resolve(
     )
 
 
-def _versions(loaded: Loaded, image: LockedImage | None) -> Versions:
-    """Return the versions in the image, or a process's environment. Raises EnvironmentMissing if that is not built."""
+def _versions(loaded: Loaded, image: LockedImage | None) -> Versions | None:
+    """Return the versions in the image, or a process's environment; None for an image that is not on this machine.
+
+    Raises EnvironmentMissing for an environment that is not built.
+    """
     profile = loaded.profile
     if image is None:
         paths = _paths(profile, "process")
@@ -178,16 +187,24 @@ def _versions(loaded: Loaded, image: LockedImage | None) -> Versions:
             return versions
         why = f"the runtime of {profile.name} has not been built yet"
         raise EnvironmentMissing(why, hint=f"gemmaspec pull {loaded.typed} --engine process")
+    if image.id is None:
+        return None
     from gemmaspec.run.trees.image import image_versions  # docker's SDK is slow to import
 
     return Versions(**image_versions(image.id, python=profile.container.python))
 
 
-def _locked_image(loaded: Loaded, running: str | None) -> LockedImage:
+def _locked_image(loaded: Loaded, running: str | None, *, asks_registry: bool) -> LockedImage:
     name = loaded.profile.image
     if not name:
         raise UsageError(f"{loaded.file}: image: missing, but the docker engine needs it")
     identity = image_identity(running or name, named=name)
+    if identity is None and asks_registry:
+        from gemmaspec.run.engine.pulling import registry_digest  # docker's SDK is slow to import
+
+        pinned = LockedImage(name=name, digest=registry_digest(name))
+        here = image_identity(pinned.ref)  # a pull by an earlier lock leaves it without its tag
+        return pinned.model_copy(update={"id": here.id}) if here else pinned
     if identity is None:
         raise EnvironmentMissing(
             f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"

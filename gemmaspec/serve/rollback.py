@@ -50,7 +50,7 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float, goes_back: bool = 
 
     With `goes_back`, what ran until now runs again if this is interrupted or fails: this is itself no way back.
     """
-    told.note(f"rolling back to {good.id}: vllm {good.facts.versions.vllm}, plan {good.facts.plan[7:19]}")
+    told.note(f"rolling back to {good.id}: vllm {good.facts.vllm}, plan {good.facts.plan[7:19]}")
     check_good(good)
     engine = engine_named(good.started.engine)
     cache = good.started.hub_cache
@@ -131,7 +131,7 @@ def _models(good: KnownGood) -> list[ModelRef]:
 
 def _check_image(image: LockedImage) -> None:
     """Raise EnvironmentMissing if a locally built image is gone; one with a digest can be pulled again."""
-    if image.digest is None and image_identity(image.id) is None:
+    if image.digest is None and image.id and image_identity(image.id) is None:
         now = image_identity(image.name)
         raise EnvironmentMissing(
             f"the image of this stack, {image.id}, is no longer on this machine: {image.name} is "
@@ -143,7 +143,7 @@ def _check_image(image: LockedImage) -> None:
 def _check_runtime(good: KnownGood) -> None:
     """Raise DifferencesFound if another release has been installed in the environment."""
     python = good.started.server.python
-    if python is None or not python.is_file():
+    if python is None or not python.is_file() or good.facts.versions is None:
         return  # an image's, or gone, which the engine says
     before, now = good.facts.versions.model_dump(), interpreter_versions(python, good.started.server.environment)
     for name, version in now.items():

@@ -74,9 +74,6 @@ def test_an_image_is_pulled_locked_and_run_by_its_digest(registry: str, profiles
     image = f"{registry}/good/image:1"
     file.write_text(PROFILE % (image, tmp_path / "model", real.PORT, tmp_path / "hf"))
 
-    missing = gemmaspec("lock", str(file), "--engine", "docker")
-    assert missing.returncode == 4
-    assert f"the image {image} is not on this machine" in missing.stderr
     assert gemmaspec("doctor", str(file), "--engine", "docker").stdout.count(f"gemmaspec pull {file}") == 1
 
     pulled = gemmaspec("pull", str(file), "--engine", "docker", "--json")
@@ -113,6 +110,30 @@ def test_an_image_is_pulled_locked_and_run_by_its_digest(registry: str, profiles
     assert lock["image"]["digest"] in rows["locked image"]["message"]
 
 
+def test_a_lock_asks_the_registry_and_pulls_nothing(registry: str, profiles: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    file = profiles / "registered.yaml"
+    image = f"{registry}/good/image:1"
+    file.write_text(PROFILE % (image, tmp_path / "model", real.PORT, tmp_path / "hf"))
+    asked = gemmaspec("lock", str(file), "--engine", "docker", "--json")
+    assert asked.returncode == 0, asked.stderr
+    assert "its registry named the digest, nothing was pulled" in asked.stderr
+    assert image_identity(image) is None, "30 GB for one digest"
+    by_registry = json.loads(asked.stdout)["lock"]
+    assert by_registry["versions"] is None
+    pinned = gemmaspec("render", str(file), "--locked", "--out", str(tmp_path / "pinned"))
+    assert pinned.returncode == 0, pinned.stderr
+    by_digest = f'image: "{image}@{by_registry["image"]["digest"]}"'
+    assert by_digest in (tmp_path / "pinned" / "compose.yaml").read_text()
+
+    # What is pulled then is the locked digest, and its versions are known.
+    assert gemmaspec("pull", str(file), "--engine", "docker").returncode == 0
+    again = json.loads(gemmaspec("lock", str(file), "--engine", "docker", "--json").stdout)["lock"]
+    assert again["image"]["digest"] == by_registry["image"]["digest"]
+    assert again["versions"]["vllm"] == "0.33.0"
+
+
 def real_image() -> str:
     """Any other image: a small one, made on the spot."""
     client = docker_support.docker.from_env()
@@ -130,6 +151,21 @@ def test_what_cannot_be_pulled_says_why(registry: str) -> None:
         pulling.pull(f"{registry}/private/image:1", lambda _: None)
     with pytest.raises(EnvironmentMissing, match="is no longer on this machine"):
         pulling.pull(f"sha256:{'0' * 64}", lambda _: None)
+
+
+def test_a_lock_of_an_image_that_no_registry_has_says_why(registry: str, profiles: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    file = profiles / "registered.yaml"
+    for image, why in (
+        (f"{registry}/no/such:1", "is not in its registry"),
+        (f"{registry}/private/image:1", "the registry denied access"),
+        ("gemmaspec/vllm-cpu:0.0.1", "must be built on this machine"),
+    ):
+        file.write_text(PROFILE % (image, tmp_path, real.PORT, tmp_path / "hf"))
+        done = gemmaspec("lock", str(file), "--engine", "docker")
+        assert done.returncode == 4, image
+        assert why in done.stderr
+    assert not file.with_suffix(".lock").exists()
 
 
 def test_a_pull_ends_when_it_is_told_to(registry: str) -> None:

@@ -38,13 +38,19 @@ class LockedImage(_LockedPart):
     """The name in the profile."""
     digest: Sha256 | None = None
     """Digest of its manifest, by which any machine can pull it; None for an image that was built on this machine."""
-    id: Sha256
-    """Digest of its configuration, which identifies the inspected image."""
+    id: Sha256 | None = None
+    """Digest of its configuration, which identifies the inspected image; None if a registry named the digest alone."""
 
     @property
     def ref(self) -> str:
         """The reference for Docker: by digest if there is one, else by id."""
-        return f"{self.name.partition('@')[0]}@{self.digest}" if self.digest else self.id
+        return f"{self.name.partition('@')[0]}@{self.digest}" if self.digest else str(self.id)
+
+    @model_validator(mode="after")
+    def _named(self) -> LockedImage:
+        if self.digest is None and self.id is None:
+            raise ValueError("a digest or an id is required")
+        return self
 
 
 class LockedModel(_LockedPart):
@@ -77,14 +83,22 @@ class Lock(_LockedPart):
     image: LockedImage | None = None
     target: LockedModel
     draft: LockedModel | None = None
-    versions: Versions
+    versions: Versions | None = None
+    """None for an image that was not on this machine when it was locked."""
 
     @model_validator(mode="after")
     def _whole(self) -> Lock:
         if uses_image(self.engine) != (self.image is not None):
             rule = "is required for" if uses_image(self.engine) else "is not allowed for"
             raise ValueError(f"image {rule} the {self.engine} engine")
+        if self.versions is None and (self.image is None or self.image.id):
+            raise ValueError("versions are required for what is on this machine")
         return self
+
+    @property
+    def vllm(self) -> str:
+        """The version of vLLM for people, `unknown` where the lock does not have it."""
+        return self.versions.vllm if self.versions else "unknown"
 
     def facts(self) -> Mapping[str, str]:
         """Return all facts as texts by dotted name, to compare. Missing ones are omitted; a missing draft is `none`."""

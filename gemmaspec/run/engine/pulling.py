@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -99,6 +100,29 @@ def pull(image: str, on_bytes: Callable[[int], None]) -> None:
                 on_bytes(_progress(event, seen))
         except APIError as error:
             raise why_not_pulled(image, clean(str(error.explanation))) from None
+
+
+def registry_digest(image: str) -> str:
+    """Return the digest, sha256:…, that an image's name has in its registry now. Pulls nothing.
+
+    The daemon asks, with the user's logins. Raise EnvironmentMissing as `pull` does.
+    """
+    with endpoint.client() as client:
+        if missing := not_pulled_here(image):
+            raise missing
+        try:
+            digest = str(client.images.get_registry_data(image).id)
+        except APIError as error:
+            raise why_not_pulled(image, clean(str(error.explanation))) from None
+    if not _DIGEST.fullmatch(digest):
+        raise EnvironmentMissing(
+            f"the registry of the image {image} states no digest of it: {clean(digest)[:80]}",
+            hint=f"docker pull {image}",
+        )
+    return digest
+
+
+_DIGEST: Final = re.compile("sha256:[0-9a-f]{64}")
 
 
 def is_here(image: str) -> bool:

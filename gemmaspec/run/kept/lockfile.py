@@ -35,7 +35,7 @@ def release_by(profile: Profile, lock: Lock | ProfileError | None) -> str | None
     if stated or lock is None or isinstance(lock, ProfileError):
         return stated
     same = lock.image.name == profile.image if lock.image else profile.runtime.python is not None
-    return lock.versions.vllm if same else None
+    return lock.versions.vllm if same and lock.versions else None
 
 
 def lock_of(loaded: Loaded) -> Lock | ProfileError | None:
