@@ -35,7 +35,7 @@ def raise_again(what: sys.UnraisableHookArgs) -> None:
     """Raise an interrupt once more a moment after it came where it is dropped, and leave the rest to Python.
 
     CPython drops what is raised in a callback of a weak reference, as each import has one, and pydantic's Rust drops it
-    in patterns. A subclass is that of SIGTERM (Terminated in run/kept/owner.py).
+    in patterns. A subclass is that of SIGTERM (Terminated in run/kept/stack_lock.py).
     """
     if not issubclass(what.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(what)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from gemmaspec.check.fit.memory_plan import MemoryPlan
-from gemmaspec.check.here.cards import ON_A_SMALL_ONE, ON_ONE, ON_SEVERAL, ON_SMALL_ONES
-from gemmaspec.check.here.offer import ON_A_SPARK
-from gemmaspec.check.here.planned import plan_on, release_for
 from gemmaspec.check.lint.check import check
+from gemmaspec.check.use_cases.cards import ON_A_SMALL_ONE, ON_ONE, ON_SEVERAL, ON_SMALL_ONES
+from gemmaspec.check.use_cases.offer import ON_A_SPARK
+from gemmaspec.check.use_cases.server_facts import plan_on, release_for
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.sizes import Size, size_called
 from gemmaspec.core.errors import EnvironmentMissing

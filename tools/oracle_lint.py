@@ -21,7 +21,7 @@ from oracle_release import QUANTIZED, Oracle, model_folders
 
 from gemmaspec.check.lint.check import check
 from gemmaspec.check.lint.rule import Subject
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.profile.load import Loaded, load_profile

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from oracle_release import Oracle, served_folder, write_model
 
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, servable_config, shipped_for
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.files import write_whole

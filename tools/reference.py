@@ -34,7 +34,7 @@ import accuracy
 import card_table
 import headline
 
-from gemmaspec.check.here.offer import FIRST
+from gemmaspec.check.use_cases.offer import FIRST
 from gemmaspec.cli.app import app
 from gemmaspec.cli.help import PATCH_SECTIONS
 from gemmaspec.core import data, errors

@@ -158,8 +158,8 @@ def fit(release: str) -> Found:
 
 def _fitted(profile: str, release: str) -> list[str]:
     from gemmaspec.check.fit.document import document
-    from gemmaspec.check.here.fit import FitRequest
-    from gemmaspec.check.here.fit import fit as use_case
+    from gemmaspec.check.use_cases.fit import FitRequest
+    from gemmaspec.check.use_cases.fit import fit as use_case
     from gemmaspec.core.errors import GemmaspecError
     from gemmaspec.core.profile.load import load_profile
     from gemmaspec.core.profile.machines import MACHINES

@@ -138,7 +138,7 @@ def _interrupted(error: Exception) -> bool:
 
 def _other(error: Exception, *, as_json: bool) -> int:
     """Print an error of the parser in its own words, and anything else as a bug of gemmaspec."""
-    # As pydantic's Rust wraps an interrupt, and SIGTERM's (run/kept/owner.py).
+    # As pydantic's Rust wraps an interrupt, and SIGTERM's (run/kept/stack_lock.py).
     if isinstance(error, typer.Abort) or _interrupted(error):
         return output.failure(Interrupted("interrupted"), as_json=as_json)
     if hasattr(error, "format_message"):  # click's own, under whichever name typer carries it

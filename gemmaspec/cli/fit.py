@@ -45,8 +45,8 @@ def fit(
     Needs no GPU and reads no weights. Exit code 1 if it does not fit, 4 if a model cannot be read.
     """
     from gemmaspec.check.fit.document import document
-    from gemmaspec.check.here.fit import FitRequest
-    from gemmaspec.check.here.fit import fit as use_case
+    from gemmaspec.check.use_cases.fit import FitRequest
+    from gemmaspec.check.use_cases.fit import fit as use_case
     from gemmaspec.cli.text import fit as text
     from gemmaspec.cli.text import fit_brief
 

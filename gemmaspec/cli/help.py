@@ -12,7 +12,7 @@ from typing import Any, Final
 import typer
 import typer.core
 
-from gemmaspec.core.profile.meant import COMMANDS, WITHIN, nearest, option_meant
+from gemmaspec.core.profile.foreign_words import COMMANDS, WITHIN, nearest, option_meant
 
 _ROWS: Final = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-8"))
 SECTIONS: Final[Mapping[str, Sequence[str]]] = _ROWS["sections"]

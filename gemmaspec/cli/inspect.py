@@ -22,7 +22,7 @@ def inspect(
     Reads only configuration files and the headers of the weights, by range requests if the checkpoint is remote. Exit
     code 3 if a checkpoint cannot be loaded, or if the draft does not work with the target.
     """
-    from gemmaspec.check.here import inspect as use_case
+    from gemmaspec.check.use_cases import inspect as use_case
     from gemmaspec.cli.text import inspect as text
 
     request = use_case.InspectRequest(

@@ -11,7 +11,7 @@ from gemmaspec.cli import options, output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemmaspec.check.here.lint import Linted
+    from gemmaspec.check.use_cases.lint import Linted
 
 Profiles = Annotated[list[str] | None, options.argument("PROFILE", autocompletion=options.complete_profile)]
 
@@ -30,7 +30,7 @@ def lint(
 
     Exit code 2 if there are errors.
     """
-    from gemmaspec.check.here import lint
+    from gemmaspec.check.use_cases import lint
 
     request = lint.LintRequest(
         names=profiles or (), every=every, release=release, overrides=set_ or (), no_spec=no_spec, models=models

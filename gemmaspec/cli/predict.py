@@ -27,7 +27,7 @@ def predict(
     Uses, in this order: measured cells (--measured FILE), those of bench --save-measured, shipped measurements of a
     similar machine, or the bytes that a step reads. The output says which. Starts nothing.
     """
-    from gemmaspec.check.here.predict import PredictRequest, predict_profile
+    from gemmaspec.check.use_cases.predict import PredictRequest, predict_profile
     from gemmaspec.cli.text import predict as text
     from gemmaspec.cli.text import predict_brief
     from gemmaspec.core.rows import MAX_CONTEXT

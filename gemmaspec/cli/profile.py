@@ -79,7 +79,7 @@ def new(
     for line in new.decided:
         output.progress(line)
     if parent is None:
-        from gemmaspec.check.here.offer import today
+        from gemmaspec.check.use_cases.offer import today
 
         for line in today(name, new.draft):
             output.progress(line)

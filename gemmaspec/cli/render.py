@@ -50,7 +50,7 @@ def render(
     With --to it writes YAML for a cluster, and a kustomization.yaml. gemmaspec deploys to no cluster: kubectl does, or
     what you use for GitOps.
     """
-    from gemmaspec.check.here.lint import stop_on_errors
+    from gemmaspec.check.use_cases.lint import stop_on_errors
     from gemmaspec.core.profile.load import load_profile
     from gemmaspec.run.kept.lockfile import release_of
 

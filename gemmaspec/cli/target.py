@@ -12,7 +12,7 @@ from gemmaspec.cli import output
 from gemmaspec.core.errors import Interrupted
 
 if TYPE_CHECKING:
-    from gemmaspec.run.kept.owner import StartProgress
+    from gemmaspec.run.kept.stack_lock import StartProgress
     from gemmaspec.serve.roll import Rolled
     from gemmaspec.serve.starting import Running
 

@@ -53,7 +53,7 @@ def tune(
     from gemmaspec.cli.text.progress import start_progress
     from gemmaspec.measure.servers.tune import plan
     from gemmaspec.measure.servers.tune import tune as use_case
-    from gemmaspec.measure.tune.tried import TuneRequest, seconds_of
+    from gemmaspec.measure.tune.trials import TuneRequest, seconds_of
 
     request = TuneRequest(
         **options.given(

@@ -98,7 +98,7 @@ def up(
 
 def _offered(*, yes: bool, dry_run: bool) -> str:
     """Return the profile that is offered for this machine, if it is taken."""
-    from gemmaspec.check.here.offer import offer
+    from gemmaspec.check.use_cases.offer import offer
 
     offered = offer()
     for line in offered.lines:

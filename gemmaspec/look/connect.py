@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.profile.foreign_words import nearest
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.core.profile.meant import nearest
 from gemmaspec.run.kept import stacks
 
 _AUTH: Final = ' -H "Authorization: Bearer $VLLM_API_KEY"'

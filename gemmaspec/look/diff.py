@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.check.use_cases.lint import stop_on_errors
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.lock.document import NONE, Moved
 from gemmaspec.core.profile.find import find_profile, profile_folders

@@ -66,7 +66,7 @@ def names() -> Mapping[str, tuple[str, ...]]:
 
 
 def _near(asked: str) -> str:
-    from gemmaspec.core.profile.meant import nearest
+    from gemmaspec.core.profile.foreign_words import nearest
 
     near = nearest(asked, (name for of_kind in names().values() for name in of_kind))
     return f"; did you mean {near}?" if near else ""

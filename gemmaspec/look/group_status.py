@@ -10,7 +10,7 @@ from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.look.status import Status, each
 from gemmaspec.run.engine import router as router_engine
 from gemmaspec.run.engine.server import State
-from gemmaspec.run.kept import groups, owner, stacks
+from gemmaspec.run.kept import groups, stack_lock, stacks
 from gemmaspec.run.kept.groups import Group
 from gemmaspec.run.kept.verdicts import Watching, last_watch
 from gemmaspec.serve.put_back import left_out
@@ -48,7 +48,7 @@ GETS = "gets requests"
 def router_status(name: str) -> RouterStatus:
     """Return the status of the router of a profile. Raises UsageError if it has no replicas here."""
     group = groups.find(name)
-    holder = owner.holder(name)
+    holder = stack_lock.holder(name)
     busy = str(holder) if holder else ""
     try:
         state = router_engine.state(group.router)
@@ -86,7 +86,7 @@ def router_status(name: str) -> RouterStatus:
 def _forgotten(group: Group) -> Sequence[str]:
     """Return the replicas that are left out and on which no command works."""
     try:
-        return [name for name in left_out(group) if owner.holder(name) is None]
+        return [name for name in left_out(group) if stack_lock.holder(name) is None]
     except GemmaspecError:
         return []
 

@@ -15,9 +15,9 @@ from gemmaspec.core.profile.model import Watch
 from gemmaspec.look import hooks
 from gemmaspec.look.watch import WatchLine, retry_after, steady_now, watch_line
 from gemmaspec.run.engine import router as routers
-from gemmaspec.run.kept import groups, owner, stacks
+from gemmaspec.run.kept import groups, stack_lock, stacks
 from gemmaspec.run.kept.groups import Group
-from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.kept.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.serve.put_back import left_out, put_back, serving
@@ -102,7 +102,7 @@ def _look(router: WatchedRouter) -> Iterator[WatchLine]:
         group = groups.read(router.name)
     except GemmaspecError:
         return
-    if group is None or group.stopped or owner.holder(router.name):
+    if group is None or group.stopped or stack_lock.holder(router.name):
         return  # somebody works on it, or wants it down
     fault, reason = judged(group)
     yield from _told(router, fault, reason)
@@ -119,7 +119,7 @@ def judged(group: Group) -> tuple[RouterFault | None, str]:
     if state.status == "exited" or (state.status == "absent" and serving(group)):
         return "router gone", f"the router has exited{f'; {state.detail}' if state.detail else ''}: no client is served"
     try:
-        out = [name for name in left_out(group) if owner.holder(name) is None]
+        out = [name for name in left_out(group) if stack_lock.holder(name) is None]
     except GemmaspecError as error:
         return "router silent", error.message
     if not out:
@@ -200,7 +200,7 @@ def _repaired(router: WatchedRouter, group: Group, fault: RouterFault) -> list[s
 def _probe_forgotten(group: Group) -> None:
     """Send a request to each replica whose start nobody has seen to its end. Raises GemmaspecError if it fails one."""
     for name in left_out(group):
-        if stacks.find(name).outcome == "starting" and owner.holder(name) is None:
+        if stacks.find(name).outcome == "starting" and stack_lock.holder(name) is None:
             wait(name, _Quiet(), timeout_s=_PROBE_S)
 
 

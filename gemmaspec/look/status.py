@@ -19,7 +19,7 @@ from gemmaspec.measure.load import AT_ONCE, together
 from gemmaspec.run.engine.choose import engine_of_nodes, seats
 from gemmaspec.run.engine.lines import split_host
 from gemmaspec.run.engine.server import Engine, Server, State
-from gemmaspec.run.kept import owner, stacks
+from gemmaspec.run.kept import stack_lock, stacks
 from gemmaspec.run.kept.attention import Graphs, Logged, graphs_lost, of_running
 from gemmaspec.run.kept.logs import next_after, why_ended
 from gemmaspec.run.kept.stacks import Started
@@ -174,7 +174,7 @@ def _report_of(engine: Engine, server: Server) -> dict[str, Any] | None:
 
 
 def _status(name: str) -> Status:
-    holder = owner.holder(name)
+    holder = stack_lock.holder(name)
     try:
         started = stacks.find(name)
     except UnreadableFile as error:
@@ -187,7 +187,7 @@ def _status(name: str) -> Status:
         started = stacks.rescue(name)
     engine = stacks.engine_of(started)
     state = stacks.look(started, engine)
-    if holder and holder.command in owner.STARTS:
+    if holder and holder.command in stack_lock.STARTS:
         why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
         watch = f"gemmaspec status {name} --wait"
         return Status(started=started, state=state, word="starting", why=why, since=holder.since, next=watch)
@@ -199,7 +199,7 @@ def _status(name: str) -> Status:
     return _gone(started, state)
 
 
-def _ending(started: Started, state: State, holder: owner.Holder | None) -> Status:
+def _ending(started: Started, state: State, holder: stack_lock.Holder | None) -> Status:
     """Return the status of a server that `down` has begun to stop, and of which something still runs."""
     name = started.server.name
     by_down = holder is not None and holder.command == "down"

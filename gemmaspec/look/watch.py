@@ -30,7 +30,7 @@ from gemmaspec.look.sidecar.known import KnownOfServer, Question
 from gemmaspec.run.engine.choose import seats
 from gemmaspec.run.engine.proc import memory_kills
 from gemmaspec.run.engine.server import Engine, State
-from gemmaspec.run.kept import measurements, owner, stacks
+from gemmaspec.run.kept import measurements, stack_lock, stacks
 from gemmaspec.run.kept.attention import graphs_lost
 from gemmaspec.run.kept.groups import each_of
 from gemmaspec.run.kept.guarded import is_guarded
@@ -268,7 +268,7 @@ def _read(stack: Watched) -> Sample:
 def _end_for_memory(stack: Watched, why: str, restart: Restart) -> Iterator[WatchLine]:
     """Kill a server before its machine runs out of memory; then do as for any that exited."""
     name = stack.started.server.name
-    if owner.holder(name):  # a command that starts it guards it too
+    if stack_lock.holder(name):  # a command that starts it guards it too
         return
     reason = f"watch ended it before this machine freezes: {why}"
     try:
@@ -286,7 +286,7 @@ def _end_for_memory(stack: Watched, why: str, restart: Restart) -> Iterator[Watc
 def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:
     """Look whether a server that does not answer has exited by itself; one that `down` ended has not."""
     name = stack.started.server.name
-    if owner.holder(name):  # a command that starts or stops it: how that ends is seen once it has ended
+    if stack_lock.holder(name):  # a command that starts or stops it: how that ends is seen once it has ended
         return
     try:
         now = stacks.find(name)

@@ -16,7 +16,7 @@ from gemmaspec.core.profile.engines import other_engines, uses_image
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.server import EngineName, Server, State
 from gemmaspec.run.kept.models import ModelRef
-from gemmaspec.run.kept.owner import Caller
+from gemmaspec.run.kept.stack_lock import Caller
 from gemmaspec.run.kept.stacks import Options, Started
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Stack

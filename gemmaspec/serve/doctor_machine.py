@@ -21,8 +21,8 @@ from gemmaspec.run.machine import readings
 from gemmaspec.run.models import access
 from gemmaspec.run.models.download import Cache, list_files
 from gemmaspec.run.models.hub import Unreachable
-from gemmaspec.serve.ahead import image_bytes
 from gemmaspec.serve.doctor_subject import DoctorSubject
+from gemmaspec.serve.start_costs import image_bytes
 
 if TYPE_CHECKING:
     from gemmaspec.check.fit.document import Fit
@@ -39,7 +39,7 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
     if subject.runs_now:
         yield skipped("memory", f"{subject.loaded.profile.name} is running and has its memory")
         return
-    from gemmaspec.check.here.fit import FitRequest, fit
+    from gemmaspec.check.use_cases.fit import FitRequest, fit
 
     try:
         answer = fit(FitRequest(profile=str(subject.loaded.file), overrides=subject.overrides))

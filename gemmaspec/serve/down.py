@@ -13,7 +13,7 @@ from gemmaspec.run.engine import record
 from gemmaspec.run.engine.last_start import Elsewhere
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import claims, stacks
-from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.kept.stacks import Outcome, Started
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gemmaspec.check.here.lint import costly
+from gemmaspec.check.use_cases.lint import costly
 from gemmaspec.core import data
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.finding import Finding
@@ -21,9 +21,9 @@ from gemmaspec.run.kept.lockfile import release_of
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.stack.speed import speed_choice, untried
 from gemmaspec.serve import lock
-from gemmaspec.serve.ahead import Ahead, ahead
 from gemmaspec.serve.decide import Start, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
+from gemmaspec.serve.start_costs import Ahead, ahead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class DryRun:
 
 def _too_little(loaded: Loaded) -> Iterator[str]:
     """Yield why a profile does not fit on this machine; nothing without a GPU, or where nobody can compute it."""
-    from gemmaspec.check.here.planned import plan_on, release_for
+    from gemmaspec.check.use_cases.server_facts import plan_on, release_for
 
     with contextlib.suppress(GemmaspecError):
         if MACHINES[loaded.profile.machine].gpus and nvidia.gpus():

@@ -6,7 +6,7 @@ from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.models import check_access, check_folder
-from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.serve import down, up
 from gemmaspec.serve.decide import LIVE, Start, UpRequest, decide

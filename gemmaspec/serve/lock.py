@@ -19,7 +19,7 @@ from gemmaspec.run.engine.server import EngineName, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.lockfile import DamagedLock, lock_file, read_lock
 from gemmaspec.run.kept.models import ModelRef, digest_of, in_cache, models_of
-from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.run.runtime.managed import versions_at

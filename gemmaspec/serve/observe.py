@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.check.use_cases.lint import stop_on_errors
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile
 from gemmaspec.core.profile.command import can_be_process

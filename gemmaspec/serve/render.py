@@ -13,7 +13,7 @@ from gemmaspec.run.cluster.server import ClusterSettings
 from gemmaspec.run.cluster.text import yaml_text
 from gemmaspec.run.engine import kubectl
 from gemmaspec.run.kept.lockfile import lock_file, lock_of
-from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.kept.stacks import stack_folder
 from gemmaspec.run.stack import folder as stack_files
 from gemmaspec.run.stack.folder import Rendered

@@ -21,7 +21,7 @@ from gemmaspec.run.engine.router import RouterServer
 from gemmaspec.run.engine.server import EngineName
 from gemmaspec.run.kept import claims, groups, stacks
 from gemmaspec.run.kept.groups import Group
-from gemmaspec.run.kept.owner import StartProgress, Told, owned
+from gemmaspec.run.kept.stack_lock import StartProgress, Told, owned
 from gemmaspec.run.kept.stacks import Options, stack_folder
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.runtime.spec import ensure_router, router_program

@@ -7,7 +7,7 @@ from functools import partial
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.serve import up
 from gemmaspec.serve.starting import Running

@@ -15,7 +15,7 @@ from gemmaspec.run.engine import router as routers
 from gemmaspec.run.engine.routing import RouterPlace
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group
-from gemmaspec.run.kept.owner import StartProgress, Told
+from gemmaspec.run.kept.stack_lock import StartProgress, Told
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.serve import put_back, rollback

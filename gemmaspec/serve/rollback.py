@@ -8,13 +8,13 @@ from pathlib import Path
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.lock.document import LockedImage
-from gemmaspec.core.profile.meant import nearest
+from gemmaspec.core.profile.foreign_words import nearest
 from gemmaspec.run.engine.choose import engine_named
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.models import ModelRef, digest_of
-from gemmaspec.run.kept.owner import StartProgress, Told, owned
+from gemmaspec.run.kept.stack_lock import StartProgress, Told, owned
 from gemmaspec.run.trees.tree import UNKNOWN
 from gemmaspec.run.trees.versions import interpreter_versions
 from gemmaspec.serve import knowngood

@@ -19,7 +19,7 @@ from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.guarded import is_guarded
 from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.models import ModelRef, check_access, check_folder, hub_answers, place
-from gemmaspec.run.kept.owner import Terminated, Told
+from gemmaspec.run.kept.stack_lock import Terminated, Told
 from gemmaspec.run.kept.stacks import Outcome, Started
 from gemmaspec.run.machine.memory_guard import MemoryGuard
 from gemmaspec.run.ready.first_request import healthy, probe
@@ -28,10 +28,10 @@ from gemmaspec.run.ready.wait import Checks, MemoryShort, Ready, wait_ready
 from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.run.stack import folder as stack_files
 from gemmaspec.serve import lock
-from gemmaspec.serve.ahead import downloads_told, earlier_start, remember
 from gemmaspec.serve.decide import FoundStack, Observed, Offline, Start
 from gemmaspec.serve.down import has_ended
 from gemmaspec.serve.knowngood import KnownGood
+from gemmaspec.serve.start_costs import downloads_told, earlier_start, remember
 
 _START_GRACE_S: Final = 5.0
 """A start has no requests to end; vLLM's own processes end within 2 s of being asked."""

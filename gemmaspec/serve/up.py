@@ -15,15 +15,15 @@ from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Tuned
 from gemmaspec.run.engine.server import Engine, EngineName
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.owner import StartProgress, Told, owned
+from gemmaspec.run.kept.stack_lock import StartProgress, Told, owned
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.serve import knowngood, speedless
-from gemmaspec.serve.ahead import say_ahead
 from gemmaspec.serve.decide import Observed, Start, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
 from gemmaspec.serve.prepare import resolve
 from gemmaspec.serve.rollback import way_back_of
+from gemmaspec.serve.start_costs import say_ahead
 from gemmaspec.serve.starting import Running, carry_out, carry_out_detached
 
 

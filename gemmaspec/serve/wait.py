@@ -10,9 +10,9 @@ from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.run.engine.server import State
-from gemmaspec.run.kept import owner, stacks
+from gemmaspec.run.kept import stack_lock, stacks
 from gemmaspec.run.kept.logs import next_after, why_ended
-from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready.first_request import healthy
 from gemmaspec.run.ready.phases import Phase
@@ -72,7 +72,7 @@ def _not_running(started: Started, state: State) -> StartFailed:
 def until_nobody_starts_it(name: str, progress: StartProgress, *, timeout_s: float) -> None:
     """Follow the command that starts it, if there is one, until it ends."""
     began, told = time.monotonic(), ""
-    while (other := owner.holder(name)) and other.command in owner.STARTS:
+    while (other := stack_lock.holder(name)) and other.command in stack_lock.STARTS:
         if other.phase != told:
             told = other.phase
             progress.note(f"gemmaspec {other.command} (pid {other.pid}): {told or 'beginning'}")

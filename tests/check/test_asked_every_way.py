@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.check.here.lint import COSTLY
 from gemmaspec.check.lint.machine import SEVERAL_ON_SPARK
+from gemmaspec.check.use_cases.lint import COSTLY
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.profile.load import load_profile
@@ -35,7 +35,7 @@ NO_IMAGES = (*OWN_CHOICE, "--set", "serve.limit_mm_per_prompt={image: 0, video: 
 def ask(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Return the document of a command."""
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("gemmaspec.serve.ahead._image_bytes", lambda image: None)
+    monkeypatch.setattr("gemmaspec.serve.start_costs._image_bytes", lambda image: None)
 
     def answer(*words: str) -> dict[str, Any]:
         run([*words, "--json"])

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gemmaspec.check.here import planned
+from gemmaspec.check.use_cases import server_facts
 from gemmaspec.cli.app import run
 from gemmaspec.core.profile.device import GB, GIB, Device
 from gemmaspec.run.machine.readings import this_cpu
@@ -311,12 +311,12 @@ def test_any_nvidia_machine_needs_one_or_a_name(
     profiles: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(profiles, model, machine="nvidia")
-    monkeypatch.setattr(planned, "this_gpu", lambda: None)
+    monkeypatch.setattr(server_facts, "this_gpu", lambda: None)
     assert run(["fit", file]) == 4
     assert "--machine NAME or --memory GB" in capsys.readouterr().err
     assert asked(capsys, file, "--memory", "24")[0] == 0
     gpu = Device(name="NVIDIA L4", memory=24 * GIB, free=20 * GIB, capability="8.9", here=True)
-    monkeypatch.setattr(planned, "this_gpu", lambda: gpu)
+    monkeypatch.setattr(server_facts, "this_gpu", lambda: gpu)
     code, document = asked(capsys, file)
     assert (code, document["machine"]["name"]) == (1, "NVIDIA L4")
     assert "20.00 GiB of 24.00 GiB are free now" in document["problems"][0]
@@ -326,14 +326,14 @@ def test_on_the_machine_itself_its_own_numbers_count(
     profiles: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spark = Device(name="NVIDIA GB10", memory=128 * GB, free=120 * GB, capability="12.1", here=True)
-    monkeypatch.setattr(planned, "this_gpu", lambda: spark)
+    monkeypatch.setattr(server_facts, "this_gpu", lambda: spark)
     _, document = asked(capsys, write(profiles, model))
     machine = document["machine"]
     assert (machine["name"], machine["free"], machine["bandwidth"]) == ("dgx-spark", 120 * GB, 273 * GB)
-    monkeypatch.setattr(planned, "this_gpu", lambda: dataclasses.replace(spark, capability="9.0"))
+    monkeypatch.setattr(server_facts, "this_gpu", lambda: dataclasses.replace(spark, capability="9.0"))
     assert asked(capsys, write(profiles, model))[1]["machine"]["free"] is None
     pro = dataclasses.replace(spark, name="a PRO 6000", memory=96 * GB, capability="12.0")
-    monkeypatch.setattr(planned, "this_gpu", lambda: pro)
+    monkeypatch.setattr(server_facts, "this_gpu", lambda: pro)
     assert asked(capsys, write(profiles, model), "--machine", "rtx-5090")[1]["machine"]["memory"] < 40 * GB
 
 

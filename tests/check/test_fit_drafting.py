@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gemmaspec.check.fit.memory_plan import MemoryPlan
-from gemmaspec.check.here.planned import plan_on
+from gemmaspec.check.use_cases.server_facts import plan_on
 from gemmaspec.cli.app import run
 from gemmaspec.core.profile.load import load_profile
 

@@ -10,7 +10,7 @@ from gemmaspec.check.fit.advice import advice
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan
 from gemmaspec.check.fit.overhead import Overhead
 from gemmaspec.check.fit.weights import weights_of
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.releases.batch import largest_item
 from tests.check.test_fit_plan import CPU, H200, SPARK, plan_of

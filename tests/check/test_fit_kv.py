@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gemmaspec.check.fit.kvgroups import NOT_DIVISIBLE, TWO_BLOCKS, TWO_WINDOWS, KvCache, Unplannable, groups_of
 from gemmaspec.check.fit.kvspec import kv_rules, layer_caches, sliding_block
-from gemmaspec.core.checkpoint.parts import Layer, TextModel
+from gemmaspec.core.checkpoint.model import Layer, TextModel
 from tests.support.kv_shapes import cases, gemma, ours, owned, published, text_model
 
 RELEASES = ("0.19.0", "0.20.1", "0.24.0", "0.25.0", "0.26.0", "0.27.0", "0.29.0", "0.30.0", "0.32.0", "0.33.0")

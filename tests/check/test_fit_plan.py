@@ -15,7 +15,7 @@ from gemmaspec.check.fit.flags import Flags, flags_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.fit.overhead import graph_sizes
 from gemmaspec.check.fit.weights import weights_of
-from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization
+from gemmaspec.core.checkpoint.model import Checkpoint, Quantization
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.device import GIB, Device, named
 from gemmaspec.core.profile.load import load_profile

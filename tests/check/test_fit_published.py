@@ -19,7 +19,7 @@ from gemmaspec.check.fit.roofline import ServingRoofline, roofline, step_bytes, 
 from gemmaspec.check.predict import efficiency
 from gemmaspec.check.predict.predict import QUANTILE
 from gemmaspec.check.predict.steps import NOISE
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_from, checkpoint_of, shipped_for
 from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.profile.device import GIB, Device, named

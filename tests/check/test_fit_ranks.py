@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
-from gemmaspec.check.here.planned import plan_on
+from gemmaspec.check.use_cases.server_facts import plan_on
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.core.checkpoint.ranks import is_asked, on_each
 from gemmaspec.core.profile.load import load_profile

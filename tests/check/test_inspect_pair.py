@@ -12,7 +12,7 @@ from gemmaspec.check.inspect import meaning
 from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.check.inspect.pair import KnownPair, Pairing, pair, step_bytes
 from gemmaspec.core import strict_yaml
-from gemmaspec.core.checkpoint.parts import Checkpoint, TextModel
+from gemmaspec.core.checkpoint.model import Checkpoint, TextModel
 from gemmaspec.core.finding import SEVERITIES, Finding
 from tests.support import shapes
 from tests.support.checkpoints import assistant, checkpoint, gemma, head

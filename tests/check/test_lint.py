@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gemmaspec.check.lint.check import ABOUT_THE_RELEASE, CODES, RULES, check
 from gemmaspec.check.lint.rule import as_text
 from gemmaspec.core import data
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import command_of, resolve, vllm_of

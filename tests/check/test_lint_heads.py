@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.check.here.lint import stop_on_errors
 from gemmaspec.check.lint.check import RULES, check
+from gemmaspec.check.use_cases.lint import stop_on_errors
 from gemmaspec.core import data
-from gemmaspec.core.checkpoint.parts import Speculator
+from gemmaspec.core.checkpoint.model import Speculator
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.kept.lockfile import release_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gemmaspec.check.lint.check import check
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, draft_for, shipped
 from gemmaspec.core.checkpoint.training import is_qat, trained_further
 from gemmaspec.core.finding import Finding

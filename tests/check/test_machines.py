@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.check.here.lint import LintRequest, lint
-from gemmaspec.check.here.planned import plan_on
+from gemmaspec.check.use_cases.lint import LintRequest, lint
+from gemmaspec.check.use_cases.server_facts import plan_on
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES, as_named, counted_name, machine_kind, machine_with
 from gemmaspec.core.releases.backends import backend_for, support_of

@@ -20,8 +20,8 @@ sys.path.insert(0, str(TOOLS))
 from oracle_resolved import ANSWERS, CHANGES, Pair, pairs  # noqa: E402
 
 from gemmaspec.check.fit.flags import flags_of  # noqa: E402
-from gemmaspec.check.here.planned import facts_of, kind_of  # noqa: E402
 from gemmaspec.check.lint.rule import Subject  # noqa: E402
+from gemmaspec.check.use_cases.server_facts import facts_of, kind_of  # noqa: E402
 from gemmaspec.core.errors import UsageError  # noqa: E402
 from gemmaspec.core.profile.device import named  # noqa: E402
 from gemmaspec.core.profile.graphs import LOST  # noqa: E402

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.check.here.predict import SURE
 from gemmaspec.check.predict.algebra import Cholesky
+from gemmaspec.check.predict.comparable import Kind, speaking
 from gemmaspec.check.predict.curve import curve
 from gemmaspec.check.predict.efficiency import law_of
 from gemmaspec.check.predict.predict import Cells, Predicted, predict
-from gemmaspec.check.predict.speaks import Kind, speaking
 from gemmaspec.check.predict.steps import StepAt, Steps, StepServer, Timed, graph_tokens
+from gemmaspec.check.use_cases.predict import SURE
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gemmaspec.check.here.fit import FitRequest, fit
-from gemmaspec.check.here.predict import Prediction, PredictRequest, predict_profile
 from gemmaspec.check.predict.several import between
+from gemmaspec.check.use_cases.fit import FitRequest, fit
+from gemmaspec.check.use_cases.predict import Prediction, PredictRequest, predict_profile
 
 MEASURED = {(1, 256): 10.90, (8, 256): 15.17, (1, 8192): 13.49, (8, 8192): 19.68}
 """(requests, tokens) → milliseconds of a step on two H100s with NVLink, vLLM 0.32.0, nvidia-31b-mtp, k=4."""

@@ -196,7 +196,7 @@ def test_heads_that_draft_a_block_are_read_as_such_and_say_what_is_assumed(
 
 def test_a_head_without_a_table_of_words_reads_that_of_its_target() -> None:
     from gemmaspec.check.fit.roofline import step_bytes
-    from gemmaspec.check.here.fit import FitRequest, fit
+    from gemmaspec.check.use_cases.fit import FitRequest, fit
 
     plan = fit(FitRequest(profile="spark-31b-dflash2")).plan
     assert plan.draft

@@ -20,9 +20,9 @@ from pydantic_core import SchemaSerializer, core_schema
 
 from gemmaspec import __version__
 from gemmaspec.check.carry.verify import VerifyRequest
-from gemmaspec.check.here.fit import FitRequest
-from gemmaspec.check.here.inspect import InspectRequest
-from gemmaspec.check.here.predict import PredictRequest
+from gemmaspec.check.use_cases.fit import FitRequest
+from gemmaspec.check.use_cases.inspect import InspectRequest
+from gemmaspec.check.use_cases.predict import PredictRequest
 from gemmaspec.cli import app as cli
 from gemmaspec.cli.app import run
 from gemmaspec.cli.bench import bench
@@ -38,9 +38,9 @@ from gemmaspec.core.data import ROOT
 from gemmaspec.core.files import state_dir
 from gemmaspec.look.smoke import SmokeRequest
 from gemmaspec.measure.bench.settings import BenchRequest
-from gemmaspec.measure.tune.tried import TuneRequest
+from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.cluster.server import ClusterSettings
-from gemmaspec.run.kept.owner import Terminated
+from gemmaspec.run.kept.stack_lock import Terminated
 from gemmaspec.serve.decide import UpRequest
 from tests.check.test_fit_cli import TEXT
 
@@ -197,7 +197,7 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(
 def test_a_dry_run_says_in_one_line_what_is_for_speed_and_about_how_large_an_image_is(
     release: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.serve.ahead._image_bytes", lambda image: None)
+    monkeypatch.setattr("gemmaspec.serve.start_costs._image_bytes", lambda image: None)
     monkeypatch.setattr("gemmaspec.run.engine.pulling.is_here", lambda image: False)
     image = f"image=vllm/vllm-openai:v{release}"
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run", "--set", image]) in (0, 4)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gemmaspec.core.checkpoint.config import Described, describe
 from gemmaspec.core.checkpoint.fields import Fields, load_object
-from gemmaspec.core.checkpoint.parts import Layer
+from gemmaspec.core.checkpoint.model import Layer
 from gemmaspec.core.errors import CheckpointError
 from tests.core.test_checkpoint_header import json_values
 from tests.support import shapes

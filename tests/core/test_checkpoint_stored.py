@@ -9,7 +9,7 @@ import pytest
 from gemmaspec.check.inspect.examine import examine
 from gemmaspec.check.inspect.quantized import is_excluded
 from gemmaspec.core.checkpoint.fields import Fields
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.core.errors import CheckpointError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.check.use_cases.lint import stop_on_errors
 from gemmaspec.cli.app import run
 from gemmaspec.core.profile.foreign_code import code_of, is_plain
 from gemmaspec.core.profile.load import load_profile

@@ -12,7 +12,7 @@ import pytest
 import gemmaspec
 from gemmaspec.check.fit.flags import Flags, flags_of
 from gemmaspec.check.lint.rule import Subject
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.profile.command import compile_of
 from gemmaspec.core.profile.device import Device, named

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.check.here.lint import LintRequest, lint
+from gemmaspec.check.use_cases.lint import LintRequest, lint
 from gemmaspec.core import data
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.profile.load import load_profile

@@ -48,7 +48,7 @@ MEASURES: Final[Mapping[str, Callable[[], float]]] = {
     "nested conditional expressions": lambda: sum(len(house.nested(file)) for file in FILES),
     "the walk of up": lambda: _walk("serve/up.py", "up"),
     "the walk of bench": lambda: _walk("measure/servers/bench.py", "bench"),
-    "the walk of predict": lambda: _walk("check/here/predict.py", "predict_profile"),
+    "the walk of predict": lambda: _walk("check/use_cases/predict.py", "predict_profile"),
 }
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from gemmaspec.run.engine import record
 from gemmaspec.run.engine import router as routers
-from gemmaspec.run.kept import groups, owner, stacks, verdicts
+from gemmaspec.run.kept import groups, stack_lock, stacks, verdicts
 from gemmaspec.run.runtime.spec import router_program
 from gemmaspec.serve.put_back import left_out
 from tests.serve.test_replicas import _free_block
@@ -146,7 +146,7 @@ def test_a_replica_that_a_killed_command_has_left_out_is_put_back(routed: Fake, 
         wait_for(lambda: starts("duo-1"), seconds=60)
         change.kill()
         change.communicate()
-        wait_for(lambda: owner.holder("duo") is None)
+        wait_for(lambda: stack_lock.holder("duo") is None)
         go.touch()
         done = until("repaired")
         assert (done["fault"], done["reason"]) == ("left out", "duo-1 put back")

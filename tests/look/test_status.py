@@ -18,7 +18,7 @@ from gemmaspec.look.monitors import prometheus
 from gemmaspec.look.top_page import Top
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import stacks, verdicts
-from gemmaspec.run.kept.owner import owned
+from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from tests.support.fake_engine import FakeEngine, FakeMachine
 

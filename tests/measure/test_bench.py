@@ -127,7 +127,7 @@ def test_its_rows_are_what_predict_takes(
 
 
 def test_fit_tells_what_was_measured_and_kept() -> None:
-    from gemmaspec.check.here import fit
+    from gemmaspec.check.use_cases import fit
     from gemmaspec.core import data
     from gemmaspec.core.patching.patch import Shelf
     from gemmaspec.run.kept import measurements

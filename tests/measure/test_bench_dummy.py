@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gemmaspec.check.here.lint import stop_on_errors
+from gemmaspec.check.use_cases.lint import stop_on_errors
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.published.shipped import servable_config, shipped_for

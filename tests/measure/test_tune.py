@@ -21,7 +21,7 @@ from gemmaspec.measure.tune import stored
 from gemmaspec.measure.tune.arms import Field, field_of
 from gemmaspec.measure.tune.choose import TuneChoice, choose
 from gemmaspec.measure.tune.next_arm import Done, Visit, next_visit, rule_out, rungs_of
-from gemmaspec.measure.tune.tried import Tried, TriedCell, seconds_of
+from gemmaspec.measure.tune.trials import Tried, TriedCell, seconds_of
 
 Speed = Callable[[Arm, int], float]
 """Tokens per second of an arm at a load."""

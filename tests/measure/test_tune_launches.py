@@ -23,7 +23,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.measure.servers import tune_field
 from gemmaspec.measure.tune.arms import Field, with_launches
 from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
-from gemmaspec.measure.tune.tried import TuneRequest
+from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.machine.readings import Gpus
 from gemmaspec.run.models.open import open_checkpoint
 

@@ -25,7 +25,7 @@ from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.servers.tune import state_file
 from gemmaspec.measure.servers.tune_field import Compared
 from gemmaspec.measure.tune.launches import Launches, LaunchRow
-from gemmaspec.measure.tune.tried import TuneRequest
+from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.machine.nvidia import Gpu
 from gemmaspec.serve.up import tuned_remark, what_runs

@@ -16,7 +16,7 @@ from gemmaspec.core.files import state_dir
 from gemmaspec.run.kept.models import ModelRef
 from gemmaspec.run.machine.nvidia import Gpu
 from gemmaspec.run.ready.phases import Phase
-from gemmaspec.serve import ahead as ahead_
+from gemmaspec.serve import start_costs
 from tests.support.fake_engine import FakeMachine
 
 PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
@@ -95,7 +95,7 @@ def test_sizes_and_times_are_said_before_anything_long(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: None)
-    monkeypatch.setattr("gemmaspec.serve.ahead._image_bytes", lambda _: 9_400_000_000)
+    monkeypatch.setattr("gemmaspec.serve.start_costs._image_bytes", lambda _: 9_400_000_000)
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run", "--json"]) == 0
     before = json.loads(capsys.readouterr().out)["ahead"]
     assert [(one["verb"], one["what"]) for one in before["parts"]] == [
@@ -118,7 +118,7 @@ def test_what_a_start_took_is_said_before_the_next_one(
 
 
 def test_what_is_left_follows_from_the_phases_of_an_earlier_start() -> None:
-    earlier = ahead_.Earlier(seconds=68.2, phases={"importing": 59.3, "loading target": 1.1, "warming up": 7.8})
+    earlier = start_costs.Earlier(seconds=68.2, phases={"importing": 59.3, "loading target": 1.1, "warming up": 7.8})
     assert earlier.left(Phase.IMPORTING) == pytest.approx(68.2)
     assert earlier.left(Phase.LOADING_TARGET) == pytest.approx(8.9)
     assert earlier.left(Phase.PATCHING) is None
@@ -129,7 +129,7 @@ def test_a_damaged_memory_of_times_is_no_memory(damaged: str, tmp_path: Path) ->
     file = state_dir() / "took" / "a.docker.json"
     file.parent.mkdir(parents=True)
     file.write_text(damaged)
-    assert ahead_.earlier_start("a", "docker") is None
+    assert start_costs.earlier_start("a", "docker") is None
 
 
 def test_what_is_left_of_a_download_is_said_while_the_server_starts(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_is_left_of_a_download_is_said_while_the_server_starts(tmp_path: Pa
         said.append(text)
         came.set()
 
-    with ahead_.downloads_told(start, note, interval_s=0.05):
+    with start_costs.downloads_told(start, note, interval_s=0.05):
         with (blobs / "a.incomplete").open("wb") as file:
             file.truncate(9_650_000_000)  # sparse: half of it
         assert came.wait(60)
@@ -153,15 +153,15 @@ def test_what_is_left_of_a_download_is_said_while_the_server_starts(tmp_path: Pa
 
 def test_nothing_is_said_of_downloads_that_cannot_be_seen() -> None:
     start: Any = SimpleNamespace(fetch=(), started=SimpleNamespace(hub_cache=None))
-    with ahead_.downloads_told(start, pytest.fail, interval_s=0.01):
+    with start_costs.downloads_told(start, pytest.fail, interval_s=0.01):
         pass
 
 
 def test_an_image_whose_registry_says_nothing_counts_as_such_images_do() -> None:
-    image = ahead_.Part(verb="download", what="image", name="vllm/vllm-openai:v0.33.0", estimate=10_500_000_000)
-    target = ahead_.Part(verb="download", what="target", name="some/target", nbytes=20_000_000_000)
-    before = ahead_.Ahead(parts=(image, target), weights=20_000_000_000, start_s=None, machine="dgx-spark")
+    image = start_costs.Part(verb="download", what="image", name="vllm/vllm-openai:v0.33.0", estimate=10_500_000_000)
+    target = start_costs.Part(verb="download", what="target", name="some/target", nbytes=20_000_000_000)
+    before = start_costs.Ahead(parts=(image, target), weights=20_000_000_000, start_s=None, machine="dgx-spark")
     assert before.time().startswith("about 30.5 GB to download")
     assert "5 to 13 min in all were published" in before.time()
-    unknown = ahead_.Part(verb="download", what="image", name="some/image")
-    assert "at least 20.0 GB" in ahead_.Ahead(parts=(unknown, target), weights=None, start_s=None).time()
+    unknown = start_costs.Part(verb="download", what="image", name="some/image")
+    assert "at least 20.0 GB" in start_costs.Ahead(parts=(unknown, target), weights=None, start_s=None).time()

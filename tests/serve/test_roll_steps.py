@@ -15,7 +15,7 @@ from gemmaspec.run.engine.routing import HaProxy, Routed, RouterPlace
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group
-from gemmaspec.run.kept.owner import Told
+from gemmaspec.run.kept.stack_lock import Told
 from gemmaspec.run.kept.stacks import Options, Started, stack_folder
 from gemmaspec.serve import roll
 from gemmaspec.serve.roll import Rolling

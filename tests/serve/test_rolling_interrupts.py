@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.run.kept import groups, owner, stacks
+from gemmaspec.run.kept import groups, stack_lock, stacks
 from gemmaspec.run.runtime.spec import router_program
 from gemmaspec.serve.put_back import left_out
 from tests.serve.test_replicas import _free_block
@@ -61,7 +61,7 @@ def routed(fake: Fake) -> tuple[int, dict[str, str]]:
 
 def doing(step: str) -> bool:
     """Whether a command does this step now."""
-    holder = owner.holder("two")
+    holder = stack_lock.holder("two")
     return bool(holder) and holder is not None and holder.phase.startswith(step)
 
 

@@ -26,7 +26,7 @@ import pytest
 from gemmaspec.__main__ import raise_again
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine.record import MARKER
-from gemmaspec.run.kept import claims, owner, stacks
+from gemmaspec.run.kept import claims, stack_lock, stacks
 from tests.support import fake_runtime
 from tests.support.docker_support import wait_for
 from tests.support.fake_runtime import Fake
@@ -179,7 +179,7 @@ def test_the_dry_run_prints_the_command_that_runs(fake: Fake) -> None:
 
 
 MOMENTS: dict[str, Callable[[], object]] = {
-    "held": lambda: owner.holder("pa"),
+    "held": lambda: stack_lock.holder("pa"),
     # A phase this short may be over when it is looked for; what comes after it will do.
     "checking": lambda: _phase("checking") or MOMENTS["written"](),
     "written": lambda: (stacks.stack_folder("pa") / stacks.RECORD).exists(),
@@ -190,7 +190,7 @@ MOMENTS: dict[str, Callable[[], object]] = {
 
 
 def _phase(name: str) -> bool:
-    found = owner.holder("pa")
+    found = stack_lock.holder("pa")
     return bool(found and found.phase == name)
 
 
@@ -229,14 +229,14 @@ def test_down_terminates_a_start_whose_command_first_stopped_another_server(monk
             if commands:
                 raise filelock.Timeout("pa.lock")
 
-    def holder(name: str) -> owner.Holder:
-        caller = dataclasses.asdict(owner.this_command(commands.pop(0)))
-        return owner.Holder(stack=name, since=time.time(), **caller)
+    def holder(name: str) -> stack_lock.Holder:
+        caller = dataclasses.asdict(stack_lock.this_command(commands.pop(0)))
+        return stack_lock.Holder(stack=name, since=time.time(), **caller)
 
-    monkeypatch.setattr(owner, "holder", holder)
+    monkeypatch.setattr(stack_lock, "holder", holder)
     monkeypatch.setattr(os, "kill", lambda *signal_: killed.append(signal_))
     held: Any = Held()
-    owner._acquire(held, "pa", "down", wants="", note=notes.append, timeout_s=60)
+    stack_lock._acquire(held, "pa", "down", wants="", note=notes.append, timeout_s=60)
     assert [note.split()[0] for note in notes] == ["waiting", "stopping"]
     assert killed == [(os.getpid(), signal.SIGTERM)]
 
@@ -263,9 +263,9 @@ def test_a_signal_that_comes_where_cpython_drops_exceptions_still_ends_a_start(
         assert reference() is None
         time.sleep(60)
 
-    with owner._interrupted_by_sigterm(), pytest.raises(KeyboardInterrupt) as ended:
+    with stack_lock._interrupted_by_sigterm(), pytest.raises(KeyboardInterrupt) as ended:
         start()
-    assert ended.type is (KeyboardInterrupt if number == signal.SIGINT else owner.Terminated)
+    assert ended.type is (KeyboardInterrupt if number == signal.SIGINT else stack_lock.Terminated)
     assert terminated == [1]
 
 

@@ -18,7 +18,7 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFaile
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import claims, stacks
-from gemmaspec.run.kept.owner import Terminated
+from gemmaspec.run.kept.stack_lock import Terminated
 from gemmaspec.serve.decide import UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
 from tests.support.fake_engine import FakeEngine, FakeMachine
@@ -545,7 +545,7 @@ def test_lock_pins_what_runs_on_its_engine(
 
 
 def test_a_command_says_who_holds_a_stack(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
-    from gemmaspec.run.kept.owner import holder, owned
+    from gemmaspec.run.kept.stack_lock import holder, owned
 
     up()
     with owned("mine", "up", wants="something else") as owner:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gemmaspec.core.checkpoint.config import describe
 from gemmaspec.core.checkpoint.fields import Fields
-from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
+from gemmaspec.core.checkpoint.model import Checkpoint, Tensor
 from gemmaspec.core.checkpoint.quantization import declared
 from tests.support import shapes
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization, Tensor, TextModel
+from gemmaspec.core.checkpoint.model import Checkpoint, Quantization, Tensor, TextModel
 from tests.support.kv_shapes import published
 
 WIDTHS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from gemmaspec.check.fit.kvgroups import KvCache, Unplannable, groups_of
 from gemmaspec.check.fit.kvspec import Owned, kv_rules, layer_caches
-from gemmaspec.core.checkpoint.parts import Layer, TextModel
+from gemmaspec.core.checkpoint.model import Layer, TextModel
 
 ORACLE = Path(__file__).with_name("kv_oracle.py")
 

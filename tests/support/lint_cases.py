@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Quantization, TextModel
+from gemmaspec.core.checkpoint.model import Checkpoint, Layer, Quantization, TextModel
 
 BASE = """\
 schema: 1

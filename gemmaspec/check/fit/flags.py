@@ -10,7 +10,7 @@ from typing import Final
 from packaging.version import Version
 
 from gemmaspec.check.fit.kvspec import known_cache_dtypes, kv_rules
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.device import GIB, Device

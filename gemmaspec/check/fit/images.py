@@ -12,7 +12,7 @@ from typing import Final
 from packaging.version import Version
 
 from gemmaspec.check.fit.flags import Flags
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import Device
 from gemmaspec.core.releases.batch import Item, largest_item
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from packaging.version import Version
 
-from gemmaspec.core.checkpoint.parts import LayerKind, TextModel
+from gemmaspec.core.checkpoint.model import LayerKind, TextModel
 
 _PER_TOKEN_HEAD_SCALE: Final = 4
 """Bytes of one float32 scale, for keys and again for values."""

@@ -14,7 +14,7 @@ from gemmaspec.check.fit.kvgroups import KvCache, Unplannable, groups_of
 from gemmaspec.check.fit.kvspec import Owned, kv_rules, layer_caches
 from gemmaspec.check.fit.overhead import Overhead, full_step, gib, overheads
 from gemmaspec.check.fit.weights import Weights, rotary_key, weights_of
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import Device
 from gemmaspec.core.releases.batch import Item, largest_item
 

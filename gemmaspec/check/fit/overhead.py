@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from gemmaspec.check.fit.flags import Flags
 from gemmaspec.check.fit.images import encoding, sees_images
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.quantization import WEIGHT_ONLY
 from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.profile.device import GIB, Device

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gemmaspec.check.fit.memory_plan import MemoryPlan
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.releases.drafting import BLOCKS
 
 _CACHED: Final = 128 * 2**20

@@ -10,7 +10,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Tensor, TextModel
+from gemmaspec.core.checkpoint.model import Checkpoint, Layer, Tensor, TextModel
 from gemmaspec.core.checkpoint.ranks import on_each
 from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.resolved.media import TOWERS

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
+from gemmaspec.core.checkpoint.model import Checkpoint, Tensor
 from gemmaspec.core.checkpoint.stored import part_of
 
 _LAYER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.(.+)$")

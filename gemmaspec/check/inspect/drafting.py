@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmaspec.check.inspect.meaning import finding
-from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Speculator
+from gemmaspec.core.checkpoint.model import Checkpoint, Layer, Speculator
 from gemmaspec.core.checkpoint.sizes import UNIFIED
 from gemmaspec.core.checkpoint.stored import parts
 from gemmaspec.core.finding import Finding

@@ -14,7 +14,7 @@ from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.check.inspect.needed import missing_modules
 from gemmaspec.check.inspect.quantized import quantization_findings
 from gemmaspec.check.inspect.shapes import differing_shapes
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.stored import parts
 from gemmaspec.core.finding import Finding
 

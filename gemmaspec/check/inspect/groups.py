@@ -12,7 +12,7 @@ from typing import Final
 
 from gemmaspec.check.inspect.decoder import how_many
 from gemmaspec.check.inspect.meaning import finding
-from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization, Tensor
+from gemmaspec.core.checkpoint.model import Checkpoint, Quantization, Tensor
 from gemmaspec.core.checkpoint.stored import input_width
 from gemmaspec.core.finding import Finding
 

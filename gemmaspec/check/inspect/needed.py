@@ -10,7 +10,7 @@ from typing import Final
 
 from gemmaspec.check.inspect.decoder import how_many, of_layers, some, stem_of
 from gemmaspec.check.inspect.meaning import finding
-from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, TextModel
+from gemmaspec.core.checkpoint.model import Checkpoint, Layer, TextModel
 from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.finding import Finding
 

@@ -11,7 +11,7 @@ from typing import Final
 from gemmaspec.check.inspect.drafting import method_findings, own_cache_findings, own_head_findings
 from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.check.inspect.meaning import finding
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.finding import Finding, impossible
 from gemmaspec.core.sentences import readable_size

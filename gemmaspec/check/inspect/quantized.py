@@ -13,7 +13,7 @@ from typing import Final
 from gemmaspec.check.inspect.groups import group_findings
 from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.core.checkpoint.fields import printable
-from gemmaspec.core.checkpoint.parts import Checkpoint, Quantization
+from gemmaspec.core.checkpoint.model import Checkpoint, Quantization
 from gemmaspec.core.checkpoint.quantization import AWQ, MIXED, WEIGHT_ONLY
 from gemmaspec.core.checkpoint.stored import Stored, part_of, stored
 from gemmaspec.core.finding import Finding

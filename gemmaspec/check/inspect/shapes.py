@@ -7,7 +7,7 @@ from typing import Final
 
 from gemmaspec.check.inspect.decoder import how_many, of_layers
 from gemmaspec.check.inspect.meaning import finding
-from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Speculator, Tensor, TextModel
+from gemmaspec.core.checkpoint.model import Checkpoint, Layer, Speculator, Tensor, TextModel
 from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.finding import Finding
 

@@ -29,7 +29,7 @@ from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.releases.facts import Facts, facts_for, nearest, newest, releases
 
 if TYPE_CHECKING:
-    from gemmaspec.core.checkpoint.parts import Checkpoint
+    from gemmaspec.core.checkpoint.model import Checkpoint
     from gemmaspec.core.patching.patch import Patch
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from gemmaspec.check.lint.rule import Issue, Subject, rule
 from gemmaspec.check.lint.values import configured
 from gemmaspec.core.finding import Severity
-from gemmaspec.core.profile.meant import key_meant
+from gemmaspec.core.profile.foreign_words import key_meant
 from gemmaspec.core.releases.facts import spans
 
 _ROWS: Final = json.loads(FilePath(__file__).with_name("names.json").read_text(encoding="utf-8"))

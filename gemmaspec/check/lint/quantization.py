@@ -12,7 +12,7 @@ from typing import Final
 from gemmaspec.check.lint.names import one_of
 from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
 from gemmaspec.core.checkpoint.fields import printable
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.releases.facts import knows_method, spans
 
 ROLES: Final[tuple[Role, ...]] = ("target", "draft")

@@ -19,7 +19,7 @@ from gemmaspec.core.releases.model_runner import RunnerName
 from gemmaspec.core.resolved.resolve import Resolved, resolved_of
 
 if TYPE_CHECKING:
-    from gemmaspec.core.checkpoint.parts import Checkpoint
+    from gemmaspec.core.checkpoint.model import Checkpoint
     from gemmaspec.core.patching.patch import Patch
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gemmaspec.check.lint.rule import Issue, Subject, rule
 from gemmaspec.core.checkpoint.sizes import UNIFIED
 from gemmaspec.core.profile.command import vllm_of
-from gemmaspec.core.profile.meant import OTHER_SERVER
+from gemmaspec.core.profile.foreign_words import OTHER_SERVER
 from gemmaspec.core.releases.drafting import ASSISTANTS_FROM
 from gemmaspec.core.releases.facts import facts_for, newest, spans
 

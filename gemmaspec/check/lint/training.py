@@ -12,7 +12,7 @@ from typing import Final
 
 from gemmaspec.check.lint.quantization import ROLES
 from gemmaspec.check.lint.rule import Issue, Subject, rule
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import draft_for
 from gemmaspec.core.checkpoint.training import is_qat, trained_further
 

@@ -15,9 +15,9 @@ from gemmaspec.core.sentences import readable_size
 from gemmaspec.run.kept.attention import words
 
 if TYPE_CHECKING:
-    from gemmaspec.check.here.inspect import Inspected, Inspection
     from gemmaspec.check.inspect.pair import Pairing
-    from gemmaspec.core.checkpoint.parts import Checkpoint, Layer, Quantization
+    from gemmaspec.check.use_cases.inspect import Inspected, Inspection
+    from gemmaspec.core.checkpoint.model import Checkpoint, Layer, Quantization
     from gemmaspec.core.finding import Finding
 
 _VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "note"}

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from gemmaspec.check.here.predict import Prediction
 from gemmaspec.check.predict.envelope import Speeds, envelope_json, speeds_of, table_line
 from gemmaspec.check.predict.predict import Predicted, baseline_of
+from gemmaspec.check.use_cases.predict import Prediction
 from gemmaspec.cli.text import table
 from gemmaspec.core.rows import setting_json
 

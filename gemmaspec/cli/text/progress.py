@@ -11,7 +11,7 @@ from gemmaspec.cli import output
 from gemmaspec.core.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.run.kept.owner import StartProgress
+    from gemmaspec.run.kept.stack_lock import StartProgress
     from gemmaspec.run.ready.phases import Phase
 
 

@@ -10,7 +10,7 @@ from gemmaspec.measure.bench.cells import Arm
 from gemmaspec.measure.servers.tune import TuneOutcome
 from gemmaspec.measure.servers.tune_field import Compared
 from gemmaspec.measure.tune.next_arm import all_arms, minutes
-from gemmaspec.measure.tune.tried import Tried, TuneRequest, worth
+from gemmaspec.measure.tune.trials import Tried, TuneRequest, worth
 from gemmaspec.run.kept.attention import graphs_ahead
 
 

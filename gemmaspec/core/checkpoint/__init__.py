@@ -1,4 +1,4 @@
 """Facts from checkpoint files: config.json, tokenizer and safetensors headers.
 
-Pure; input is hostile. Start at parts.py.
+Pure; input is hostile. Start at model.py.
 """

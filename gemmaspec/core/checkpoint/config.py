@@ -7,7 +7,7 @@ from typing import Final
 
 from gemmaspec.core.checkpoint.fields import Fields
 from gemmaspec.core.checkpoint.layers import gemma_text, plain_text
-from gemmaspec.core.checkpoint.parts import Speculator, TextModel
+from gemmaspec.core.checkpoint.model import Speculator, TextModel
 from gemmaspec.core.errors import CheckpointError
 
 ASSISTANTS: Final = ("gemma4_assistant", "gemma4_unified_assistant")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gemmaspec.core.checkpoint.fields import load_object, printable, refuse_pointer
-from gemmaspec.core.checkpoint.parts import Tensor
+from gemmaspec.core.checkpoint.model import Tensor
 from gemmaspec.core.errors import CheckpointError
 
 PREFIX: Final = 8

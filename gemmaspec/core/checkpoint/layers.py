@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gemmaspec.core.checkpoint.fields import Fields, printable
-from gemmaspec.core.checkpoint.parts import Layer, LayerKind, TextModel
+from gemmaspec.core.checkpoint.model import Layer, LayerKind, TextModel
 from gemmaspec.core.errors import CheckpointError
 
 _KINDS: Final[dict[str, LayerKind]] = {"sliding_attention": "sliding", "full_attention": "full"}

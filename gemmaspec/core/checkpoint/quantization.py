@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from gemmaspec.core.checkpoint.fields import MOST_ITEMS, Fields
-from gemmaspec.core.checkpoint.parts import Quantization
+from gemmaspec.core.checkpoint.model import Quantization
 from gemmaspec.core.errors import CheckpointError
 
 AWQ: Final = "NVFP4_AWQ"

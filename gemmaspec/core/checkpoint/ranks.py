@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from gemmaspec.core.checkpoint.parts import TextModel
+from gemmaspec.core.checkpoint.model import TextModel
 
 _DATA: Final = Path(__file__).parent / "published" / "data" / "ranks.json"
 WHOLE: Final = ("towers", "rotary", "whole")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.core.checkpoint.parts import Tensor, TextModel
+from gemmaspec.core.checkpoint.model import Tensor, TextModel
 
 PARTS: Final = {
     "vision": ("vision_tower", "vision_embedder", "embed_vision", "vision_model", "multi_modal_projector"),

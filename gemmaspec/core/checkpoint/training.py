@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gemmaspec.core.checkpoint.parts import Checkpoint
+    from gemmaspec.core.checkpoint.model import Checkpoint
 
 _QAT: Final = re.compile(r"(?<![a-z0-9])qat(?![a-z0-9])", re.IGNORECASE)
 _TUNED: Final = re.compile(

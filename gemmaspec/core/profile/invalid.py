@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from gemmaspec.core.profile.meant import form_meant, key_meant, nearest, same, value_meant
+from gemmaspec.core.profile.foreign_words import form_meant, key_meant, nearest, same, value_meant
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.rules import OWN_KEYS
 from gemmaspec.core.sentences import got, sentence

@@ -21,8 +21,8 @@ from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.files import UnreadableFile, read_regular
 from gemmaspec.core.profile import rules
 from gemmaspec.core.profile.find import find_profile, profile_folders, profile_names
+from gemmaspec.core.profile.foreign_words import foreign_file
 from gemmaspec.core.profile.invalid import invalid
-from gemmaspec.core.profile.meant import foreign_file
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import LOOPBACK, cpus_of, devices_of, replica_name, replica_port
 from gemmaspec.core.profile.rules import spread

@@ -15,8 +15,8 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile import replica
 from gemmaspec.core.profile.command import extra_of
 from gemmaspec.core.profile.fields import LOOK_UPS
+from gemmaspec.core.profile.foreign_words import unknown_machine
 from gemmaspec.core.profile.machines import MACHINES
-from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.drafting import KEYS_OF_ACCEPTANCE, KEYS_OF_METHODS
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.command import Argument, Command, release_of_tag, words_of
 from gemmaspec.core.profile.fields import Speculative, secret_name
-from gemmaspec.core.profile.meant import option_meant
+from gemmaspec.core.profile.foreign_words import option_meant
 from gemmaspec.core.profile.model import Chat, Serve
 from gemmaspec.core.profile.rules import OF_EACH_RANK
 from gemmaspec.core.profile.takeover_trust import (

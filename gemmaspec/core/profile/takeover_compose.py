@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gemmaspec.core import strict_yaml
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.meant import COMPOSE_FILE, foreign_file
+from gemmaspec.core.profile.foreign_words import COMPOSE_FILE, foreign_file
 from gemmaspec.core.profile.takeover import ADOPT, TakenOver, variable
 from gemmaspec.core.profile.takeover_docker import INSTEAD, address, gpus, mount, option, port, volume
 from gemmaspec.core.profile.takeover_shell import arguments

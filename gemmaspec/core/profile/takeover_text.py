@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.meant import OTHER_SERVER, foreign_file
+from gemmaspec.core.profile.foreign_words import OTHER_SERVER, foreign_file
 from gemmaspec.core.profile.takeover import TakenOver
 from gemmaspec.core.profile.takeover_install import no_secret
 from gemmaspec.core.profile.takeover_manifest import from_manifest, is_manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, Literal
 
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.sizes import Size
 from gemmaspec.core.launcher import range_contains
 from gemmaspec.core.profile.command import Command

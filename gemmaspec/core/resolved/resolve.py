@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.sizes import Size, size_called
 from gemmaspec.core.profile.command import Command, asked_of_runner, command_of, vllm_of
 from gemmaspec.core.profile.device import Device, device_of

@@ -38,8 +38,8 @@ from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.kept import groups, measurements
-from gemmaspec.run.kept.owner import StartProgress
 from gemmaspec.run.kept.signed import is_own, signature
+from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.check.predict.speaks import GREEDY
+from gemmaspec.check.predict.comparable import GREEDY
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.model import Profile
@@ -19,7 +19,7 @@ from gemmaspec.measure.bench.settings import OWN, Asked
 from gemmaspec.measure.cell import Asking, measure_cell
 from gemmaspec.measure.lengths import fitting, of_length
 from gemmaspec.run.engine.server import Server
-from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.run.kept.stack_lock import StartProgress
 
 
 class Measuring:

@@ -28,7 +28,7 @@ from gemmaspec.measure.stream import Broken
 from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.attention import Logged, logged
-from gemmaspec.run.kept.owner import StartProgress, this_command
+from gemmaspec.run.kept.stack_lock import StartProgress, this_command
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.ready.failures import find_cause

@@ -29,8 +29,8 @@ from gemmaspec.measure.tune import stored
 from gemmaspec.measure.tune.arms import with_launches
 from gemmaspec.measure.tune.choose import TuneChoice, choose
 from gemmaspec.measure.tune.next_arm import Done, Visit, minutes, next_visit, rule_out, rungs_of
-from gemmaspec.measure.tune.tried import Tried, TriedCell, TuneRequest
-from gemmaspec.run.kept.owner import StartProgress
+from gemmaspec.measure.tune.trials import Tried, TriedCell, TuneRequest
+from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
 

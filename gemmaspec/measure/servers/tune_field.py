@@ -28,7 +28,7 @@ from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.measure.tune.arms import Field, field_of
 from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
-from gemmaspec.measure.tune.tried import TuneRequest
+from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.kept.groups import need_one_server, need_profile
 from gemmaspec.run.kept.models import hub_cache, models_of

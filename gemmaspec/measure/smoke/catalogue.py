@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gemmaspec.core import strict_yaml
 from gemmaspec.core.errors import UsageError
-from gemmaspec.measure.smoke import texture
+from gemmaspec.measure.smoke import text_checks
 from gemmaspec.measure.smoke.check import (
     Check,
     Need,
@@ -21,7 +21,7 @@ from gemmaspec.measure.smoke.serving import _drafts, _right_model, _s13, _s14, _
 from gemmaspec.run.engine.answer import Fault
 
 _WORK: Final[Mapping[str, Work]] = {
-    **texture.WORK,
+    **text_checks.WORK,
     "S5": (_s5, _all_fit),
     "S7": (_s7, _calls_whole),
     "S9": (_s9, _all_fit),

@@ -10,7 +10,7 @@ from gemmaspec.check.predict.envelope import GAIN
 from gemmaspec.measure.bench.cells import Arm
 from gemmaspec.measure.tune.arms import Field
 from gemmaspec.measure.tune.next_arm import all_arms, last_rung, members
-from gemmaspec.measure.tune.tried import Tried, Worth, worth
+from gemmaspec.measure.tune.trials import Tried, Worth, worth
 
 TIE: Final = 0.01
 """Arms so near to the best count as equal to it: the smaller k, less memory and fewer patches decide then."""

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemmaspec.core.checkpoint.fields import printable
-from gemmaspec.core.checkpoint.parts import Checkpoint, TextModel
+from gemmaspec.core.checkpoint.model import Checkpoint, TextModel
 from gemmaspec.core.checkpoint.stored import stored
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
 

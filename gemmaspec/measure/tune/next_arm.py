@@ -17,7 +17,7 @@ from gemmaspec.check.predict.envelope import k_table
 from gemmaspec.measure.bench.cells import Arm
 from gemmaspec.measure.tune.arms import Field, with_knob, with_table
 from gemmaspec.measure.tune.promise import cannot_win, hope
-from gemmaspec.measure.tune.tried import Tried, Worth, ranked
+from gemmaspec.measure.tune.trials import Tried, Worth, ranked
 
 DOUBT: Final = (0.08, 0.04)
 """How far behind an arm may be after each rung and still be measured again: relative, at the load where it is best."""

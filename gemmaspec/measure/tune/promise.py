@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gemmaspec.check.predict.predict import Cells, Predicted, predict
 from gemmaspec.core.rows import NONE, Row
 from gemmaspec.measure.bench.cells import Arm
-from gemmaspec.measure.tune.tried import Tried
+from gemmaspec.measure.tune.trials import Tried
 
 
 def predicted(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> tuple[Predicted, ...] | None:

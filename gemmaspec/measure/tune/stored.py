@@ -12,7 +12,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.measure.tune.arms import Field
 from gemmaspec.measure.tune.choose import BestAtLoad, TuneChoice
 from gemmaspec.measure.tune.next_arm import all_arms
-from gemmaspec.measure.tune.tried import Tried
+from gemmaspec.measure.tune.trials import Tried
 
 KIND: Final = "gemmaspec tune"
 SCHEMA: Final = 1

@@ -15,7 +15,7 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.exclusive import exclusively
 from gemmaspec.core.files import UnreadableFile, read_regular, state_dir, write_whole
 from gemmaspec.run.engine import router as routers
-from gemmaspec.run.kept import owner, stacks
+from gemmaspec.run.kept import stack_lock, stacks
 from gemmaspec.run.kept.groups import read
 
 _WAIT_S: Final = 30.0
@@ -53,7 +53,7 @@ def claimed_by(port: int) -> str | None:
 
 def _live(port: int, stack: str) -> str:
     """Return why a claim still counts; '' if it is stale."""
-    if (holder := owner.holder(stack)) and holder.command in owner.STARTS:
+    if (holder := stack_lock.holder(stack)) and holder.command in stack_lock.STARTS:
         return f"is being started by {holder}"
     try:
         if (group := read(stack)) and routers.state(group.router).status == "running":

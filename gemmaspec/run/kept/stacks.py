@@ -16,10 +16,10 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile, state_dir
 from gemmaspec.core.profile.engines import engine_of_files
 from gemmaspec.core.profile.find import profile_folders, profile_names
-from gemmaspec.core.profile.meant import nearest
+from gemmaspec.core.profile.foreign_words import nearest
 from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.engine.server import Engine, EngineName, Server, State
-from gemmaspec.run.kept.owner import Caller
+from gemmaspec.run.kept.stack_lock import Caller
 
 if TYPE_CHECKING:
     from gemmaspec.run.engine.record import Record

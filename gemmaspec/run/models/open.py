@@ -9,7 +9,7 @@ from typing import Final
 
 from gemmaspec.core.checkpoint.config import describe
 from gemmaspec.core.checkpoint.fields import Fields, load_object
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
 from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.tokens import words
 from gemmaspec.run.models.files import Folder, whole
 from gemmaspec.run.models.hub_cache import cached_snapshot

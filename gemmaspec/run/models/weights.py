@@ -8,7 +8,7 @@ from typing import Final
 
 from gemmaspec.core.checkpoint.fields import Fields, load_object
 from gemmaspec.core.checkpoint.header import PREFIX, header_length, parse_header
-from gemmaspec.core.checkpoint.parts import Tensor
+from gemmaspec.core.checkpoint.model import Tensor
 from gemmaspec.core.errors import CheckpointError
 from gemmaspec.run.models.files import CheckpointFiles, whole
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from gemmaspec.core.checkpoint.config import describe
 from gemmaspec.core.checkpoint.fields import Fields
-from gemmaspec.core.checkpoint.parts import Checkpoint, Tensor
+from gemmaspec.core.checkpoint.model import Checkpoint, Tensor
 from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.sizes import SIZES, size_called
 from gemmaspec.core.checkpoint.training import is_qat

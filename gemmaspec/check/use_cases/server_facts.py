@@ -16,15 +16,15 @@ from packaging.version import Version
 
 from gemmaspec.check.fit.flags import flags_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
-from gemmaspec.check.predict.speaks import Kind, Spoken, speaking
+from gemmaspec.check.predict.comparable import Kind, Spoken, speaking
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import compile_of, vllm_of
 from gemmaspec.core.profile.device import GB, Device, named
+from gemmaspec.core.profile.foreign_words import unknown_machine
 from gemmaspec.core.profile.graphs import GraphModes
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import HERE, MACHINES, as_named
-from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Draft, Profile, Target
 from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
@@ -38,7 +38,7 @@ from gemmaspec.run.machine.readings import this_cpu, this_gpu
 from gemmaspec.run.stack.paths import is_local
 
 if TYPE_CHECKING:
-    from gemmaspec.core.checkpoint.parts import Checkpoint
+    from gemmaspec.core.checkpoint.model import Checkpoint
 
 _ONE_BYTE: Final = ("fp8", "int8_per_channel_weight_only")
 """Values of `quantization` that make one byte of each number of a linear layer while loading."""

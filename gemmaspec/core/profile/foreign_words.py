@@ -17,7 +17,7 @@ from gemmaspec.core.profile.machines import MACHINES, as_named, machine_kind
 NEAR: Final = 0.75
 """How alike two words must be (difflib's ratio) before one is guessed from the other's letters."""
 
-_ROWS: Final = json.loads(Path(__file__).with_name("meant.json").read_text(encoding="utf-8"))
+_ROWS: Final = json.loads(Path(__file__).with_name("foreign_words.json").read_text(encoding="utf-8"))
 _FILES: Final[list[tuple[str, str, str]]] = _ROWS.pop("files")
 """What a file begins with or contains, what it is then (nothing: a profile), and the command for it: the first."""
 OTHER_SERVER: Final = re.compile(rf"(?<![a-z0-9])(?:{_ROWS.pop('servers')})(?![a-z0-9])")

@@ -14,7 +14,7 @@ from gemmaspec.core.profile.machines import HERE, MACHINES, counted_name, machin
 from gemmaspec.core.profile.replica import gpus_each
 
 if TYPE_CHECKING:
-    from gemmaspec.check.here.predict import Prediction
+    from gemmaspec.check.use_cases.predict import Prediction
     from gemmaspec.run.machine.nvidia import Gpu
 
 ON_ONE: Final = "nvidia-31b-mtp"
@@ -83,7 +83,7 @@ def in_order(cards: Cards) -> tuple[str, ...]:
 
 def why_not(name: str, machine: str | None) -> str | None:
     """Return why a profile does not fit on a machine (None: this one); None if it does, or if nobody can compute it."""
-    from gemmaspec.check.here.fit import FitRequest, fit
+    from gemmaspec.check.use_cases.fit import FitRequest, fit
 
     with contextlib.suppress(EnvironmentMissing):
         answer = fit(FitRequest(profile=name, machine=machine or HERE))
@@ -150,7 +150,7 @@ def _rate(name: str, cards: Cards, requests: int, overrides: Sequence[str] = ())
 def _predicted(
     name: str, machine: str | None, requests: tuple[int, ...], overrides: Sequence[str]
 ) -> Prediction | None:
-    from gemmaspec.check.here.predict import PredictRequest, predict_profile
+    from gemmaspec.check.use_cases.predict import PredictRequest, predict_profile
 
     with contextlib.suppress(GemmaspecError):
         asked = PredictRequest(profile=name, overrides=overrides, machine=machine, concurrencies=requests)

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, weights_format
-from gemmaspec.check.here.planned import Facts, facts_of, kind_of, shipped_for
-from gemmaspec.check.here.verifying import waiting_of
 from gemmaspec.check.lint.machine import SEVERAL_ON_SPARK
+from gemmaspec.check.predict.comparable import Spoken
 from gemmaspec.check.predict.efficiency import Roofline, law_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
 from gemmaspec.check.predict.several import between, on_one_gpu, on_several
 from gemmaspec.check.predict.several import known as known_links
-from gemmaspec.check.predict.speaks import Spoken
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.check.use_cases.server_facts import Facts, facts_of, kind_of, shipped_for
+from gemmaspec.check.use_cases.verifying import waiting_of
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.profile import limits
+from gemmaspec.core.profile.foreign_words import unknown_machine
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, as_named, machine_kind, machine_with
-from gemmaspec.core.profile.meant import unknown_machine
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.profile.rules import need_one_machine

@@ -13,7 +13,7 @@ from gemmaspec.check.fit.link import link_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.fit.overhead import gib
 from gemmaspec.check.fit.roofline import roofline
-from gemmaspec.check.here.planned import facts_of, plan_on, release_for
+from gemmaspec.check.use_cases.server_facts import facts_of, plan_on, release_for
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.ranks import is_asked
 from gemmaspec.core.errors import ProfileError, UsageError
@@ -89,7 +89,7 @@ def _speed(
     loaded: Loaded, request: FitRequest, plan: MemoryPlan, shelf: Shelf
 ) -> tuple[dict[str, Any] | None, Sequence[str]]:
     """Return what `predict` says of the same load, and why it says nothing."""
-    from gemmaspec.check.here.predict import PredictRequest, on_its_machine, predicted
+    from gemmaspec.check.use_cases.predict import PredictRequest, on_its_machine, predicted
 
     overrides, ks = request.overrides, {0: None}
     if request.release:
@@ -132,7 +132,7 @@ def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:
 
 def _on_its_machine(request: FitRequest, loaded: Loaded) -> Loaded:
     """Return the profile on the machine that was asked about; as it is, where that machine's GPU has no name here."""
-    from gemmaspec.check.here.predict import PredictRequest, on_its_machine
+    from gemmaspec.check.use_cases.predict import PredictRequest, on_its_machine
 
     if request.machine is None:
         return loaded

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.core.profile.meant import unknown_machine
+from gemmaspec.core.profile.foreign_words import unknown_machine
 
 KEYS = (
     # vLLM's command line
@@ -232,8 +232,8 @@ def test_a_file_of_another_tool_is_named(
 
 
 def test_what_is_meant_names_keys_that_exist() -> None:
+    from gemmaspec.core.profile.foreign_words import _KEYS
     from gemmaspec.core.profile.invalid import keys_at
-    from gemmaspec.core.profile.meant import _KEYS
 
     for word, text in _KEYS.items():
         path = re.match(r"[a-z_.]+", text)

@@ -25,7 +25,7 @@ from gemmaspec.run.stack.build import template_file, template_outside
 from gemmaspec.run.stack.paths import template_in_image
 
 if TYPE_CHECKING:
-    from gemmaspec.core.checkpoint.parts import Checkpoint
+    from gemmaspec.core.checkpoint.model import Checkpoint
     from gemmaspec.core.checkpoint.published.shipped import PublishedCheckpoint
 
 

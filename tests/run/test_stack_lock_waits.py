@@ -13,8 +13,8 @@ import pytest
 from gemmaspec.core import records
 from gemmaspec.core.errors import TimedOut
 from gemmaspec.core.files import state_dir
-from gemmaspec.run.kept import owner
-from gemmaspec.run.kept.owner import Holder, holder, owned, this_command
+from gemmaspec.run.kept import stack_lock
+from gemmaspec.run.kept.stack_lock import Holder, holder, owned, this_command
 
 WANTS = "the same start"
 
@@ -53,7 +53,7 @@ def test_who_joins_a_start_still_joins_it_after_its_record_is_gone(
     lock: filelock.FileLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A holder removes its record before it releases the lock, after a start that took longer than the short wait."""
-    monkeypatch.setattr(owner, "_SHORT_S", 0.3)
+    monkeypatch.setattr(stack_lock, "_SHORT_S", 0.3)
     write()
     said: list[str] = []
 
@@ -89,7 +89,7 @@ def test_it_takes_the_lock_once_more_before_it_gives_up(
         monkeypatch.setattr(time, "monotonic", lambda: 1e9)
         return seen
 
-    monkeypatch.setattr(owner, "holder", slow)
+    monkeypatch.setattr(stack_lock, "holder", slow)
     with owned("mine", "up", wants=WANTS, timeout_s=0.01):
         pass
 
@@ -97,7 +97,7 @@ def test_it_takes_the_lock_once_more_before_it_gives_up(
 def test_it_waits_as_long_as_its_own_timeout_and_names_the_holder(
     lock: filelock.FileLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, "_SHORT_S", 0.0)
+    monkeypatch.setattr(stack_lock, "_SHORT_S", 0.0)
     write(phase="importing")
     began = time.monotonic()
     with (
@@ -128,7 +128,7 @@ def test_the_short_wait_counts_from_the_holder_that_it_is_for(
     lock: filelock.FileLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a long start that it has joined, a `down` of a moment is no reason to give up."""
-    monkeypatch.setattr(owner, "_SHORT_S", 0.5)
+    monkeypatch.setattr(stack_lock, "_SHORT_S", 0.5)
     write()
     said: list[str] = []
 
@@ -147,7 +147,7 @@ def test_the_short_wait_counts_from_the_holder_that_it_is_for(
 
 def test_a_holder_that_cannot_be_seen_is_spoken_of(lock: filelock.FileLock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its record names a process of another pid namespace, so it counts as dead here."""
-    monkeypatch.setattr(owner, "_UNSEEN_S", 0.0)
+    monkeypatch.setattr(stack_lock, "_UNSEEN_S", 0.0)
     said: list[str] = []
 
     def note(text: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.check.here.cards import cards_of, expected, idle, in_order, why_not
-from gemmaspec.check.here.published import published
+from gemmaspec.check.use_cases.cards import cards_of, expected, idle, in_order, why_not
+from gemmaspec.check.use_cases.published import published
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.takeover import TOKENS

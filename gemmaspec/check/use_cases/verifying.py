@@ -14,7 +14,7 @@ from gemmaspec.core.rows import Setting
 
 if TYPE_CHECKING:
     from gemmaspec.check.fit.memory_plan import MemoryPlan
-    from gemmaspec.check.here.planned import Facts
+    from gemmaspec.check.use_cases.server_facts import Facts
 
 _TRITON_38 = Version("0.33.0")
 """The first vLLM with Triton 3.8 (its METADATA requires torch 2.14)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemmaspec.check.inspect.examine import examine
 from gemmaspec.check.inspect.pair import KnownPair, Pairing, pair
-from gemmaspec.core.checkpoint.parts import Checkpoint
+from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.finding import Finding, impossible
 from gemmaspec.core.profile.command import command_of

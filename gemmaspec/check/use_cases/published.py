@@ -48,7 +48,7 @@ def _is_of_one(cell: Measured, machine: str) -> bool:
 
 
 def _predicted(name: str, machine: str) -> Predicted | None:
-    from gemmaspec.check.here.predict import PredictRequest, predict_profile
+    from gemmaspec.check.use_cases.predict import PredictRequest, predict_profile
 
     spec = load_profile(name).profile.speculative
     k = spec.k_at(1) if spec else 0
