@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gemmaspec.core.launcher.probe import FRESH_S
 from gemmaspec.core.live.sample import Counters
 from gemmaspec.measure.bench.cells import Cell
 from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt
@@ -189,12 +190,24 @@ def _group(
         drafted=added.drafted,
         accepted=added.accepted,
         by_position=added.by_position,
-        foreign_tokens=max(0, added.generated - tokens),
+        foreign_tokens=_of_others(added.generated - tokens, load),
     )
     read = sum(stream.prompt_tokens for stream in load.streams)
     if added.cached < _LEAST_CACHED * read - len(bodies) * _BLOCK:
         waits = ()  # the cache did not hold them, so that these answers waited for prompts like any others
     return prompts, load, group, waits
+
+
+def _of_others(tokens: int, load: Load) -> int:
+    """Return how many of the tokens that nobody here asked for another client did.
+
+    A container's health check asks for one token where nothing moved for a minute (core/launcher/probe.py), so one a
+    minute and one before it are its own.
+    """
+    if not load.streams:
+        return max(0, tokens)
+    lasted = max(stream.last for stream in load.streams) - min(stream.sent for stream in load.streams)
+    return max(0, tokens - 1 - int(lasted // FRESH_S))
 
 
 def _computed_once(asking: Asking, cell: Cell, prompts: Sequence[Prompt], salts: Sequence[str]) -> list[float]:

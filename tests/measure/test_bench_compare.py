@@ -19,7 +19,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.cli.text.bench import lines as bench_lines
 from gemmaspec.measure.bench.compare import compare
 from gemmaspec.measure.bench.fastest import sentences
-from gemmaspec.measure.bench.page import page
+from gemmaspec.measure.bench.page import page, remarks
 from gemmaspec.measure.bench.rows import rows_of
 
 
@@ -561,3 +561,23 @@ def test_a_real_browser_draws_it_without_scrolling_sideways(width: int, tmp_path
     assert all(size > min(width, 600) / 2.5 for size in found["figures"])
     assert found["drawn"] >= 4
     assert round(found["size"], 1) >= 11
+
+
+def test_a_draft_that_costs_more_than_it_saves_is_called_so_with_its_figures() -> None:
+    """As the toy on two cores: 159 tokens/s alone, and 70 with k=4 of which all are accepted."""
+    on_cpu = {"machine": "cpu", "acceptance_length": 4.0}
+    rows = [row("none", 0, 1, 159.0, step_ms=6.3, **on_cpu), row("draft_model", 4, 1, 70.0, step_ms=57.1, **on_cpu)]
+    first, second = remarks({**result(), "rows": rows})
+    assert first == (
+        "The draft costs more than it saves: each of its k=4 tokens takes about 12.7 ms, and a token of the target "
+        "alone 6.3 ms; 4.00 tokens a step do not make up for that."
+    )
+    assert "On a CPU a pass of so small a model takes as long as its operations take to be started" in second
+    on_gpu = [{**one, "machine": "h100"} for one in rows]
+    assert len(list(remarks({**result(), "rows": on_gpu}))) == 1
+
+
+def test_a_draft_that_is_faster_at_one_load_is_not_called_costly() -> None:
+    assert not any("costs more" in remark for remark in remarks(result()))
+    assert not any("costs more" in remark for remark in remarks(result(mtp_4_8=500.0)))
+    assert any("costs more" in remark for remark in remarks(result(mtp_4_1=80.0, mtp_4_8=500.0)))

@@ -34,6 +34,8 @@ class FakeVllm(ThreadingHTTPServer):
         self.drafts = 0
         self.foreign = 0
         """Tokens that somebody else gets with each request."""
+        self.checked_during = ""
+        """The question during which the container's health check asks for its one token, once."""
         self.dies_at: int | None = None
         """The request, from 1, in the middle of which the connection breaks."""
         self.refuses: tuple[int, str] | None = None
@@ -142,6 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
                 fake.decode_seconds += last - first
             fake.spans.append((str(body["messages"][-1]["content"]), asked, first, last, sent))
             fake.generated += sent + fake.foreign
+            if body["messages"][-1]["content"] == fake.checked_during:
+                fake.generated, fake.checked_during = fake.generated + 1, ""
             fake.drafts += steps if fake.k else 0
         self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})
         if not fake.without_usage:

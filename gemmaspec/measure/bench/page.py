@@ -9,7 +9,7 @@ from typing import Any, Final
 from gemmaspec.core import data
 from gemmaspec.measure.bench.fastest import sentences
 from gemmaspec.measure.bench.result import mark_of
-from gemmaspec.measure.bench.rows import Row, speedup
+from gemmaspec.measure.bench.rows import Row, alone, speedup
 
 _PLACE: Final = '<script type="application/json" id="result">{}</script>'
 _SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
@@ -32,6 +32,7 @@ def page(document: Mapping[str, Any]) -> str:
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the caveats that a reader must know first."""
     rows = document["rows"]
+    yield from _draft_that_costs(rows)
     for arm, why in (document.get("failed") or {}).items():
         yield f"{arm} did not start: {why}"
     if not document["complete"]:
@@ -48,3 +49,24 @@ def remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "Answers continue past their natural end (ignore_eos), which overstates acceptance: use costs, not E(k)."
     if any(cell["foreign_tokens"] for cell in document["cells"]):
         yield "Another client used the server: it generated tokens that this run did not request."
+
+
+def _draft_that_costs(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield that the draft costs more than it saves, with the figures that say why, where it is faster at no load."""
+    times = [(row, found) for row in rows if (found := speedup(row, rows))]
+    if not times or any(found >= 1 for _, found in times):
+        return
+    row = min((row for row, _ in times), key=lambda row: (row["concurrency"], row["k"]))
+    base = alone(row, rows)
+    assert base, "a speedup is over the row without a draft"
+    step, kept = base["step_ms"], row["acceptance_length"]
+    each = (row["step_ms"] - step) / row["k"]
+    yield (
+        f"The draft costs more than it saves: each of its k={row['k']} tokens takes about {each:.1f} ms, and a token "
+        f"of the target alone {step:.1f} ms; {kept:.2f} tokens a step do not make up for that."
+    )
+    if row.get("machine") == "cpu":
+        yield (
+            "On a CPU a pass of so small a model takes as long as its operations take to be started, one after the "
+            "other, and hardly depends on its size: a tiny pair shows that drafting works, not how fast."
+        )
