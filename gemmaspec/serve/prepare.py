@@ -31,7 +31,7 @@ from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
 from gemmaspec.run.stack.nodes import rank_composes
 from gemmaspec.run.stack.paths import Paths, container_paths, host_paths, is_local
-from gemmaspec.run.stack.serve import served_at
+from gemmaspec.run.stack.serve import ids_variable, served_at
 
 
 def prepare(
@@ -139,7 +139,7 @@ def _environment(profile: Profile, paths: Paths) -> dict[str, str]:
             "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
         }
         environment |= {variable: f"{paths.compile}/{name}" for variable, name in names.items()}
-    return environment | profile.env | bound_environment(profile)
+    return environment | profile.env | bound_environment(profile) | ids_variable(paths)
 
 
 def resolve(

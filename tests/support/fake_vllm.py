@@ -54,6 +54,8 @@ class FakeVllm(ThreadingHTTPServer):
         self.salts: set[str] = set()
         self.hits = 0
         """Tokens of prompts that were in the cache."""
+        self.ids: dict[str, Any] = {}
+        """Prompt → the ids of its answer, for who asks for them; each prompt itself is the id 1."""
         self.slows_down = 1.0
         """Factor on the step after each request."""
 
@@ -105,6 +107,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.refuses:
             status, said = self.server.refuses
             self._reply(status, json.dumps({"error": {"message": said}}))
+            return
+        if body.get("return_token_ids"):
+            ids = self.server.ids.get(body["messages"][-1]["content"])
+            self._json({"prompt_token_ids": [1], "choices": [{"token_ids": ids}]})
             return
         self._stream(body, dies=number == self.server.dies_at)
 

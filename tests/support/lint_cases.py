@@ -101,6 +101,7 @@ def case(
 OFF = "serve.disable_hybrid_kv_cache_manager=true"
 BOTH = "patches.required=[kv-spec-uniform-valueerror, kv-sharing-uniform-specs]"
 MTP = ("speculative.method=mtp", "draft.model=google/gemma-4-31B-it-assistant")
+OF_IDS = "patches.required=[mtp-draft-ids]"
 SPARK_MIXTURE = ("machine=dgx-spark", "target.model=google/gemma-4-26B-A4B-it")
 DFLASH2 = ("speculative.method=dflash", "draft.model=owner/gemma-4-31B-it-speculator.dflash2")
 DFLASH = ("speculative.method=dflash", "draft.model=owner/gemma-4-31B-DFlash")
@@ -347,6 +348,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS232 too_few_bits": (case("0.22.1", target=MOBILE), case("0.26.0", target=MOBILE)),
     "GS233 exact_names_of_a_draft": (case("0.33.0", draft=EXACT), case("0.33.0", draft=BY_EXPRESSION)),
     "GS234 soft_tokens": (case("0.33.0", target=UNIFIED), case("0.33.0", target=SOFT)),
+    "GS235 listed_ids": (
+        case("0.33.0", "draft.ids=/ids.json", OF_IDS),
+        case("0.33.0", *MTP, "draft.ids=/ids.json", OF_IDS),
+    ),
     "GS810 head_of_another_training": (
         case("0.33.0", *MTP, "target.model=google/gemma-4-31B-it-qat-w4a16-ct"),
         case("0.33.0", *MTP, "target.model=google/gemma-4-31B-it"),

@@ -13,7 +13,7 @@ from gemmaspec.check.fit.images import sees_images
 from gemmaspec.check.fit.kvgroups import KvCache, Unplannable, groups_of
 from gemmaspec.check.fit.kvspec import Owned, kv_rules, layer_caches
 from gemmaspec.check.fit.overhead import Overhead, full_step, gib, overheads
-from gemmaspec.check.fit.weights import Weights, rotary_key, weights_of
+from gemmaspec.check.fit.weights import Weights, only_listed, rotary_key, weights_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import Device
 from gemmaspec.core.releases.batch import Item, largest_item
@@ -35,6 +35,8 @@ class Models:
     draft: Checkpoint | None
     target_fp8: bool = False
     draft_fp8: bool = False
+    draft_ids: int | None = None
+    """How many ids the draft's head has, where a list names them."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class MemoryPlan:
             return None
         weights = weights_of(model, vllm=self.flags.vllm, fp8_online=fp8, gpus=gpus)
         same = rotary_key(model.text) == rotary_key(self.models.target.text)
-        return replace(weights, rotary=0) if same else weights
+        weights = replace(weights, rotary=0) if same else weights
+        return weights if self.models.draft_ids is None else only_listed(weights, model, self.models.draft_ids)
 
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:

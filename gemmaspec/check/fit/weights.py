@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from packaging.version import Version
@@ -45,12 +45,14 @@ class Weights:
     """Share of the experts that one token uses."""
     head_of_a_token: int | None = None
     """Bytes of the output head that one token reads, if centroids choose a few of its rows; None for all of it."""
+    listed: int | None = None
+    """Bytes of the head's rows of the ids that a list names (`draft.ids`); None for all of them."""
 
     @property
     def total(self) -> int:
         """Total bytes."""
-        stored = self.decoder + self.experts + self.embeddings + self.head + self.per_layer + self.towers
-        return stored + self.rotary
+        vocabulary = self.embeddings + self.head if self.listed is None else self.listed
+        return self.decoder + self.experts + vocabulary + self.per_layer + self.towers + self.rotary
 
     def read(self, tokens: int, *, alike: bool = False) -> int:
         """Return the bytes that one pass over `tokens` tokens reads: every layer, the head, and all used experts.
@@ -60,6 +62,8 @@ class Weights:
         """
         used = self.experts_share if alike else 1 - (1 - self.experts_share) ** tokens
         head = self.head or self.embeddings
+        if self.listed is not None:
+            head = self.listed
         if self.head_of_a_token is not None:
             head = min(head, self.head_of_a_token * (1 if alike else tokens))
         return self.decoder + head + round(self.experts * used)
@@ -113,6 +117,15 @@ def _head_of_a_token(model: Checkpoint, table: int) -> int | None:
     if not isinstance(centroids, int) or not isinstance(best, int) or not 0 < best <= centroids:
         return None
     return table * best // centroids
+
+
+def only_listed(weights: Weights, model: Checkpoint, count: int) -> Weights:
+    """Return an assistant's weights with a head of so many rows, as the patch mtp-draft-ids makes it.
+
+    Its own embeddings are loaded, and go when it gets the target's.
+    """
+    whole = weights.head or weights.embeddings
+    return replace(weights, listed=whole * count // max(model.text.vocab_size, 1))
 
 
 def rotary_key(text: TextModel) -> tuple[int, tuple[tuple[str, int], ...]]:

@@ -10,6 +10,7 @@ from typing import Final
 from packaging.version import Version
 
 from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
+from gemmaspec.core import draft_ids
 from gemmaspec.core.checkpoint.sizes import SIZES
 from gemmaspec.core.releases.drafting import HEAD_FORMATS
 
@@ -129,6 +130,8 @@ def adaptive_verification(subject: Subject) -> Iterator[Issue]:
 HEADS: Final = frozenset({"mtp", "eagle3", "dflash", "dspark"})
 """Methods whose draft is a head trained for one target."""
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(e?[0-9]{1,3}b)(?:[-_]?(a[0-9]{1,2}b))?(?![a-z0-9])", re.IGNORECASE)
+_IDS_FROM: Final = ">=0.29"
+"""The releases that the patch mtp-draft-ids is for."""
 _ROLES: Final[tuple[Role, ...]] = ("target", "draft")
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
 _OTHERS: Final = re.compile(
@@ -226,6 +229,37 @@ def unknown_format(subject: Subject) -> Iterator[Issue]:
         if (declared == kind if declared else name.endswith(called)) and not subject.runs(f">={since}"):
             message = f"is a head in the format {kind}, which vLLM {subject.vllm} does not support"
             yield Issue(path=("draft", "model"), message=message, fix=f"use vLLM {since} or later")
+
+
+@rule("GS235", "error")
+def listed_ids(subject: Subject) -> Iterator[Issue]:
+    """A list of ids (`draft.ids`) that cannot be read, or that this draft or this vLLM cannot take."""
+    draft = subject.profile.draft
+    if not draft or not draft.ids:
+        return
+    path, without = ("draft", "ids"), "remove draft.ids"
+    if unread := subject.here.get("ids"):
+        yield Issue(path=path, message=unread, fix="gemmaspec bench PROFILE --save-ids FILE writes one")
+    if subject.method != "mtp":
+        message = f"only an assistant (method mtp) takes a list of ids, and the method is {subject.method or 'none'}"
+        yield Issue(path=path, message=message, fix=without)
+    elif not subject.runs(_IDS_FROM):
+        message = f"vLLM {subject.vllm} has no head that the patch {draft_ids.PATCH} fits; it is for {_IDS_FROM}"
+        yield Issue(path=path, message=message, fix=f"{without}, or use vLLM 0.29 or later")
+    elif _scores_few(subject):
+        message = "this assistant scores few ids already, by centroids, and its start would stop"
+        yield Issue(path=path, message=message, fix=without)
+    count = subject.here.get("ids count", "0")
+    if subject.target and int(count) > subject.target.text.vocab_size // 2:
+        message = f"lists {int(count):,} of {subject.target.text.vocab_size:,} ids, which saves little"
+        yield Issue(path=path, message=message, fix="list fewer", severity="note")
+
+
+def _scores_few(subject: Subject) -> bool:
+    """Return whether the assistant has centroids: by its configuration, else by the sizes that have them."""
+    if subject.draft and subject.draft.speculator:
+        return subject.draft.speculator.scored_tokens is not None
+    return _size(subject, "draft") in ("E2B", "E4B")
 
 
 def _is_base(subject: Subject) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from gemmaspec.check.lint.kv_cache import attention_backend
 from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
-from gemmaspec.core import launcher
+from gemmaspec.core import draft_ids, launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.bugs import bug_of
 from gemmaspec.core.patching.choice import RunsOn, pays_off, speed_patches, why_not
@@ -23,10 +23,11 @@ _EMBEDDINGS: Final = "mtp-share-embeddings"
 _PARALLEL: Final = "mtp-dense-draft-parallel"
 _THOUGHTS: Final = "thought-channel-nonstreaming"
 _AWQ: Final = "nvfp4-awq"
+_IDS: Final = draft_ids.PATCH
 _SCALE: Final = "gemma4-dflash-embedding-scale"
 _ON_CPUS: Final = ("cpu-expand-sampling", "cpu-top-k-no-rows")
 REQUIRED_HERE: Final = frozenset(
-    {_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _PARALLEL, _THOUGHTS, _AWQ, _SCALE, *_ON_CPUS}
+    {_SHARING, _WINDOWS, _TEXT_ONLY, _EMBEDDINGS, _PARALLEL, _THOUGHTS, _AWQ, _SCALE, _IDS, *_ON_CPUS}
 )
 """Patches that a rule of this module requires, in addition to those of a method (core/releases/drafting.py)."""
 NOT_REQUIRED: Final = {
@@ -57,6 +58,7 @@ def needs(subject: Subject) -> Iterator[NeededPatch]:
     yield from _for_parallel_experts(subject)
     yield from _for_thoughts(subject)
     yield from _for_awq(subject)
+    yield from _for_ids(subject)
     yield from _for_sampling(subject)
 
 
@@ -274,6 +276,12 @@ def _for_awq(subject: Subject) -> Iterator[NeededPatch]:
         quantization = checkpoint.quantization if checkpoint else None
         if quantization and quantization.algorithm == "NVFP4_AWQ":
             yield NeededPatch(patch=_AWQ, message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
+
+
+def _for_ids(subject: Subject) -> Iterator[NeededPatch]:
+    """Yield the patch without which a list of ids changes nothing, and nobody is told."""
+    if subject.profile.draft and subject.profile.draft.ids and subject.method == "mtp":
+        yield NeededPatch(patch=_IDS, message=_symptom(subject, _IDS), certain=True)
 
 
 def _for_sampling(subject: Subject) -> Iterator[NeededPatch]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gemmaspec.check.lint.check import check, vllm_for
 from gemmaspec.check.lint.machine import SLOW
 from gemmaspec.check.lint.rule import Role, as_text
-from gemmaspec.core import data
+from gemmaspec.core import data, draft_ids
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.finding import Finding, Severity
 from gemmaspec.core.patching.patch import Shelf
@@ -177,6 +177,11 @@ def _here(loaded: Loaded) -> dict[str, str]:
         kinds["template"] = "outside"
     elif profile.chat.template and not template_file(profile).is_file():
         kinds["template"] = "missing"
+    if profile.draft and profile.draft.ids:
+        try:
+            kinds["ids count"] = str(len(draft_ids.read(profile.draft.ids)))
+        except ProfileError as error:
+            kinds["ids"] = error.message.removeprefix("draft.ids: ")
     return kinds
 
 

@@ -146,7 +146,7 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     sure = _sure(cells, spoken) if spoken else cells
     if not sure:
         return _bound(facts, request, unsaid or ["no cell near enough was measured"])
-    doubts = [*unsaid, *_notes(rows, asked, profile)]
+    doubts = [*unsaid, *_notes(rows, asked, profile), *_of_ids(facts)]
     if not spoken:
         doubts += _otherwise(rows, facts)
     factors = spoken.factors if spoken else ()
@@ -241,6 +241,12 @@ def _attention(facts: Facts) -> Iterator[str]:
         yield f"attention: {chosen}"
     if facts.vllm:
         yield from lacking(facts.resolved)
+
+
+def _of_ids(facts: Facts) -> Iterator[str]:
+    """Yield what is not known of a draft whose head has the rows of a list of ids."""
+    if facts.profile.draft and facts.profile.draft.ids:
+        yield "draft.ids: what the list costs in acceptance was not measured, and no cell is of such a head"
 
 
 def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Prediction:
@@ -470,7 +476,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         f"{law.share:.2f} of {bandwidth}, as reached by {law.said}"
     )
     alone = "decoding alone: the roofline says nothing of the time that prompts take"
-    notes = [alone, *lost, *assumed]
+    notes = [alone, *lost, *assumed, *_of_ids(facts)]
     if speed.scales_outputs:
         notes.append(_OF_MOBILE)
     return Prediction(profile=profile.name, basis="roofline", why=why, notes=tuple(notes), rows=speed.predict(asked))

@@ -17,6 +17,7 @@ from packaging.version import Version
 from gemmaspec.check.fit.flags import flags_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.predict.comparable import Kind, Spoken, speaking
+from gemmaspec.core import draft_ids
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import compile_of, vllm_of
@@ -132,6 +133,7 @@ def _models(profile: Profile, *, shapes: bool) -> Models:
         draft=_open(profile, "draft", draft, shapes=shapes or target.source == "shipped") if draft else None,
         target_fp8=profile.target.quantization in _ONE_BYTE,
         draft_fp8=bool(draft and draft.quantization in _ONE_BYTE),
+        draft_ids=len(draft_ids.read(draft.ids)) if draft and draft.ids else None,
     )
 
 

@@ -157,6 +157,7 @@ Webhook = Annotated[Text, AfterValidator(webhook)]
 Word = Annotated[Text, BeforeValidator(_text_of_number)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_number), AfterValidator(_printable)]
 Speed = Annotated[Literal["auto", "off"] | list[Name], BeforeValidator(_speed)]
+File = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./).*"), "a file (/…, ~/…, ./…)")]
 Folder = Annotated[Text, matching(re.compile(r"(/|~/|\./|\.\./|state:).*"), "a folder (/…, ~/…, ./…)")]
 
 

@@ -18,6 +18,7 @@ from gemmaspec.core.profile.fields import (
     Cores,
     EnvName,
     EnvValue,
+    File,
     Folder,
     Image,
     Int,
@@ -133,6 +134,9 @@ class Draft(Section):
     """Branch, tag or commit hash on the Hub; default: the newest."""
     quantization: Text | None = None
     """What the checkpoint is quantized with (modelopt, compressed-tensors …); default: as its own config states."""
+    ids: File | None = None
+    """A file with the ids that an assistant (MTP) may propose, as `bench --save-ids` writes it: its output head then
+    has their rows alone, and a pass reads fewer bytes. Answers stay the target's own. Needs the patch mtp-draft-ids."""
 
 
 class Serve(Section):

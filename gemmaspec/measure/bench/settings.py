@@ -70,7 +70,7 @@ class BenchRequest(Asked):
     """What to measure."""
 
     COMMAND = "bench"
-    FREE = Asked.FREE | {"save_measured", "given", "acceptance"}
+    FREE = Asked.FREE | {"save_measured", "save_ids", "given", "acceptance"}
 
     profile: str = ""
     """"" with `resume`: the profile that was measured."""
@@ -88,6 +88,8 @@ class BenchRequest(Asked):
     """Whether only acceptance is asked for: a few prompts with the draft, one round, and no server without it."""
     save_measured: bool = False
     """Whether the rows are kept for predict, in the user's own file."""
+    save_ids: Path | None = None
+    """Where the list of the ids goes that prompts and answers have (`draft.ids`)."""
     given: frozenset[str] = frozenset()
     """With `resume`: the settings that the caller states; the others are those of the run in `out`."""
 

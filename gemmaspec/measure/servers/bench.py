@@ -33,7 +33,7 @@ from gemmaspec.measure.bench.page import page
 from gemmaspec.measure.bench.prompts import PromptSet, chosen
 from gemmaspec.measure.bench.settings import BenchRequest, acceptance_only, beyond_measuring, in_words, with_stored
 from gemmaspec.measure.cell import Asking
-from gemmaspec.measure.servers import dummy
+from gemmaspec.measure.servers import counted_ids, dummy
 from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
@@ -159,6 +159,8 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
         request = acceptance_only(request, loaded.profile)
     if request.dummy_weights and (request.running or request.url):
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
+    if request.save_ids and request.dummy_weights:
+        raise UsageError("--save-ids counts what answers say, and those of --dummy-weights say nothing")
     prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
     return _BenchRun(request, decided(request, loaded, prompts), loaded, prompts, progress).run()
 
@@ -221,10 +223,14 @@ class _BenchRun:
             request, loaded, progress, running=request.running, url=request.url, dummy=request.dummy_weights
         )
         those = chosen(prompts, categories=settings.categories, each=settings.each)
+        self._prompts = those
         self._measuring = Measuring(settings, those, progress, exactly=settings.dummy_weights)
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
         self._left = TimeLeft(starts=not (request.running or request.url))
+        self._vocabulary = counted_ids.vocabulary_of(loaded.profile) if request.save_ids else 0
+        """Ids of the draft's head, for --save-ids; a draft without a list is refused before anything starts."""
+        self._said: Sequence[counted_ids.Said] = ()
         self._failed: dict[str, str] = {}
         """Arms whose server does not start, and why."""
 
@@ -269,6 +275,7 @@ class _BenchRun:
         asking = self._started(task.arm)
         if asking is None:
             return
+        self._count_ids(asking)
         began = time.monotonic()
         try:
             cell = self._measuring.cell(asking, task, limit=self._servers.limit)
@@ -285,6 +292,15 @@ class _BenchRun:
         self._write(complete=False)
         todo = [task.arm, *(task.arm for task in rest if str(task.arm) not in self._failed)]
         self._progress.note(f"{number} {_line(task, self._cells[-1])}{self._left.said(todo)}")
+
+    def _count_ids(self, asking: Asking) -> None:
+        """Ask every prompt once for its ids, on the first server: a draft does not change what the target says."""
+        if self._request.save_ids is None or self._said:
+            return
+        self._said = counted_ids.asked_for_ids(asking, self._prompts, at_once=max(self._settings.concurrencies))
+        file, name = self._request.save_ids, self._loaded.profile.name
+        told = counted_ids.saved(file, self._said, profile=name, vocabulary=self._vocabulary)
+        self._progress.note(f"{file} has {told}")
 
     def _started(self, arm: Arm) -> Asking | None:
         """Return the arm's server; None if it does not start, which is a result as long as another arm starts."""

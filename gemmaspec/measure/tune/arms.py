@@ -156,13 +156,15 @@ def _knobs(
     untried: Sequence[str],
     sampled: bool,
 ) -> Iterator[Arm]:
-    """Yield what is tried on the fastest arm: what was asked for, then patches, runner, attention and graphs."""
+    """Yield what is tried on the fastest arm: what was asked for, then patches, ids, runner, attention and graphs."""
     for text in asked:
         yield _knob(profile, text, text)
     if patched:
         yield _knob(profile, "without patches for speed", "patches.speed=off")
     if untried:
         yield _knob(profile, "patches not measured on this GPU", f"patches.speed=[{', '.join(untried)}]")
+    if profile.draft and profile.draft.ids:
+        yield _knob(profile, "a draft that scores all ids", "draft.ids=")
     vllm = vllm_of(profile)
     if profile.machine == "cpu":  # neither Triton, which model runner v2 needs, nor graphs
         return

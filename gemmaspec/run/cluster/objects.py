@@ -141,7 +141,7 @@ def _environment(server: PodServer) -> list[Object]:
     """Return the container's variables; those of `pass_env` are references to a Secret."""
     profile = server.profile
     # Nobody has a name in the image by this uid, and getpass asks these variables first.
-    plain = {**CACHE_ENVIRONMENT, "USER": "vllm", "LOGNAME": "vllm", **profile.env}
+    plain = {**CACHE_ENVIRONMENT, "USER": "vllm", "LOGNAME": "vllm", **profile.env, **server.served.environment}
     variables: list[Object] = [{"name": name, "value": unexpanded(value)} for name, value in plain.items()]
     for name in dict.fromkeys(profile.pass_env):
         if name not in plain:

@@ -50,7 +50,9 @@ _LEAKS: Final = (
     "CONDA_DEFAULT_ENV",
     "__PYVENV_LAUNCHER__",
     "PYDANTIC_DISABLE_PLUGINS",
-    "GEMMASPEC_LAUNCHES",  # how a patched kernel is launched comes from the profile, where it is checked
+    # What patched code reads comes from the profile, where it is checked.
+    "GEMMASPEC_LAUNCHES",
+    "GEMMASPEC_DRAFT_IDS",
 )
 
 

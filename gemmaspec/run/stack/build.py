@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from packaging.version import InvalidVersion, Version
 
-from gemmaspec.core import data
+from gemmaspec.core import data, draft_ids
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import PatchError, ProfileError
 from gemmaspec.core.files import MAX_STATE, UnreadableFile, open_regular
@@ -40,7 +40,7 @@ OWN_TEMPLATE: Final = "gemma4"
 STACK_FILES: Final = (
     *("compose.yaml", "plan.json", "launch.py", ORIGINS_FILE, *ATTEST_FILES),
     *(RANK_FACTS_FILE, PROBE_FILE),
-    *(SPECULATIVE_FILE, TEMPLATE_FILE),
+    *(SPECULATIVE_FILE, TEMPLATE_FILE, draft_ids.FILE),
     *WATCH_FILES,
 )
 """Every file that a stack may have; files that a profile does not need are absent."""
@@ -109,6 +109,8 @@ def _files(loaded: Loaded, served: Served, *, form: Form) -> dict[str, str]:
         files[SPECULATIVE_FILE] = json.dumps(served.speculative, indent=2, ensure_ascii=False) + "\n"
     if served.paths.brings_template:
         files[TEMPLATE_FILE] = _template_text(loaded)
+    if served.paths.draft_ids and profile.draft and profile.draft.ids:
+        files[draft_ids.FILE] = json.dumps({"ids": draft_ids.as_ranges(draft_ids.read(profile.draft.ids))}) + "\n"
     return files
 
 

@@ -117,7 +117,7 @@ def compose_yaml(
         image=profile.image,
         entrypoint=launcher_command(profile, plan=plan_sha256(files) if volume or seat else None),
         command=command,
-        environment={**CACHE_ENVIRONMENT, **profile.env, **bound_environment(profile), **seated},
+        environment={**CACHE_ENVIRONMENT, **profile.env, **bound_environment(profile), **served.environment, **seated},
         pass_env=[name for name in passed if name not in {"VLLM_API_KEY", *profile.env}],
         api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
         seat=seat,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gemmaspec.core import draft_ids
 from gemmaspec.core.profile.fields import LOCAL_PREFIXES
 from gemmaspec.core.profile.model import Profile
 
@@ -29,6 +30,8 @@ class Paths:
     template: str | None
     brings_template: bool = False
     """Whether the stack brings that template, which vLLM's image does not have."""
+    draft_ids: str | None = None
+    """The list of ids that the draft may propose, which the stack brings."""
     python: str | None = None
     huggingface: str | None = None
     compile: str | None = None
@@ -56,7 +59,13 @@ def container_paths(profile: Profile) -> Paths:
         draft="/models/draft" if draft and is_local(draft) else draft,
         template=template,
         brings_template=brings_template,
+        draft_ids=f"{IN_CONTAINER}/{draft_ids.FILE}" if has_ids(profile) else None,
     )
+
+
+def has_ids(profile: Profile) -> bool:
+    """Return whether a list says which ids the draft may propose."""
+    return bool(profile.speculative and profile.draft and profile.draft.ids)
 
 
 def template_in_image(profile: Profile) -> str | None:
@@ -80,6 +89,7 @@ def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
         huggingface=here(profile.caches.huggingface),
         compile=here(profile.caches.compile),
         brings_template=bool(profile.chat.template),
+        draft_ids=str(folder / draft_ids.FILE) if has_ids(profile) else None,
     )
 
 

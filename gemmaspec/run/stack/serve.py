@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gemmaspec.core import data
+from gemmaspec.core import data, draft_ids
 from gemmaspec.core.launcher import range_contains
 from gemmaspec.core.profile.command import Command, extra_of, text_of, vllm_of
 from gemmaspec.core.profile.model import Profile, Serve
@@ -38,6 +38,11 @@ class Served:
     extra: Command
     """What `serve.extra_args` give."""
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which patched code finds files of the stack."""
+        return ids_variable(self.paths)
+
 
 def served_at(profile: Profile, paths: Paths) -> Served:
     """Return how a profile is served where vLLM sees these paths."""
@@ -48,6 +53,11 @@ def served_at(profile: Profile, paths: Paths) -> Served:
         command=serve_command(profile, paths),
         extra=extra_of(profile),
     )
+
+
+def ids_variable(paths: Paths) -> dict[str, str]:
+    """Return the variable with the path of the list of ids that the draft may propose, if there is one."""
+    return {draft_ids.VARIABLE: paths.draft_ids} if paths.draft_ids else {}
 
 
 def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
