@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from gemmaspec.check.here.planned import plan_on
 
 from gemmaspec.check.fit.roofline import step_bytes
+from gemmaspec.check.use_cases.server_facts import plan_on
 from gemmaspec.cli.app import run
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.measure.tune.arms import field_of
