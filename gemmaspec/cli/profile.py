@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -66,11 +67,11 @@ def new(
     if service is not None and compose is None:
         raise UsageError("--service goes with --from-compose")
     if command is not None:
-        new = newprofile.new_from_command(name, command, with_draft=with_draft)
+        new = newprofile.new_from_command(name, command, with_draft=with_draft, machine=_asked_machine)
     elif compose is not None:
-        new = newprofile.new_from_compose(name, compose, service=service, with_draft=with_draft)
+        new = newprofile.new_from_compose(name, compose, service=service, with_draft=with_draft, machine=_asked_machine)
     elif running is not None:
-        new = newprofile.new_from_running(name, running, with_draft=with_draft)
+        new = newprofile.new_from_running(name, running, with_draft=with_draft, machine=_asked_machine)
     else:
         new = newprofile.new_profile(name, parent=str(parent))
     output.data(str(new.file))
@@ -84,6 +85,23 @@ def new(
         for line in today(name, new.draft):
             output.progress(line)
     output.progress(f"next: edit it, then gemmaspec profile lint {name} and gemmaspec up {name}")
+
+
+def _asked_machine() -> str | None:
+    """Return the machine that the user names on the terminal; None without a terminal, and for no answer."""
+    from gemmaspec.core.profile.machines import MACHINES, as_named
+    from gemmaspec.core.profile.meant import unknown_machine
+
+    if not sys.stdin.isatty():
+        return None
+    known = ", ".join(machine.name for machine in MACHINES.values() if machine.memory_gb)
+    question = f"Which GPU serves it? ({known}; Enter: another one)"
+    while answer := typer.prompt(question, default="", show_default=False, err=True).strip():
+        named = as_named(answer)
+        if named in MACHINES:
+            return named
+        output.progress(unknown_machine(answer))
+    return None
 
 
 def show(

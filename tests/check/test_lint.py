@@ -16,6 +16,7 @@ from gemmaspec.check.lint.check import ABOUT_THE_RELEASE, CODES, RULES, check
 from gemmaspec.check.lint.rule import as_text
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.model import Checkpoint
+from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.command import command_of, resolve, vllm_of
@@ -757,3 +758,45 @@ def test_the_head_of_a_mixture_keeps_the_backend_of_its_target_under_runner_v1(
 ) -> None:
     found = findings(tmp_path, case(vllm, *MTP, *sets, "machine=b200", "target.model=google/gemma-4-26B-A4B-it"))
     assert ("GS312" in found) == told
+
+
+@pytest.mark.parametrize("rule", sorted(CASES))
+def test_another_family_gets_no_advice_of_gemma_4(rule: str, tmp_path: Path) -> None:
+    """Each case with a Qwen and its own head in the place of the models: what is said names none of Gemma's parts."""
+    for one in CASES[rule]:
+        kept = [text for text in one.sets if not text.startswith(("target", "draft"))]
+        models = ["target={model: Qwen/Qwen3-32B}", "chat={}"]
+        if "speculative=" not in one.sets:
+            models.append("draft={model: RedHatAI/Qwen3-32B-speculator}")
+        try:
+            found = findings(tmp_path, replace(one, sets=(*models, *kept), target=None, draft=None))
+        except ProfileError:
+            continue  # a profile of the draft's own sizes, which needs the draft that was taken out
+        assert "GS703" in found or "GS809" in found
+        for finding in found.values():
+            if finding.code not in ("GS406", "GS703", "GS809"):  # a measured patch, the first release, and this itself
+                assert "Gemma 4" not in finding.message, finding
+                assert "parser: gemma4" not in finding.fix, finding
+                assert "31B" not in finding.message, finding
+
+
+def test_a_folder_and_a_gemma_that_names_another_model_are_still_gemma(tmp_path: Path) -> None:
+    for name in ("/models/served", "me/gemma-4-31B-it-qwen-distill"):
+        assert "GS601" in findings(tmp_path, case("0.33.0", f"target.model={name}", "chat.reasoning_parser="))
+
+
+@pytest.mark.parametrize(
+    ("tag", "severity", "first"),
+    [
+        ("gemma4-0505-arm64-cu130", "error", "0.21.0"),
+        ("gemma", "warning", "0.21.0"),
+        ("gemma4-unified", "warning", "0.23.0"),
+    ],
+)
+def test_a_snapshot_of_a_branch_is_named_with_the_first_release(
+    tag: str, severity: str, first: str, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, case(None, *MTP, f"image=vllm/vllm-openai:{tag}"))["GS702"]
+    assert found.severity == severity
+    assert first in found.message
+    assert "GS702" not in findings(tmp_path, case(None, *MTP, f"image=me/vllm:{tag}"))

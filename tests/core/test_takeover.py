@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ SPEC = '{"method": "mtp", "model": "google/gemma-4-31B-it-assistant", "num_specu
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("gemmaspec.core.profile.find.own_folder", lambda: tmp_path)
-    monkeypatch.setattr("gemmaspec.run.kept.newprofile.own_folder", lambda: tmp_path)
-    monkeypatch.setattr("gemmaspec.run.kept.profiles.own_folder", lambda: tmp_path)
+    """The user's own profiles, on a machine without a GPU."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    own = tmp_path / "config" / "gemmaspec" / "profiles"
+    own.mkdir(parents=True)
     monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
-    return tmp_path
+    return own
 
 
 @pytest.mark.parametrize(
@@ -523,10 +525,48 @@ def test_the_draft_of_a_target_is_offered_and_added(folder: Path, capsys: pytest
     assert run(["profile", "new", "no", "--from-command", "vllm serve Qwen/Qwen3-32B", "--with-draft"]) == 2
 
 
+class Terminal(io.StringIO):
+    """What somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "machine", "said"),
+    [
+        ("H100\n", "h100", "as you named it"),
+        ("2x5090\n", "2xrtx-5090", "as you named it"),
+        ("h10\nh100\n", "h100", "unknown machine 'h10'"),
+        ("\n", "nvidia", "once the file names it"),
+    ],
+)
+def test_on_a_terminal_the_machine_is_asked_for(
+    typed: str,
+    machine: str,
+    said: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(folder))
+    assert run(["profile", "new", "mine", "--from-command", "vllm serve google/gemma-4-31B-it"]) == 0
+    assert load_profile(str(folder / "mine.yaml")).profile.machine == machine
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_terminal_nothing_is_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "new", "mine", "--from-command", "vllm serve google/gemma-4-31B-it"]) == 0
+    said = capsys.readouterr().err
+    assert "Which GPU" not in said
+    assert "lint checks its limits" in said
+
+
 def test_what_runs_today_and_with_the_draft_is_predicted_for_a_known_gpu(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.kept.newprofile._machine", lambda made: "h200")
+    monkeypatch.setattr("gemmaspec.run.kept.newprofile._machine", lambda made, asked: "h200")
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(folder))
     assert run(["profile", "new", "mine", "--from-command", "vllm serve google/gemma-4-31B-it"]) == 0
     said = capsys.readouterr().err

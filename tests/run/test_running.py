@@ -28,10 +28,12 @@ FLAGS = ("--max-model-len", "4096", "--port", "8003", "--speculative-config", SP
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("gemmaspec.core.profile.find.own_folder", lambda: tmp_path)
-    monkeypatch.setattr("gemmaspec.run.kept.newprofile.own_folder", lambda: tmp_path)
+    """The user's own profiles, on a machine without a GPU."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    own = tmp_path / "config" / "gemmaspec" / "profiles"
+    own.mkdir(parents=True)
     monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
-    return tmp_path
+    return own
 
 
 @contextmanager
@@ -117,6 +119,8 @@ def test_what_does_not_run_is_said(asked: str, said: str) -> None:
 def test_a_process_that_does_not_serve_is_named_without_its_words() -> None:
     waits = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "s3cret"])
     try:
+        while "s3cret" not in processes.argv_of(waits.pid):
+            time.sleep(0.02)  # between fork and exec it has no words
         with pytest.raises(UsageError, match="does not serve with vLLM: it runs python") as caught:
             processes.process(waits.pid)
         assert "s3cret" not in f"{caught.value.message}{caught.value.hint}"

@@ -445,6 +445,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS606 no_tool_parser": (case("0.33.0", "chat.tool_call_parser="), case("0.33.0")),
     "GS701 assumed": (case(None, "image=vllm/vllm-openai:cu130-nightly"), case(None)),
     "GS702 moving_tag": (case("0.33.0", "image=vllm/vllm-openai"), case("0.33.0", "image=vllm/vllm-openai:v0.33.0")),
+    "GS702 snapshot": (
+        case(None, *MTP, "image=vllm/vllm-openai:gemma4-0505-arm64-cu130"),
+        case("0.33.0", *MTP, "image=vllm/vllm-openai:v0.33.0-cu130"),
+    ),
     "GS703 too_old": (case("0.18.1"), case("0.19.0")),
     "GS704 two_vllms": (case(None, "runtime.vllm=0.32.0"), case(None, "runtime.vllm=0.33.0")),
     "GS705 transformers_apart": (

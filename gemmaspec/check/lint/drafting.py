@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
 from gemmaspec.core import draft_ids
-from gemmaspec.core.checkpoint.sizes import SIZES
+from gemmaspec.core.checkpoint.sizes import SIZES, is_other_family
 from gemmaspec.core.releases.drafting import HEAD_FORMATS
 
 
@@ -134,12 +134,6 @@ _IDS_FROM: Final = ">=0.29"
 """The releases that the patch mtp-draft-ids is for."""
 _ROLES: Final[tuple[Role, ...]] = ("target", "draft")
 _INSTRUCT: Final = re.compile(r"(?<![a-z0-9])it(?![a-z0-9])", re.IGNORECASE)
-_OTHERS: Final = re.compile(
-    r"(?<![a-z0-9])(?:(?:code|pali|shield|med|t5|function)?gemma[-_]?(?:[123](?:n|[-_.:]|$)|[0-9]{1,2}b)|qwen|qwq|llama|mi[sn]tral"
-    r"|mixtral|devstral|phi[-_]?[0-9]|deepseek|gpt[-_]oss|glm|granite|kimi|nemotron|olmo|falcon|minimax|gemma(?:[-_]it|$))",
-    re.IGNORECASE,
-)
-"""Families of other models, at the beginning of a word."""
 _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
 
 
@@ -161,8 +155,7 @@ def instruct_head_on_base(subject: Subject) -> Iterator[Issue]:
 @rule("GS802", "error", any_release=True)
 def head_of_another_size(subject: Subject) -> Iterator[Issue]:
     """A head for another size of Gemma 4, whose hidden states or KV cache it reads, or for another family."""
-    called = subject.called("target")
-    if _GOOGLE.search(subject.called("draft")) and _OTHERS.search(called) and not _GOOGLE.search(called):
+    if _GOOGLE.search(subject.called("draft")) and is_other_family(subject.called("target")):
         message = f"drafts for Gemma 4, and {subject.name('target')} is another family of models"
         fix = "use a Gemma 4 target, or remove the draft (--no-spec)"
         yield Issue(path=("draft", "model"), message=message, fix=fix)
@@ -184,7 +177,11 @@ def head_of_another_size(subject: Subject) -> Iterator[Issue]:
 
 @rule("GS809", "note", any_release=True)
 def unknown_size(subject: Subject) -> Iterator[Issue]:
-    """A Gemma 4 whose size no rule knows by name: rules about sizes, windows and experts then check nothing."""
+    """A model that no rule knows: another family, or a Gemma 4 whose name says no known size."""
+    if subject.is_other_family:
+        message = f"{subject.called('target')} is another family of models, so the rules about Gemma 4 were not checked"
+        fix = "read the model's own card: its parsers, its template and its draft"
+        yield Issue(path=("target", "model"), message=message, fix=fix)
     for role in _ROLES:
         name, size = subject.called(role), _size(subject, role)
         if subject.checkpoint(role) or not _GOOGLE.search(name) or size in SIZES:
@@ -207,7 +204,7 @@ def sampling_refused(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=given.path, message=message, fix="remove it, or leave the draft out (--no-spec)")
 
 
-@rule("GS804", "warning")
+@rule("GS804", "warning", of_gemma=True)
 def json_under_concurrency(subject: Subject) -> Iterator[Issue]:
     """Broken JSON of concurrent requests under MTP (vLLM pull request 44993; fixed in 0.26.0, not in 0.24.0)."""
     if subject.method != "mtp" or subject.runs(">=0.26") or subject.number("--max-num-seqs") == 1:

@@ -51,7 +51,7 @@ def several_groups(subject: Subject) -> Iterator[Issue]:
     yield Issue(path=_HYBRID, message=message, fix=fix, severity=None if known else "warning")
 
 
-@rule("GS302", "warning")
+@rule("GS302", "warning", of_gemma=True)
 def many_groups(subject: Subject) -> Iterator[Issue]:
     """An EAGLE-3 head for Gemma 4 with the hybrid manager on, which makes one KV cache group per layer."""
     if subject.method == "eagle3" and subject.resolved.hybrid:
@@ -125,7 +125,7 @@ def key_without_effect(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=("speculative", key), message=message, fix=f"set serve.{key} for both, or remove it")
 
 
-@rule("GS307", "error")
+@rule("GS307", "error", of_gemma=True)
 def wide_heads(subject: Subject) -> Iterator[Issue]:
     """A backend without head size 512 (supports_head_size of each, and fa_utils.is_fa_version_supported)."""
     if not subject.machine.gpus:

@@ -56,7 +56,7 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix=fix, severity=level)
 
 
-@rule("GS203", "error")
+@rule("GS203", "error", of_gemma=True)
 def method_for_gemma(subject: Subject) -> Iterator[Issue]:
     """A method that does not work for a Gemma 4 target in this release."""
     method = subject.method

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec.core import launcher
-from gemmaspec.core.checkpoint.sizes import size_called
+from gemmaspec.core.checkpoint.sizes import is_other_family, size_called
 from gemmaspec.core.finding import Finding, Severity
 from gemmaspec.core.profile.command import Argument, Command
 from gemmaspec.core.profile.machines import MACHINES, Machine
@@ -94,6 +94,11 @@ class Subject:
     def machine(self) -> Machine:
         """The machine that the profile is for."""
         return MACHINES[self.profile.machine]
+
+    @property
+    def is_other_family(self) -> bool:
+        """Whether the target's name says that it is another family of models than Gemma 4."""
+        return self.target is None and is_other_family(self.called("target"))
 
     @property
     def command(self) -> Command:
@@ -189,11 +194,19 @@ class Rule:
     check: Check
     any_release: bool = False
     """Whether its issues do not depend on the vLLM that runs."""
+    of_gemma: bool = False
+    """Whether it is about Gemma 4 alone, so that it is not asked about another family of models."""
 
 
-def rule(code: str, severity: Severity, *, any_release: bool = False) -> Callable[[Check], Rule]:
+def rule(
+    code: str, severity: Severity, *, any_release: bool = False, of_gemma: bool = False
+) -> Callable[[Check], Rule]:
     """Return a decorator that turns a check into a rule."""
-    return lambda check: Rule(code=code, severity=severity, check=check, any_release=any_release)
+
+    def made(check: Check) -> Rule:
+        return Rule(code=code, severity=severity, check=check, any_release=any_release, of_gemma=of_gemma)
+
+    return made
 
 
 def documentation(finding: Finding) -> str:

@@ -17,6 +17,8 @@ from gemmaspec.core.releases.facts import facts_for, newest, spans
 if TYPE_CHECKING:
     from packaging.version import Version
 
+    from gemmaspec.core.finding import Severity
+
 _SUFFIX: Final = "arctic-inference"
 """The architecture of the 12B."""
 
@@ -35,6 +37,27 @@ def moving_tag(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("image",), message=message, fix="use a release's tag, such as v0.33.0, or run gemmaspec lock")
 
 
+_SNAPSHOT: Final = re.compile(r"gemma-?4?(?:-(?P<name>0505|unified)(?:-[\w.-]+)?)?")
+"""Tags of vllm/vllm-openai that were built from branches while Gemma 4's support was written, and do not move."""
+
+
+@rule("GS702", "warning", any_release=True)
+def snapshot(subject: Subject) -> Iterator[Issue]:
+    """An image that was built from a branch before the release that has its fixes."""
+    repository, _, tag = (subject.profile.image or "").partition("@")[0].partition(":")
+    found = _SNAPSHOT.fullmatch(tag) if repository.endswith("vllm/vllm-openai") else None
+    if found is None:
+        return
+    if found["name"] == "0505":
+        why = "its MTP head reads half of its MLP, and vllm#41789 saw 0.2 % of the drafts accepted; fixed in 0.21.0"
+        severity: Severity | None = "error" if subject.asked_method == "mtp" else None
+    else:
+        first = "0.23.0, the first with the 12B and its draft" if found["name"] else "0.21.0, the first with MTP heads"
+        why, severity = f"it is older than vLLM {first}", None
+    message = f"the tag {tag} is a snapshot of a branch: {why}"
+    yield Issue(path=("image",), message=message, fix=f"use vllm/vllm-openai:v{newest()}", severity=severity)
+
+
 @rule("GS704", "warning", any_release=True)
 def two_vllms(subject: Subject) -> Iterator[Issue]:
     """The image and the process engine run different releases."""
@@ -46,7 +69,7 @@ def two_vllms(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=("runtime", "vllm"), message=message, fix="name the same release in both")
 
 
-@rule("GS705", "error")
+@rule("GS705", "error", of_gemma=True)
 def transformers_apart(subject: Subject) -> Iterator[Issue]:
     """A range for transformers without a release that runs Gemma 4 under this vLLM."""
     asked = subject.profile.runtime.packages.get("transformers")
@@ -56,7 +79,7 @@ def transformers_apart(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
 
 
-@rule("GS705", "warning")
+@rule("GS705", "warning", of_gemma=True)
 def transformers_wider(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that also allows releases that do not run Gemma 4 under this vLLM."""
     asked = subject.profile.runtime.packages.get("transformers")
@@ -66,7 +89,7 @@ def transformers_wider(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
 
 
-@rule("GS705", "error")
+@rule("GS705", "error", of_gemma=True)
 def transformers_for_mtp(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that ends before Gemma 4's MTP head begins."""
     asked = subject.profile.runtime.packages.get("transformers")
@@ -141,7 +164,7 @@ def _before(version: Version) -> Iterator[Version]:
         yield Version(".".join(map(str, [*parts, 999])))
 
 
-@rule("GS601", "warning", any_release=True)
+@rule("GS601", "warning", any_release=True, of_gemma=True)
 def thoughts_leak(subject: Subject) -> Iterator[Issue]:
     """Thinking is on, but nothing removes the reasoning from the answer."""
     chat = subject.profile.chat
@@ -153,7 +176,7 @@ def thoughts_leak(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("chat", "template_kwargs", "enable_thinking"), message=message, fix=fix)
 
 
-@rule("GS601", "note", any_release=True)
+@rule("GS601", "note", any_release=True, of_gemma=True)
 def thoughts_on_request(subject: Subject) -> Iterator[Issue]:
     """Thinking is off unless a request turns it on; then nothing removes the reasoning from the answer."""
     if "enable_thinking" not in subject.profile.chat.template_kwargs and not subject.value("--reasoning-parser"):
@@ -164,7 +187,7 @@ def thoughts_on_request(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=("chat",), message=message, fix=fix)
 
 
-@rule("GS603", "warning", any_release=True)
+@rule("GS603", "warning", any_release=True, of_gemma=True)
 def foreign_parser(subject: Subject) -> Iterator[Issue]:
     """A parser for another model's markers."""
     for flag in ("--reasoning-parser", "--tool-call-parser"):
@@ -174,7 +197,7 @@ def foreign_parser(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=given.path, message=message, fix="use gemma4")
 
 
-@rule("GS604", "note", any_release=True)
+@rule("GS604", "note", any_release=True, of_gemma=True)
 def tools_without_template(subject: Subject) -> Iterator[Issue]:
     """Tool calls with a template that may not write tools in Gemma 4's form."""
     chat = subject.profile.chat

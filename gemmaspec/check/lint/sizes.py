@@ -41,7 +41,8 @@ def partner(subject: Subject) -> Iterator[Issue]:
         given = subject.argument(flag)
         if given and not given.negated and not subject.switched(wanted):
             message = f"{flag} requires {wanted}, and vLLM stops without it"
-            yield Issue(path=given.path, message=message, fix=f"add {fix}, or remove it")
+            added = fix.replace("gemma4", "the model's own parser") if subject.is_other_family else fix
+            yield Issue(path=given.path, message=message, fix=f"add {added}, or remove it")
     for flag, (wanted, value) in CONDITIONS["values"].items():
         given = subject.argument(flag)
         if given and not given.negated and subject.value(wanted) != value:
@@ -310,7 +311,7 @@ def dflash_attention(subject: Subject) -> Iterator[Issue]:
         yield Issue(path=path, message=message, fix="set FLASH_ATTN, or use vLLM 0.24 or later")
 
 
-@rule("GS506", "note")
+@rule("GS506", "note", of_gemma=True)
 def long_prompts(subject: Subject) -> Iterator[Issue]:
     """Drafts at long prompts under Triton up to 0.32: verifying reads the cache without splitting it (#48076)."""
     room = subject.number("--max-model-len") or 0

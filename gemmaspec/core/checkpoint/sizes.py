@@ -47,3 +47,17 @@ _CALLED: Final = {
 def size_called(name: str) -> Size | None:
     """Return the size that a model's name says; None if it names none that is known."""
     return next((SIZES[size] for size, called in _CALLED.items() if called.search(name)), None)
+
+
+_FAMILIES: Final = re.compile(
+    r"(?<![a-z0-9])(?:(?:code|pali|shield|med|t5|function)?gemma[-_]?(?:[123](?:n|[-_.:]|$)|[0-9]{1,2}b)|qwen|qwq|llama|mi[sn]tral"
+    r"|mixtral|devstral|phi[-_]?[0-9]|deepseek|gpt[-_]oss|glm|granite|kimi|nemotron|olmo|falcon|minimax|gemma(?:[-_]it|$))",
+    re.IGNORECASE,
+)
+"""Families of other models, at the beginning of a word."""
+_GEMMA_4: Final = re.compile(r"gemma-?4", re.IGNORECASE)
+
+
+def is_other_family(name: str) -> bool:
+    """Return whether a model's name says that it is another family than Gemma 4; a head's name holds its target's."""
+    return _FAMILIES.search(name) is not None and _GEMMA_4.search(name) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,14 @@ from gemmaspec.run.running.find import running
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MOST: Final = 2**20
 _CACHES: Final = ("huggingface", "compile")
+Machine = Callable[[], str | None]
+"""Returns the machine that a user names; None where nobody can be asked, or nobody knows it."""
+
+
+def _unnamed() -> None:
+    return None
+
+
 _TEXT: Final = """\
 extends: {parent}
 name: {name}
@@ -74,16 +82,19 @@ def new_profile(name: str, *, parent: str) -> New:
     return _written(file, text)
 
 
-def new_from_command(name: str, command: str, *, with_draft: bool = False) -> New:
+def new_from_command(name: str, command: str, *, with_draft: bool = False, machine: Machine = _unnamed) -> New:
     """Write a profile that serves what a `vllm serve` or `docker run` command serves. Raises as new_profile.
 
-    Raises ProfileError for values that a profile refuses; nothing is written then.
+    `machine` is called where neither the command nor nvidia-smi says which GPU serves. Raises ProfileError for values
+    that a profile refuses; nothing is written then.
     """
     made = from_command(command, reader(Path.cwd()))
-    return _taken_over(name, made, "a command line", folder=Path.cwd(), with_draft=with_draft)
+    return _taken_over(name, made, "a command line", folder=Path.cwd(), with_draft=with_draft, machine=machine)
 
 
-def new_from_compose(name: str, source: Path, *, service: str | None = None, with_draft: bool = False) -> New:
+def new_from_compose(
+    name: str, source: Path, *, service: str | None = None, with_draft: bool = False, machine: Machine = _unnamed
+) -> New:
     """Write a profile that serves what a Compose file serves, or a file of Kubernetes or systemd.
 
     `service` names one of several servers in it. Raises as new_from_command.
@@ -96,10 +107,12 @@ def new_from_compose(name: str, source: Path, *, service: str | None = None, wit
     shown = text.decode("utf-8", "replace")
     if is_manifest(shown):
         made = from_manifest(text, file=str(source), service=service, beside=reader(folder))
-        return _taken_over(name, made, f"{source.name}, of Kubernetes", folder=folder, with_draft=with_draft)
+        return _taken_over(
+            name, made, f"{source.name}, of Kubernetes", folder=folder, with_draft=with_draft, machine=machine
+        )
     if is_unit(shown):
         made = from_command(shown, reader(folder))
-        return _taken_over(name, made, f"{source.name}, a unit", folder=folder, with_draft=with_draft)
+        return _taken_over(name, made, f"{source.name}, a unit", folder=folder, with_draft=with_draft, machine=machine)
     merged, why = configured(source)
     made = from_compose(
         text,
@@ -111,20 +124,24 @@ def new_from_compose(name: str, source: Path, *, service: str | None = None, wit
     )
     if why:
         made.leave(f"what `docker compose config` would add to {source.name}", f"it said: {why}")
-    return _taken_over(name, made, f"{source.name}, a Compose file", folder=folder, with_draft=with_draft)
+    return _taken_over(
+        name, made, f"{source.name}, a Compose file", folder=folder, with_draft=with_draft, machine=machine
+    )
 
 
-def new_from_running(name: str, asked: str, *, with_draft: bool = False) -> New:
+def new_from_running(name: str, asked: str, *, with_draft: bool = False, machine: Machine = _unnamed) -> New:
     """Write a profile that serves what a container or a process of this machine serves. Raises as new_from_command.
 
     `asked`: the container's name or id, or the pid of the process. Nothing of the server is changed.
     """
     found, folder = running(asked)
     made = from_running(found, reader(folder))
-    return _taken_over(name, made, f"the {found.called}, which ran", folder=folder, with_draft=with_draft)
+    return _taken_over(
+        name, made, f"the {found.called}, which ran", folder=folder, with_draft=with_draft, machine=machine
+    )
 
 
-def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_draft: bool) -> New:
+def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_draft: bool, machine: Machine) -> New:
     import yaml
 
     file = _new_file(name)
@@ -138,7 +155,7 @@ def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_d
         "schema": 1,
         "name": name,
         "summary": f"{made.content['target']['model']}, taken over from {source}",
-        "machine": _machine(made),
+        "machine": _machine(made, machine),
         "image": _image(made),
     }
     text = yaml.safe_dump({**head, **made.content}, sort_keys=False, allow_unicode=True, width=100)
@@ -177,17 +194,23 @@ def _on_this_machine(content: dict[str, Any], folder: Path) -> None:
                 content[section][key] = str((folder / value).resolve())
 
 
-def _machine(made: TakenOver) -> str:
+def _machine(made: TakenOver, asked: Machine) -> str:
+    """Return the machine: the image's, else the one that nvidia-smi lists, else the one that `asked` returns."""
     if re.search(r"(?<![a-z])cpu(?![a-z])", str(made.content.get("image", ""))):
         made.decide("machine: cpu", "the image is one for CPUs")
         return "cpu"
     gpus = nvidia.gpus()
-    machine = machine_with([gpu.name for gpu in gpus])
-    if machine:
-        made.decide(f"machine: {machine}", f"nvidia-smi lists {gpus[0].name}")
-    else:
-        made.decide(f"machine: {ANY_GPU}", "the command does not say which GPU; gemmaspec fit needs its name")
-    return machine or ANY_GPU
+    if found := machine_with([gpu.name for gpu in gpus]):
+        made.decide(f"machine: {found}", f"nvidia-smi lists {gpus[0].name}")
+        return found
+    if named := asked():
+        made.decide(f"machine: {named}", "as you named it")
+        return named
+    made.decide(
+        f"machine: {ANY_GPU}",
+        "the command does not say which GPU; lint checks its limits, and fit its memory, once the file names it",
+    )
+    return ANY_GPU
 
 
 def _image(made: TakenOver) -> str:
