@@ -89,8 +89,8 @@ def new(
 
 def _asked_machine() -> str | None:
     """Return the machine that the user names on the terminal; None without a terminal, and for no answer."""
+    from gemmaspec.core.profile.foreign_words import unknown_machine
     from gemmaspec.core.profile.machines import MACHINES, as_named
-    from gemmaspec.core.profile.meant import unknown_machine
 
     if not sys.stdin.isatty():
         return None

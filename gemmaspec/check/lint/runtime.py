@@ -211,7 +211,9 @@ def no_tool_parser(subject: Subject) -> Iterator[Issue]:
     """No tool call parser: what agents send is refused."""
     if not subject.value("--tool-call-parser"):
         message = "there is no tool call parser, so vLLM answers agents, whose requests bring tools, with HTTP 400"
-        yield Issue(path=("chat",), message=message, fix="add chat: {tool_call_parser: gemma4, template: gemma4}")
+        of_gemma = "add chat: {tool_call_parser: gemma4, template: gemma4}"
+        fix = "name the model's own as chat.tool_call_parser" if subject.is_other_family else of_gemma
+        yield Issue(path=("chat",), message=message, fix=fix)
 
 
 _TOOLS: Final = ("chat", "tool_call_parser")
