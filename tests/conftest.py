@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support import real, warm
+from tests.support.fixtures import fake, fake_api, fake_metrics, machine  # noqa: F401 - fixtures of all tests
 
 # Output is wrapped to $COLUMNS. pytest-xdist sets it for its workers, and the readline that pytest imports sets it for
 # child processes alone, out of sight of os.environ.

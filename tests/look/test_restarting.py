@@ -22,11 +22,6 @@ from tests.support.real import free_port
 GPU_0, GPU_1 = frozenset({"GPU 0"}), frozenset({"GPU 1"})
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 def test_what_a_server_computes_on_is_what_its_profile_names() -> None:
     two = load_profile("nvidia-31b-mtp", overrides=("replicas=2", "serve.tensor_parallel_size=2"))
     assert used_by_profile(replica_of(two, 2).profile) == {"GPU 2", "GPU 3"}

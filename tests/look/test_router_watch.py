@@ -33,11 +33,6 @@ PORT = _free_block()
 ADDRESS = f"http://127.0.0.1:{PORT}/v1"
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 @pytest.fixture
 def routed(fake: Fake) -> Iterator[Fake]:
     fake_runtime.make_models()

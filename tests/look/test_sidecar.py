@@ -8,7 +8,6 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,9 @@ from tests.look.test_watch import Receiver, closing, counters, running
 from tests.run.test_render import compose_config, needs_compose
 from tests.support.docker_support import wait_for
 from tests.support.fake_engine import FakeEngine, FakeMachine
-from tests.support.fake_server import FakeServer, fake_server
+from tests.support.fake_server import FakeServer
 
 LIVE = ("watch.container=true", "watch.on_dead_draft=off", "watch.window_seconds=1")
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    with fake_server() as server:
-        yield server
 
 
 def rendered(*overrides: str) -> WatchSettings:
@@ -48,18 +41,18 @@ def rendered(*overrides: str) -> WatchSettings:
     return settings_from(stack.files[serve.SETTINGS])
 
 
-def beside(fake: FakeServer, tmp_path: Path, *overrides: str) -> Watcher:
+def beside(fake_metrics: FakeServer, tmp_path: Path, *overrides: str) -> Watcher:
     settings = rendered(*(overrides or LIVE))
-    address = f"http://127.0.0.1:{fake.server_address[1]}"
+    address = f"http://127.0.0.1:{fake_metrics.server_address[1]}"
     one = sidecar.watcher(dataclasses.replace(settings, address=address), {})
     one.shared, one.faults = tmp_path, closing()
     return one
 
 
-def looked(one: Watcher, fake: FakeServer, *, times: int, accepted: int = 0) -> list[dict[str, Any]]:
+def looked(one: Watcher, fake_metrics: FakeServer, *, times: int, accepted: int = 0) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for turn in range(1, times + 1):
-        fake.metrics = counters(1000 * turn, accepted * turn)
+        fake_metrics.metrics = counters(1000 * turn, accepted * turn)
         lines += one.look()
     return lines
 
@@ -76,37 +69,41 @@ def test_the_settings_of_a_stack_are_the_profile_s() -> None:
 
 
 @pytest.mark.parametrize("wish", ["restart", "off"])
-def test_what_needs_a_restart_is_only_reported_with_the_reason(fake: FakeServer, tmp_path: Path, wish: str) -> None:
-    one = beside(fake, tmp_path, "watch.container=true", f"watch.on_dead_draft={wish}")
-    (line,) = looked(one, fake, times=4)
+def test_what_needs_a_restart_is_only_reported_with_the_reason(
+    fake_metrics: FakeServer, tmp_path: Path, wish: str
+) -> None:
+    one = beside(fake_metrics, tmp_path, "watch.container=true", f"watch.on_dead_draft={wish}")
+    (line,) = looked(one, fake_metrics, times=4)
     assert "not restarted: a container cannot restart its server" in line["reason"]
 
 
-def test_a_server_that_looks_idle_is_asked_for_a_token_once_in_its_patience(fake: FakeServer, tmp_path: Path) -> None:
-    one = beside(fake, tmp_path, "watch.container=true", "watch.hang_seconds=30")
+def test_a_server_that_looks_idle_is_asked_for_a_token_once_in_its_patience(
+    fake_metrics: FakeServer, tmp_path: Path
+) -> None:
+    one = beside(fake_metrics, tmp_path, "watch.container=true", "watch.hang_seconds=30")
     one.faults.limits = one.settings.limits
-    fake.metrics = running(0, 7)
+    fake_metrics.metrics = running(0, 7)
     assert list(one.look()) == []
     one.faults._token -= 31  # so long ago
     for _ in range(3):
         assert list(one.look()) == []
         if one.question._thread:
             one.question._thread.join()
-    ((path, body),) = [(path, body) for path, _, body in fake.requests if body]
+    ((path, body),) = [(path, body) for path, _, body in fake_metrics.requests if body]
     assert path == "/v1/chat/completions"
     assert (body["model"], body["max_tokens"]) == (one.settings.model, 1)
 
 
-def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: FakeServer, tmp_path: Path) -> None:
+def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake_metrics: FakeServer, tmp_path: Path) -> None:
     receiver = Receiver()
-    one = beside(fake, tmp_path)
+    one = beside(fake_metrics, tmp_path)
     one.webhook = f"http://127.0.0.1:{receiver.server_address[1]}/secret"
     one.faults.limits = dataclasses.replace(one.faults.limits, hang_without_power_s=0)
-    fake.metrics = running(1, 0)
+    fake_metrics.metrics = running(1, 0)
     assert whats([line for _ in range(3) for line in one.look()]) == [("begins", "hangs")]
-    fake.metrics = b"\xff not metrics {"
+    fake_metrics.metrics = b"\xff not metrics {"
     assert whats([line for _ in range(5) for line in one.look()]) == [("begins", "unreachable")]
-    fake.metrics = running(0, 1)
+    fake_metrics.metrics = running(0, 1)
     assert whats(list(one.look()))[0] == ("ends", "unreachable")
     assert one.telling.finish(30)
     assert [(got["kind"], got["begins"]) for got in receiver.got][:3] == [
@@ -114,7 +111,7 @@ def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: Fake
     ]  # fmt: skip
     receiver.shutdown()
     receiver.server_close()
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
     list(one.look())
     list(one.look())
     list(one.look())
@@ -123,26 +120,26 @@ def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake: Fake
     assert lines[0]["reason"] == "webhook at 127.0.0.1: cannot be reached; told again in 1 s"
 
 
-def test_a_server_that_still_starts_is_not_called_unreachable(fake: FakeServer, tmp_path: Path) -> None:
-    one = beside(fake, tmp_path)
-    fake.metrics = b"\xff"
+def test_a_server_that_still_starts_is_not_called_unreachable(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    one = beside(fake_metrics, tmp_path)
+    fake_metrics.metrics = b"\xff"
     assert [line for _ in range(9) for line in one.look()] == []
 
 
-def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake: FakeServer, tmp_path: Path) -> None:
-    one = beside(fake, tmp_path, "watch.container=true")
-    looked(one, fake, times=4)
+def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    one = beside(fake_metrics, tmp_path, "watch.container=true")
+    looked(one, fake_metrics, times=4)
     found = records.read(verdicts.Watching, tmp_path / "watch.json")
     assert found is not None
     assert list(found.active) == ["dead draft"]
     assert len(found.unknown) == 2
 
 
-def test_status_shows_what_it_knows(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = beside(fake, tmp_path, "watch.container=true")
-    looked(one, fake, times=4)
+def test_status_shows_what_it_knows(fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = beside(fake_metrics, tmp_path, "watch.container=true")
+    looked(one, fake_metrics, times=4)
     monkeypatch.setattr(FakeEngine, "read", lambda *_, service: (tmp_path / f"{service}.json").read_bytes())
-    server = dataclasses.replace(fake.server(), watched=True)
+    server = dataclasses.replace(fake_metrics.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
     last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
     (line,) = text.verdict_lines(last)
@@ -158,10 +155,10 @@ def test_status_shows_what_it_knows(fake: FakeServer, tmp_path: Path, monkeypatc
     assert text.verdict_document(silent)["watch_container"]["watches"] is False
 
 
-def test_a_folder_that_cannot_be_written_is_a_line(fake: FakeServer, tmp_path: Path) -> None:
-    one = beside(fake, tmp_path)
+def test_a_folder_that_cannot_be_written_is_a_line(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    one = beside(fake_metrics, tmp_path)
     one.shared = tmp_path / "missing"
-    assert {line["what"] for line in looked(one, fake, times=4)} == {"begins", "failed"}
+    assert {line["what"] for line in looked(one, fake_metrics, times=4)} == {"begins", "failed"}
 
 
 def test_a_webhook_is_told_though_its_answer_never_ends() -> None:
@@ -182,23 +179,23 @@ def test_a_webhook_of_the_environment_is_checked_as_that_of_the_profile(url: str
     assert (found.webhook, found.key) == ("https://example.org/x", "k")
 
 
-def test_the_key_goes_with_each_reading(fake: FakeServer, tmp_path: Path) -> None:
-    one = beside(fake, tmp_path)
+def test_the_key_goes_with_each_reading(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    one = beside(fake_metrics, tmp_path)
     one.key = "k"
-    looked(one, fake, times=1)
-    assert fake.requests[-1][1]["Authorization"] == "Bearer k"
+    looked(one, fake_metrics, times=1)
+    assert fake_metrics.requests[-1][1]["Authorization"] == "Bearer k"
 
 
-def test_its_files_run_alone_in_an_isolated_python(fake: FakeServer, tmp_path: Path) -> None:
+def test_its_files_run_alone_in_an_isolated_python(fake_metrics: FakeServer, tmp_path: Path) -> None:
     """With nothing of gemmaspec on the path but the stack's own folder."""
     stack = build_stack(load_profile("tiny-cpu", overrides=LIVE), form="folder")
     assert set(write(stack, tmp_path)) == set(stack.files)
     assert difference(stack, tmp_path) == ""
     folder = tmp_path / "watch"
     settings = json.loads((folder / "settings.json").read_text())
-    settings["address"] = f"http://127.0.0.1:{fake.server_address[1]}"
+    settings["address"] = f"http://127.0.0.1:{fake_metrics.server_address[1]}"
     (folder / "settings.json").write_text(json.dumps(settings))
-    fake.metrics = counters(1, 1)
+    fake_metrics.metrics = counters(1, 1)
     command = [sys.executable, "-IBv", str(folder), str(folder / "settings.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout

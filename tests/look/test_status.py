@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,23 +20,14 @@ from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from tests.support.fake_engine import FakeEngine, FakeMachine
-
-PYTHON = ("--set", f"runtime.python={sys.executable}")
+from tests.support.fixtures import PYTHON, own_profiles, up
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
-    for name, port in (("mine", 8601), ("other", 8602)):
-        (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: {port}}}\n")
-    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
-    machine = FakeMachine()
-    machine.install(monkeypatch)
+def machine(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
+    own_profiles(profiles, monkeypatch, {"mine": 8601, "other": 8602})
     monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
     return machine
-
-
-def up(*arguments: str, name: str = "mine") -> int:
-    return run(["up", name, "--engine", "process", *PYTHON, *arguments])
 
 
 def row(capsys: pytest.CaptureFixture[str], name: str = "mine") -> dict[str, Any]:

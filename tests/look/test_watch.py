@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -37,7 +36,7 @@ from gemmaspec.run.kept.attention import Graphs
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.kept.verdicts import Watching
 from tests.support.fake_engine import FakeMachine
-from tests.support.fake_server import FakeServer, fake_server
+from tests.support.fake_server import FakeServer
 
 NAMES = (
     *("num_requests_running", "num_requests_waiting", "generation_tokens_total", "spec_decode_num_drafts_total"),
@@ -96,16 +95,10 @@ class Restarts:
 
 
 @pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    with fake_server() as server:
-        yield server
-
-
-@pytest.fixture
-def one(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+def one(fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """The fake server as a stack, with windows of no length so that every reading closes one."""
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    started = Started(engine="process", server=fake.server(), profile="tiny-cpu")
+    started = Started(engine="process", server=fake_metrics.server(), profile="tiny-cpu")
     monkeypatch.setattr(stacks, "find", lambda _: started)
     (tmp_path / "stacks" / started.server.name).mkdir(parents=True)
     policy = Policy(on_dead_draft="off", most_restarts_per_hour=1)
@@ -124,33 +117,35 @@ def counters(drafts: int, accepted: int) -> bytes:
     ).encode()
 
 
-def read(one: Watched, fake: FakeServer, restart: Restarts, *, times: int, accepted: int = 0) -> list[WatchLine]:
+def read(
+    one: Watched, fake_metrics: FakeServer, restart: Restarts, *, times: int, accepted: int = 0
+) -> list[WatchLine]:
     lines: list[WatchLine] = []
     for turn in range(1, times + 1):
-        fake.metrics = counters(1000 * turn, accepted * turn)
+        fake_metrics.metrics = counters(1000 * turn, accepted * turn)
         lines += look(one, power_w=None, restart=restart)
     return lines
 
 
-def test_a_dead_draft_is_switched_off_once(one: Watched, fake: FakeServer) -> None:
+def test_a_dead_draft_is_switched_off_once(one: Watched, fake_metrics: FakeServer) -> None:
     restart = Restarts()
-    found = read(one, fake, restart, times=4)
+    found = read(one, fake_metrics, restart, times=4)
     assert [(line.what, line.fault) for line in found] == [
         ("begins", "dead draft"), ("drained", "dead draft"), ("off", None)
     ]  # fmt: skip
     assert restart.calls == [(one.started.server.name, True, False)]
-    again = read(one, fake, restart, times=5)
+    again = read(one, fake_metrics, restart, times=5)
     assert [line.what for line in again] == ["begins"]
     assert "not restarted: the limit of 1 restarts" in again[0].reason
     assert len(restart.calls) == 1
 
 
-def test_an_acceptance_that_decays_is_named_once_and_acted_on_once(one: Watched, fake: FakeServer) -> None:
+def test_an_acceptance_that_decays_is_named_once_and_acted_on_once(one: Watched, fake_metrics: FakeServer) -> None:
     """It falls by a seventh with each window, from 0.7 to nothing; the server of before is not asked again."""
     restart, accepted, lines = Restarts(), 0.0, []
     for turn in range(1, 60):
         accepted += 4000 * 0.7 * 0.85**turn
-        fake.metrics = counters(1000 * turn, round(accepted))
+        fake_metrics.metrics = counters(1000 * turn, round(accepted))
         lines += look(one, power_w=None, restart=restart)
         if restart.calls:
             break
@@ -181,7 +176,7 @@ GARBAGE = (
 
 
 def test_garbage_neither_ends_the_watch_nor_makes_it_restart_more_than_it_may(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Garbage and good counters in any order, with everything allowed; the seed is in the failure."""
     one.policy = Policy(
@@ -195,34 +190,34 @@ def test_garbage_neither_ends_the_watch_nor_makes_it_restart_more_than_it_may(
     for turn in range(1, 300):
         parts = chosen.choices(GARBAGE, k=chosen.choice((1, 1, 3)))
         good = counters(1000 * turn, chosen.choice((0, 2000 * turn)))
-        fake.metrics = chosen.choice((good, good + b"".join(parts), b"".join(parts)))
+        fake_metrics.metrics = chosen.choice((good, good + b"".join(parts), b"".join(parts)))
         lines += look(one, power_w=chosen.choice((None, 0.0, 900.0)), restart=restart)
     assert len(restart.calls) <= 2, (seed, restart.calls)
     assert all(len(line.reason) < 2000 for line in lines), (seed, lines)
     assert verdicts.last_watch("fake"), seed
 
 
-def test_a_draft_that_works_is_left_alone(one: Watched, fake: FakeServer) -> None:
-    assert read(one, fake, Restarts(), times=6, accepted=1500) == []
+def test_a_draft_that_works_is_left_alone(one: Watched, fake_metrics: FakeServer) -> None:
+    assert read(one, fake_metrics, Restarts(), times=6, accepted=1500) == []
 
 
-def test_a_restart_that_fails_is_a_line(one: Watched, fake: FakeServer) -> None:
-    found = read(one, fake, Restarts(StartFailed("no memory")), times=4)
+def test_a_restart_that_fails_is_a_line(one: Watched, fake_metrics: FakeServer) -> None:
+    found = read(one, fake_metrics, Restarts(StartFailed("no memory")), times=4)
     assert [(line.what, line.reason) for line in found[2:]] == [("failed", "no memory; tried again in 10 s")]
 
 
-def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Watched, fake: FakeServer) -> None:
-    fake.metrics = b"\xff not metrics {"
+def test_a_server_that_does_not_answer_is_named_once_and_its_return_too(one: Watched, fake_metrics: FakeServer) -> None:
+    fake_metrics.metrics = b"\xff not metrics {"
     restart = Restarts()
     lines = [line for _ in range(5) for line in look(one, power_w=None, restart=restart)]
     assert [line.what for line in lines] == ["unreachable"]
-    fake.metrics = counters(1, 1)
+    fake_metrics.metrics = counters(1, 1)
     assert [line.what for line in look(one, power_w=None, restart=restart)] == ["answers"]
 
 
-def told(one: Watched, fake: FakeServer, *, times: int = 4) -> list[WatchLine]:
+def told(one: Watched, fake_metrics: FakeServer, *, times: int = 4) -> list[WatchLine]:
     """Return the lines of some looks, and what came of telling."""
-    lines = read(one, fake, Restarts(), times=times)
+    lines = read(one, fake_metrics, Restarts(), times=times)
     assert one.tellers.finish(30)
     return lines + list(look(one, power_w=None, restart=Restarts()))
 
@@ -233,18 +228,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_hook_gets_the_event_and_its_failure_is_a_line(one: Watched, fake: FakeServer, tmp_path: Path) -> None:
+def test_the_hook_gets_the_event_and_its_failure_is_a_line(
+    one: Watched, fake_metrics: FakeServer, tmp_path: Path
+) -> None:
     target = tmp_path / "event.json"
     script = f"import sys; open({str(target)!r}, 'a').write(sys.stdin.read()); sys.exit(3)"
     one.tellers, one.policy = hooks.Tellers((sys.executable, "-c", script), None), Policy()
-    found = told(one, fake)
+    found = told(one, fake_metrics)
     assert target.read_text().count('"kind": "dead draft"') == 3
     assert [line.what for line in found] == ["begins", "hook", "hook", "hook"]
     assert "told again in 0 s" in found[1].reason
     assert found[3].reason.endswith("ended with exit code 3; given up after 3 tries")
     one.tellers = hooks.Tellers(("/nonexistent/hook",), None)
     one.faults = closing()
-    assert "No such file" in told(one, fake)[1].reason
+    assert "No such file" in told(one, fake_metrics)[1].reason
 
 
 class Receiver(ThreadingHTTPServer):
@@ -278,30 +275,34 @@ class _Post(BaseHTTPRequestHandler):
 
 @pytest.mark.usefixtures("impatient")
 def test_an_event_is_posted_again_until_it_arrives_and_a_failure_names_the_host_alone(
-    one: Watched, fake: FakeServer
+    one: Watched, fake_metrics: FakeServer
 ) -> None:
     receiver = Receiver()
     one.tellers = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/secret-path")
     one.policy = Policy()
-    assert [line.what for line in told(one, fake)] == ["begins"]
+    assert [line.what for line in told(one, fake_metrics)] == ["begins"]
     (got,) = receiver.got
     assert (got["stack"], got["kind"], got["begins"]) == (one.started.server.name, "dead draft", True)
     receiver.status, receiver.failures, one.faults = 500, 1, closing()
-    assert [line.reason for line in told(one, fake)[1:]] == ["webhook at 127.0.0.1: HTTP 500; told again in 0 s"]
+    assert [line.reason for line in told(one, fake_metrics)[1:]] == [
+        "webhook at 127.0.0.1: HTTP 500; told again in 0 s"
+    ]
     assert len(receiver.got) == 3
     receiver.status, receiver.failures, one.faults = 302, 9, closing()
-    assert told(one, fake)[-1].reason == "webhook at 127.0.0.1: HTTP 302; given up after 3 tries"
+    assert told(one, fake_metrics)[-1].reason == "webhook at 127.0.0.1: HTTP 302; given up after 3 tries"
     receiver.shutdown()
     receiver.server_close()
     one.faults = closing()
-    assert told(one, fake)[-1].reason == "webhook at 127.0.0.1: cannot be reached; given up after 3 tries"
+    assert told(one, fake_metrics)[-1].reason == "webhook at 127.0.0.1: cannot be reached; given up after 3 tries"
 
 
-def test_a_restart_waits_for_no_webhook(one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_waits_for_no_webhook(
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = threading.Event()
     monkeypatch.setattr(hooks, "post", lambda *_: asked.wait(60) and None)
     one.tellers, restart = hooks.Tellers((), "http://127.0.0.1:1"), Restarts()
-    read(one, fake, restart, times=4)
+    read(one, fake_metrics, restart, times=4)
     assert len(restart.calls) == 1
     asked.set()
 
@@ -315,13 +316,13 @@ def gone_server(one: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_restart_that_failed_is_tried_again_with_a_growing_wait_and_told(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone_server(one, monkeypatch)
     receiver, clock = Receiver(), [1000.0]
     one.tellers = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/x")
     monkeypatch.setattr(watch, "steady_now", lambda: clock[0])
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
     restart = Restarts(StartFailed("no memory"))
     at = []
     for _ in range(200):
@@ -339,10 +340,10 @@ def test_a_restart_that_failed_is_tried_again_with_a_growing_wait_and_told(
 
 
 def test_a_restart_is_not_tried_again_after_down(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone_server(one, monkeypatch)
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
     restart = Restarts(StartFailed("no memory"))
     lines = [line for _ in range(4) for line in look(one, power_w=None, restart=restart)]
     assert "tried again in 10 s" in lines[-1].reason
@@ -354,10 +355,10 @@ def test_a_restart_is_not_tried_again_after_down(
 
 
 def test_nothing_is_restarted_where_down_by_force_could_write_nothing(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gone_server(one, monkeypatch)
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
     folder = tmp_path / "stacks" / one.started.server.name
     folder.rename(tmp_path / "kept")
     folder.touch()  # nothing can be written below a file
@@ -374,7 +375,7 @@ def test_nothing_is_restarted_where_down_by_force_could_write_nothing(
 
 
 def test_a_server_that_dribbles_keeps_no_other_from_being_restarted(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone_server(one, monkeypatch)
     hangs, called = threading.Event(), threading.Event()
@@ -384,7 +385,7 @@ def test_a_server_that_dribbles_keeps_no_other_from_being_restarted(
         watch_all, "look", lambda stack, **how: hangs.wait(60) and () if stack is slow else look(stack, **how)
     )
     monkeypatch.setattr(watch, "read_metrics", own)
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
 
     def restart(judged: Started, *, no_spec: bool, no_speed: bool) -> None:
         called.set()
@@ -434,7 +435,7 @@ def running(requests: int, drafts: int) -> bytes:
 
 
 def test_requests_are_waited_for_before_a_restart(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_DRAIN_POLL_S", 0.0)
     left = iter([3, 2, 0])
@@ -445,21 +446,21 @@ def test_requests_are_waited_for_before_a_restart(
     assert watch._drain(one) == "2 requests still ran after 0 s, and are aborted"
 
 
-def test_a_hung_server_is_not_waited_for(one: Watched, fake: FakeServer) -> None:
+def test_a_hung_server_is_not_waited_for(one: Watched, fake_metrics: FakeServer) -> None:
     one.policy = Policy(on_hang="restart")
     one.faults = Faults(limits=Limits(hang_without_power_s=0.0))
-    fake.metrics = running(1, 0)
+    fake_metrics.metrics = running(1, 0)
     restart = Restarts()
     lines = [line for _ in range(3) for line in look(one, power_w=None, restart=restart)]
     assert [line.what for line in lines] == ["begins", "restarted"]
     assert restart.calls == [(one.started.server.name, False, False)]
 
 
-def test_a_server_that_looks_idle_and_answers_no_question_hangs(one: Watched, fake: FakeServer) -> None:
+def test_a_server_that_looks_idle_and_answers_no_question_hangs(one: Watched, fake_metrics: FakeServer) -> None:
     one.policy = Policy(on_hang="restart")
     one.faults = Faults(limits=Limits(hang_without_power_s=0.0))
     one.started = dataclasses.replace(one.started, server=dataclasses.replace(one.started.server, needs_api_key=True))
-    fake.metrics, fake.seconds_per_byte = running(0, 5), 0.2  # its answer takes a minute
+    fake_metrics.metrics, fake_metrics.seconds_per_byte = running(0, 5), 0.2  # its answer takes a minute
     assert list(look(one, power_w=None, restart=Restarts())) == []
     assert one.question.waits
     lines = list(look(one, power_w=None, restart=Restarts()))
@@ -470,13 +471,13 @@ def test_a_server_that_looks_idle_and_answers_no_question_hangs(one: Watched, fa
 
 @pytest.mark.parametrize("on_exit", ["report", "restart"])
 def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, on_exit: Literal["report", "restart"]
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, on_exit: Literal["report", "restart"]
 ) -> None:
     one.policy = Policy(on_exit=on_exit, most_restarts_per_hour=1)
     one.started = dataclasses.replace(one.started, outcome="ready")
     monkeypatch.setattr(stacks, "find", lambda _: one.started)
     monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", exit_code=137))
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
     machine = FakeMachine()
     monkeypatch.setattr(stacks, "engine_of", lambda _: machine.engine("process"))
     restart = Restarts()
@@ -493,22 +494,22 @@ def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
 
 @pytest.mark.parametrize(("outcome", "status"), [("stopped", "absent"), ("ready", "running"), ("failed", "exited")])
 def test_a_server_that_was_stopped_or_still_lives_has_not_exited(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, outcome: Any, status: Any
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, outcome: Any, status: Any
 ) -> None:
     one.started = dataclasses.replace(one.started, outcome=outcome)
     monkeypatch.setattr(stacks, "find", lambda _: one.started)
     monkeypatch.setattr(stacks, "look", lambda *_: State(status=status))
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
     assert [line.what for _ in range(5) for line in look(one, power_w=None, restart=Restarts())] == ["unreachable"]
 
 
-def test_what_watch_knows_is_kept_and_its_restarts_survive_itself(one: Watched, fake: FakeServer) -> None:
+def test_what_watch_knows_is_kept_and_its_restarts_survive_itself(one: Watched, fake_metrics: FakeServer) -> None:
     name = one.started.server.name
-    read(one, fake, Restarts(), times=4)
+    read(one, fake_metrics, Restarts(), times=4)
     kept = verdicts.last_watch(name)
     assert kept is not None
     assert (kept.active, len(kept.restarts), kept.last) == ({}, 1, "dead draft: restarted without speculation")
-    read(one, fake, Restarts(), times=5)
+    read(one, fake_metrics, Restarts(), times=5)
     kept = verdicts.last_watch(name)
     assert kept is not None
     assert list(kept.active) == ["dead draft"]
@@ -558,27 +559,27 @@ def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
 
 
 def test_a_start_that_drafts_without_graphs_is_an_event_once_and_again_after_a_restart(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes = GraphModes(target="PIECEWISE", draft="NONE", why="the backend", fix="another")
     lost: list[Graphs | None] = [Graphs(modes=modes, hurts=True, next="gemmaspec restart it")]
     looks = []
     monkeypatch.setattr("gemmaspec.look.watch.graphs_lost", lambda _: looks.append(1) or lost[0])
-    begins, *more = read(one, fake, Restarts(), times=3, accepted=3000)
+    begins, *more = read(one, fake_metrics, Restarts(), times=3, accepted=3000)
     assert (begins.what, begins.fault, more, len(looks)) == ("begins", "no graphs", [], 1)
     assert begins.reason.startswith(
         "CUDA graphs: target PIECEWISE, draft NONE: the backend; another; slower than no draft"
     )
     assert begins.reason.endswith("next: gemmaspec restart it")
-    ends, again = read(one, fake, Restarts(), times=2, accepted=3000)  # its counters begin anew
+    ends, again = read(one, fake_metrics, Restarts(), times=2, accepted=3000)  # its counters begin anew
     assert (ends.what, ends.fault, ends.reason) == ("ends", "no graphs", "the server was restarted")
     assert (again.what, again.fault, len(looks)) == ("begins", "no graphs", 2)
     lost[0] = None
-    assert [line.what for line in read(one, fake, Restarts(), times=2, accepted=3000)] == ["ends"]
+    assert [line.what for line in read(one, fake_metrics, Restarts(), times=2, accepted=3000)] == ["ends"]
 
 
 def test_a_start_that_is_not_attested_is_an_event_and_the_next_ends_it(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fine = {"state": "attested", "text": "attested: 4 functions in 3 processes"}
 
@@ -589,25 +590,27 @@ def test_a_start_that_is_not_attested_is_an_event_and_the_next_ends_it(
             return self.report_
 
     monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
-    assert read(one, fake, Restarts(), times=2, accepted=3000) == []
+    assert read(one, fake_metrics, Restarts(), times=2, accepted=3000) == []
     kept = verdicts.last_watch(one.started.server.name)
     assert kept
     assert kept.attested == "attested: 4 functions in 3 processes"
     monkeypatch.setitem(Engine.report_, "attested", {"state": "different", "text": "NOT ATTESTED: vllm.a.f"})
-    begins, *more = read(one, fake, Restarts(), times=2, accepted=3000)  # its counters begin anew: another start
+    begins, *more = read(
+        one, fake_metrics, Restarts(), times=2, accepted=3000
+    )  # its counters begin anew: another start
     assert (begins.what, begins.fault, begins.reason) == ("begins", "patch replaced", "NOT ATTESTED: vllm.a.f")
     assert more == []
     monkeypatch.setitem(Engine.report_, "attested", fine)
-    assert {line.what for line in read(one, fake, Restarts(), times=2, accepted=3000)} == {"ends"}
+    assert {line.what for line in read(one, fake_metrics, Restarts(), times=2, accepted=3000)} == {"ends"}
 
 
 @pytest.mark.parametrize("days", [-400, 400])
 def test_a_wrong_clock_neither_delays_nor_repeats_anything(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch, days: int
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     """The machine's clock is set while `watch` runs; what it counts in seconds goes on."""
     gone_server(one, monkeypatch)
-    fake.metrics = b"\xff"
+    fake_metrics.metrics = b"\xff"
     restart = Restarts(StartFailed("no memory"))
     for _ in range(4):
         list(look(one, power_w=None, restart=restart))
@@ -633,7 +636,7 @@ def test_restarts_of_a_time_that_has_not_come_bound_nothing(one: Watched) -> Non
     assert reaction(event, policy, restarts=[1e9 - 60], now=1e9).action == "report"
 
 
-def test_status_shows_what_watch_knows(one: Watched, fake: FakeServer) -> None:
+def test_status_shows_what_watch_knows(one: Watched, fake_metrics: FakeServer) -> None:
     now = stacks.now()
     name = one.started.server.name
     looking = Watching(at=now, active={"hangs": now - 180}, unknown=("a rule (no data)",), last="hangs: restarted")
@@ -703,12 +706,12 @@ def of_speed(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dead_draft_names_the_patches_for_speed_and_they_are_left_out_first(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_speed(FakeMachine(), monkeypatch)
     one.policy = Policy(on_dead_draft="off", most_restarts_per_hour=2)
     restart = Restarts()
-    found = read(one, fake, restart, times=4)
+    found = read(one, fake_metrics, restart, times=4)
     name = one.started.server.name
     assert [line.what for line in found] == ["begins", "drained", "restarted"]
     assert f"patches for speed (faster); without: gemmaspec up {name} --no-speed-patches" in found[0].reason

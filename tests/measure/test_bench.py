@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +36,7 @@ from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.engine.server import server_at
 from tests.support.docker_support import wait_for
-from tests.support.fake_vllm import FakeVllm, fake_vllm
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeVllm]:
-    with fake_vllm() as server:
-        yield server
+from tests.support.fake_vllm import FakeVllm
 
 
 @pytest.fixture
@@ -56,9 +49,9 @@ def prompts(tmp_path: Path) -> Path:
     return folder
 
 
-def arguments(fake: FakeVllm, prompts: Path, out: Path, *more: str) -> list[str]:
-    own = ["--k", str(fake.k), "--concurrency", "1,4", "--rounds", "1", "--max-tokens", "24", "--repeats", "0"]
-    return ["bench", "tiny-cpu", "--url", fake.url, "--prompts", str(prompts), "--out", str(out), *own, *more]
+def arguments(fake_api: FakeVllm, prompts: Path, out: Path, *more: str) -> list[str]:
+    own = ["--k", str(fake_api.k), "--concurrency", "1,4", "--rounds", "1", "--max-tokens", "24", "--repeats", "0"]
+    return ["bench", "tiny-cpu", "--url", fake_api.url, "--prompts", str(prompts), "--out", str(out), *own, *more]
 
 
 def result(out: Path) -> dict[str, Any]:
@@ -66,13 +59,13 @@ def result(out: Path) -> dict[str, Any]:
     return document
 
 
-def test_it_measures_what_the_server_does(fake: FakeVllm, prompts: Path, tmp_path: Path) -> None:
-    fake.step_s = 0.02
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+def test_it_measures_what_the_server_does(fake_api: FakeVllm, prompts: Path, tmp_path: Path) -> None:
+    fake_api.step_s = 0.02
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
     document = result(tmp_path / "out")
     assert document["complete"] is True
     alone, together = document["rows"]
-    slowest = max((last - asked) / 13 * 1000 for _, asked, _, last, _ in fake.spans)
+    slowest = max((last - asked) / 13 * 1000 for _, asked, _, last, _ in fake_api.spans)
     for row in (alone, together):
         assert (row["method"], row["k"], row["vllm"], row["machine"]) == ("draft_model", 2, "0.32.0", None)
         assert "target" not in row  # behind an address nobody can read what is measured
@@ -93,30 +86,30 @@ def test_it_measures_what_the_server_does(fake: FakeVllm, prompts: Path, tmp_pat
 
 
 def test_the_requests_are_greedy_streamed_and_never_known_to_the_prefix_cache(
-    fake: FakeVllm, prompts: Path, tmp_path: Path
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path
 ) -> None:
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
-    salts = [body["cache_salt"] for body in fake.bodies]
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
+    salts = [body["cache_salt"] for body in fake_api.bodies]
     assert len(set(salts)) == len(salts)
-    assert {body["temperature"] for body in fake.bodies} == {0.0}
-    assert all(body["stream_options"] == {"include_usage": True} for body in fake.bodies)
-    measured = [b for b in fake.bodies if b["messages"][0]["content"] in ("one", "two", "three", "four")]
+    assert {body["temperature"] for body in fake_api.bodies} == {0.0}
+    assert all(body["stream_options"] == {"include_usage": True} for body in fake_api.bodies)
+    measured = [b for b in fake_api.bodies if b["messages"][0]["content"] in ("one", "two", "three", "four")]
     assert len(measured) == 4 + 8
     assert not any("ignore_eos" in body for body in measured)
-    others = {body["messages"][0]["content"] for body in fake.bodies if body not in measured}
+    others = {body["messages"][0]["content"] for body in fake_api.bodies if body not in measured}
     assert others == {REFERENCE, *WARM_UP}
 
 
-def test_what_traffic_does_can_be_asked_for(fake: FakeVllm, prompts: Path, tmp_path: Path) -> None:
-    assert run(arguments(fake, prompts, tmp_path / "out", "--sample", "--ignore-eos")) == 0
-    measured = [b for b in fake.bodies if b["messages"][0]["content"] == "one"]
+def test_what_traffic_does_can_be_asked_for(fake_api: FakeVllm, prompts: Path, tmp_path: Path) -> None:
+    assert run(arguments(fake_api, prompts, tmp_path / "out", "--sample", "--ignore-eos")) == 0
+    measured = [b for b in fake_api.bodies if b["messages"][0]["content"] == "one"]
     assert all("temperature" not in body and body["ignore_eos"] and body["min_tokens"] == 24 for body in measured)
 
 
 def test_its_rows_are_what_predict_takes(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments(fake, prompts, tmp_path / "out", "--json", "--save-measured")) == 0
+    assert run(arguments(fake_api, prompts, tmp_path / "out", "--json", "--save-measured")) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(parse_rows(json.dumps(printed), file="printed")) == 2
     assert run(["predict", "tiny-cpu", "--k", "2", "--concurrency", "2", "--json"]) == 0
@@ -146,52 +139,52 @@ def test_fit_tells_what_was_measured_and_kept() -> None:
 
 
 def test_own_measurements_replace_the_same_cells_and_refuse_another_machine(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gemmaspec.run.kept import measurements
 
     own = measurements.own_file(load_profile("tiny-cpu"))
     for name in ("one", "two"):
-        assert run(arguments(fake, prompts, tmp_path / name, "--save-measured")) == 0
+        assert run(arguments(fake_api, prompts, tmp_path / name, "--save-measured")) == 0
     assert len(json.loads(own.read_text())["rows"]) == 2
     rows = [row | {"machine": "h200"} for row in json.loads(own.read_text())["rows"]]
     own.write_text(json.dumps({"rows": rows}))
-    assert run(arguments(fake, prompts, tmp_path / "three", "--save-measured")) == 2
+    assert run(arguments(fake_api, prompts, tmp_path / "three", "--save-measured")) == 2
     assert "rows of another machine" in capsys.readouterr().err
     assert result(tmp_path / "three")["complete"] is True
 
 
-def test_a_table(fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(arguments(fake, prompts, tmp_path / "a")) == 0
+def test_a_table(fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments(fake_api, prompts, tmp_path / "a")) == 0
     assert "draft_model  2         4" in capsys.readouterr().out
 
 
 def test_per_request_metrics_give_categories_and_an_interval_under_load(
-    fake: FakeVllm, prompts: Path, tmp_path: Path
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path
 ) -> None:
-    fake.per_request = True
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+    fake_api.per_request = True
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
     together = result(tmp_path / "out")["cells"][1]
     assert together["acceptance_by_category"] == {"a": [1.0, 0.0], "b": [1.0, 0.0]}
     assert together["acceptance_length_90"] == [2.0, 2.0]
 
 
-def test_a_server_without_speculation_is_the_arm_without(fake: FakeVllm, prompts: Path, tmp_path: Path) -> None:
-    fake.k = 0
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+def test_a_server_without_speculation_is_the_arm_without(fake_api: FakeVllm, prompts: Path, tmp_path: Path) -> None:
+    fake_api.k = 0
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
     assert {(row["method"], row["k"]) for row in result(tmp_path / "out")["rows"]} == {("none", 0)}
 
 
 def test_a_server_that_does_not_draft_is_not_measured_as_one_that_does(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.k = 0
-    assert run(arguments(fake, prompts, tmp_path / "out", "--k", "2")) == 2
+    fake_api.k = 0
+    assert run(arguments(fake_api, prompts, tmp_path / "out", "--k", "2")) == 2
     assert "the server does not speculate, which does not match --k" in capsys.readouterr().err
 
 
-def test_contexts_are_made_to_length(fake: FakeVllm, prompts: Path, tmp_path: Path) -> None:
-    assert run(arguments(fake, prompts, tmp_path / "out", "--context", "64,1024")) == 0
+def test_contexts_are_made_to_length(fake_api: FakeVllm, prompts: Path, tmp_path: Path) -> None:
+    assert run(arguments(fake_api, prompts, tmp_path / "out", "--context", "64,1024")) == 0
     document = result(tmp_path / "out")
     assert {row["context"] for row in document["rows"]} == {64, 1024}
     for cell in document["cells"]:
@@ -199,14 +192,14 @@ def test_contexts_are_made_to_length(fake: FakeVllm, prompts: Path, tmp_path: Pa
 
 
 def test_prompts_longer_than_the_servers_context_are_told(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (prompts / "long.jsonl").write_text(json.dumps({"prompt": "x" * 900}) + "\n")
-    fake.max_model_len = 100
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+    fake_api.max_model_len = 100
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
     assert "1 of 5 prompts are too long for this server and are skipped" in capsys.readouterr().err
-    fake.max_model_len = 20
-    assert run(arguments(fake, prompts, tmp_path / "other")) == 2
+    fake_api.max_model_len = 20
+    assert run(arguments(fake_api, prompts, tmp_path / "other")) == 2
     assert "no prompt fits: the server's context is 20 tokens, 24 of them for the answer" in capsys.readouterr().err
 
 
@@ -225,7 +218,7 @@ def test_prompts_longer_than_the_servers_context_are_told(
     ],
 )
 def test_a_server_that_fails_is_one_clear_sentence(
-    fake: FakeVllm,
+    fake_api: FakeVllm,
     prompts: Path,
     tmp_path: Path,
     break_it: dict[str, Any],
@@ -233,20 +226,20 @@ def test_a_server_that_fails_is_one_clear_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name, value in break_it.items():
-        setattr(fake, name, value)
-    assert run(arguments(fake, prompts, tmp_path / "out")) in (1, 2)
+        setattr(fake_api, name, value)
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) in (1, 2)
     printed = capsys.readouterr()
     assert said in printed.err
     assert "Traceback" not in printed.err
 
 
 def test_a_server_that_dies_in_a_cell_loses_no_cell_and_the_run_goes_on_later(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     # 2 to warm up, the reference, 4 prompts, the reference; then 8 to warm up: the 20th is in the second cell
-    fake.dies_at = 20
-    assert run(arguments(fake, prompts, out)) == 1
+    fake_api.dies_at = 20
+    assert run(arguments(fake_api, prompts, out)) == 1
     said = capsys.readouterr().err
     assert "draft_model k=2, 4 concurrent: the server closed the connection" in said
     assert f"1 measured cell is kept in {out / 'result.json'}" in said
@@ -255,8 +248,8 @@ def test_a_server_that_dies_in_a_cell_loses_no_cell_and_the_run_goes_on_later(
     assert partial["complete"] is False
     assert len(partial["cells"]) == 1
     assert "Incomplete" in (out / "report.html").read_text()
-    fake.dies_at = None
-    more = [word for word in arguments(fake, prompts, out) if word not in ("--out", str(out))]
+    fake_api.dies_at = None
+    more = [word for word in arguments(fake_api, prompts, out) if word not in ("--out", str(out))]
     assert run([*more, "--resume", str(out)]) == 0
     whole = result(out)
     assert whole["complete"] is True
@@ -265,12 +258,12 @@ def test_a_server_that_dies_in_a_cell_loses_no_cell_and_the_run_goes_on_later(
 
 
 def test_a_run_is_not_resumed_as_another_one(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    fake.dies_at = 20
-    assert run(arguments(fake, prompts, out)) == 1
-    more = [word for word in arguments(fake, prompts, out) if word not in ("--out", str(out))]
+    fake_api.dies_at = 20
+    assert run(arguments(fake_api, prompts, out)) == 1
+    more = [word for word in arguments(fake_api, prompts, out) if word not in ("--out", str(out))]
     assert run([*more, "--resume", str(out), "--ignore-eos"]) == 2
     assert "was started without --ignore-eos" in capsys.readouterr().err
     (prompts / "a.jsonl").write_text('{"prompt": "five"}\n')
@@ -279,13 +272,13 @@ def test_a_run_is_not_resumed_as_another_one(
 
 
 def test_resume_alone_goes_on_with_the_options_of_the_run(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    fake.dies_at = 20
-    assert run(arguments(fake, prompts, out, "--ignore-eos", "--set", "serve.max_num_seqs=4")) == 1
+    fake_api.dies_at = 20
+    assert run(arguments(fake_api, prompts, out, "--ignore-eos", "--set", "serve.max_num_seqs=4")) == 1
     assert f"gemmaspec bench --resume {out}" in capsys.readouterr().err
-    fake.dies_at = None
+    fake_api.dies_at = None
     started_with = result(out)["settings"]
     assert run(["bench", "--resume", str(out)]) == 0
     assert result(out)["complete"] is True
@@ -317,30 +310,40 @@ def test_resume_alone_goes_on_with_the_options_of_the_run(
     ],
 )
 def test_a_result_from_elsewhere_may_only_measure(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: Any, said: str
+    fake_api: FakeVllm,
+    prompts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    value: Any,
+    said: str,
 ) -> None:
     out = tmp_path / "out"
-    assert run(arguments(fake, prompts, out)) == 0
+    assert run(arguments(fake_api, prompts, out)) == 0
     document = result(out)
     document["settings"] |= {"url": None, "prompts": "gemmaspec", "overrides": [], name: value}
     document["cells"], document["complete"] = [], False
     (out / "result.json").write_text(json.dumps(document))
-    asked = len(fake.bodies)
+    asked = len(fake_api.bodies)
     capsys.readouterr()
     assert run(["bench", "--resume", str(out)]) == 2
     printed = capsys.readouterr().err
     assert said in printed
     assert f"gemmaspec bench {'./evil.yaml' if name == 'profile' else 'tiny-cpu'} --resume {out}" in printed
-    assert len(fake.bodies) == asked
+    assert len(fake_api.bodies) == asked
 
 
 def test_what_the_caller_states_goes_on_with_a_result_from_elsewhere(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm,
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    fake.dies_at = 20
-    assert run(arguments(fake, prompts, out)) == 1
-    fake.dies_at = None
+    fake_api.dies_at = 20
+    assert run(arguments(fake_api, prompts, out)) == 1
+    fake_api.dies_at = None
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "another-machine"))
     capsys.readouterr()
     assert run(["bench", "--resume", str(out)]) == 2
@@ -351,7 +354,7 @@ def test_what_the_caller_states_goes_on_with_a_result_from_elsewhere(
 
 
 def test_the_report_is_as_new_as_the_result(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     measured = TimeLeft.said
@@ -363,7 +366,7 @@ def test_the_report_is_as_new_as_the_result(
             measured(*given),
         )[1],
     )
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
     assert seen == [1, 2]
 
 
@@ -386,13 +389,13 @@ def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None
     assert running.said([alone, drafted, drafted]) == "; 2 left, about 1 min"
 
 
-def test_the_reference_is_timed_from_first_token_to_last(fake: FakeVllm, tmp_path: Path) -> None:
+def test_the_reference_is_timed_from_first_token_to_last(fake_api: FakeVllm, tmp_path: Path) -> None:
     """Chunks in bursts: nearly all gaps are zero, as from a fast server on a busy machine."""
-    fake.k, fake.step_s, fake.burst = 0, 0.02, 3
-    there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
+    fake_api.k, fake_api.step_s, fake_api.burst = 0, 0.02, 3
+    there = dataclasses.replace(server_at(fake_api.url, option="--url", name="x"), model="fake-model")
     asking = Asking(server=there, api_key=None, asked=Asked(profile="x", max_tokens=8))
     found = reference_step(asking)
-    assert 0.019 < found < 1.5 * max((last - first) / (tokens - 1) for _, _, first, last, tokens in fake.spans)
+    assert 0.019 < found < 1.5 * max((last - first) / (tokens - 1) for _, _, first, last, tokens in fake_api.spans)
 
 
 def test_the_reference_is_repeated_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,18 +408,18 @@ def test_the_reference_is_repeated_for_a_second(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(
-    fake: FakeVllm, monkeypatch: pytest.MonkeyPatch
+    fake_api: FakeVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its chunks arrive within a thousandth of a step, be it with a draft or without."""
-    there = dataclasses.replace(server_at(fake.url, option="--url", name="x"), model="fake-model")
+    there = dataclasses.replace(server_at(fake_api.url, option="--url", name="x"), model="fake-model")
     asking = Asking(server=there, api_key=None, asked=Asked(profile="x", max_tokens=8))
     for k, burst in ((0, 1), (0, 39), (2, 1)):
-        fake.k, fake.step_s, fake.burst, fake.held, fake.decode_seconds = k, 0.02, burst, True, 0.0
-        fake.spans.clear()
+        fake_api.k, fake_api.step_s, fake_api.burst, fake_api.held, fake_api.decode_seconds = k, 0.02, burst, True, 0.0
+        fake_api.spans.clear()
         found = reference_step(asking)
         steps = [
-            (last - first) / -(-(tokens - 1) // (fake.accepts + 1 if k else 1))
-            for _, _, first, last, tokens in fake.spans
+            (last - first) / -(-(tokens - 1) // (fake_api.accepts + 1 if k else 1))
+            for _, _, first, last, tokens in fake_api.spans
         ]
         assert found == pytest.approx(statistics.median(steps))
     monkeypatch.setattr("gemmaspec.measure.cell._reference", lambda _: (0.0, 39))  # a busy reader would space it out
@@ -425,18 +428,18 @@ def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(
 
 
 def test_a_folder_with_a_result_is_not_written_over(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
     before = (tmp_path / "out" / "result.json").read_bytes()
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 2
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 2
     assert "already contains a result" in capsys.readouterr().err
     assert (tmp_path / "out" / "result.json").read_bytes() == before
 
 
-def test_ctrl_c_leaves_a_valid_partial_result(fake: FakeVllm, prompts: Path, tmp_path: Path) -> None:
-    fake.step_s = 0.03
-    command = [sys.executable, "-m", "gemmaspec", *arguments(fake, prompts, tmp_path / "out", "--rounds", "4")]
+def test_ctrl_c_leaves_a_valid_partial_result(fake_api: FakeVllm, prompts: Path, tmp_path: Path) -> None:
+    fake_api.step_s = 0.03
+    command = [sys.executable, "-m", "gemmaspec", *arguments(fake_api, prompts, tmp_path / "out", "--rounds", "4")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ)
     assert process.stderr
     with process:
@@ -455,10 +458,10 @@ def test_ctrl_c_leaves_a_valid_partial_result(fake: FakeVllm, prompts: Path, tmp
 
 
 def test_a_machine_that_slows_down_is_measured_again_and_marked(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.step_s, fake.slows_down = 0.01, 1.15
-    assert run(arguments(fake, prompts, tmp_path / "out", "--concurrency", "1", "--repeats", "1")) == 0
+    fake_api.step_s, fake_api.slows_down = 0.01, 1.15
+    assert run(arguments(fake_api, prompts, tmp_path / "out", "--concurrency", "1", "--repeats", "1")) == 0
     cell = result(tmp_path / "out")["cells"][0]
     assert cell["reference"]["steady"] is False
     assert cell["reference"]["repeated"] == 1
@@ -467,13 +470,17 @@ def test_a_machine_that_slows_down_is_measured_again_and_marked(
 
 
 def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm,
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """With servers that are started by nobody: the fake takes the place of the arms' servers."""
-    there = server_at(fake.url, option="--url", name="tiny-cpu")
+    there = server_at(fake_api.url, option="--url", name="tiny-cpu")
 
     def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
-        fake.k = arm.k
+        fake_api.k = arm.k
         if arm.k == 4:
             raise StartFailed("the server died while loading")
         return dataclasses.replace(there, model="fake-model", speculates=not arm.alone), None
@@ -492,10 +499,10 @@ def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
 
 
 def test_somebody_else_on_the_server_is_seen(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake.foreign = 7
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
+    fake_api.foreign = 7
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
     assert "Another client used the server" in capsys.readouterr().out
 
 
@@ -702,16 +709,16 @@ def test_gpus_are_watched_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_acceptance_alone_takes_a_few_prompts_with_the_draft_and_no_other_server(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["bench", "tiny-cpu", "--url", fake.url, "--prompts", str(prompts), "--out", str(tmp_path / "out")]
-    assert run([*words, "--k", str(fake.k), "--max-tokens", "24", "--acceptance"]) == 0
+    words = ["bench", "tiny-cpu", "--url", fake_api.url, "--prompts", str(prompts), "--out", str(tmp_path / "out")]
+    assert run([*words, "--k", str(fake_api.k), "--max-tokens", "24", "--acceptance"]) == 0
     document = result(tmp_path / "out")
     (row,) = document["rows"]
     settings = document["settings"]
-    assert (row["k"], row["concurrency"]) == (fake.k, 1)
+    assert (row["k"], row["concurrency"]) == (fake_api.k, 1)
     assert (settings["rounds"], settings["repeats"], settings["each"]) == (1, 0, 1)
-    assert f"accepted at k={fake.k}: {row['acceptance_length']:.2f} tokens a step" in capsys.readouterr().out
+    assert f"accepted at k={fake_api.k}: {row['acceptance_length']:.2f} tokens a step" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve.prepare import prepare
 from tests.measure.test_bench_compare import result
 from tests.support import real
-from tests.support.fake_vllm import FakeVllm, fake_vllm
+from tests.support.fake_vllm import FakeVllm
 
 HERE = ("runtime.python=/opt/vllm/bin/python",)
 MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp", "nvidia-31b-qat-mtp")
@@ -206,21 +205,15 @@ def test_a_run_is_taken_up_with_what_it_replaced(tmp_path: Path) -> None:
     assert "Weights are random" in " ".join(remarks(document))
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeVllm]:
-    with fake_vllm() as running:
-        yield running
-
-
-def asking_of(fake: FakeVllm) -> Asking:
-    port = int(fake.url.rpartition(":")[2])
+def asking_of(fake_api: FakeVllm) -> Asking:
+    port = int(fake_api.url.rpartition(":")[2])
     server = Server(name="x", folder=Path("/x"), port=port, bind="127.0.0.1", model="m", speculates=False)
     asked = Asked(profile="x", max_tokens=8, ignore_eos=True, request_timeout_s=10.0)
     return Asking(server=server, api_key=None, asked=asked)
 
 
-def test_prompts_have_just_as_many_tokens_as_a_cell(fake: FakeVllm) -> None:
-    asking = asking_of(fake)
+def test_prompts_have_just_as_many_tokens_as_a_cell(fake_api: FakeVllm) -> None:
+    asking = asking_of(fake_api)
     for tokens in (64, 257):
         made = of_length(asking, dummy.PROMPTS.prompts[:2], tokens, exactly=True)
         assert [count(asking, one) for one in made] == [tokens, tokens]
@@ -229,12 +222,14 @@ def test_prompts_have_just_as_many_tokens_as_a_cell(fake: FakeVllm) -> None:
 
 
 @pytest.mark.parametrize("load", [1, 4])
-def test_answers_are_timed_apart_from_their_prompts(fake: FakeVllm, load: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_timed_apart_from_their_prompts(
+    fake_api: FakeVllm, load: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first token is that of a prompt that was computed, and the rate that of decoding alone."""
     monkeypatch.setattr("gemmaspec.measure.cell.reference_step", lambda _: 0.002)
-    fake.caches, fake.prompt_s, fake.k = True, 2.0, 0
-    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:load], 400, exactly=True)
-    found = measure_cell(asking_of(fake), Cell(concurrency=load, context=400), prompts, drafts=False, apart=True)
+    fake_api.caches, fake_api.prompt_s, fake_api.k = True, 2.0, 0
+    prompts = of_length(asking_of(fake_api), dummy.PROMPTS.prompts[:load], 400, exactly=True)
+    found = measure_cell(asking_of(fake_api), Cell(concurrency=load, context=400), prompts, drafts=False, apart=True)
     task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=load, context=400), round=1)
     cell = cell_json(task, found, repeated=0)
     (row,) = rows_of([cell], common={})
@@ -244,10 +239,10 @@ def test_answers_are_timed_apart_from_their_prompts(fake: FakeVllm, load: int, m
     assert row["context"] == 400
 
 
-def test_a_cache_that_does_not_hold_the_prompts_is_no_decoding_alone(fake: FakeVllm) -> None:
-    fake.prompt_s, fake.k = 0.02, 0
-    prompts = of_length(asking_of(fake), dummy.PROMPTS.prompts[:1], 400, exactly=True)
-    found = measure_cell(asking_of(fake), Cell(concurrency=1, context=400), prompts, drafts=False, apart=True)
+def test_a_cache_that_does_not_hold_the_prompts_is_no_decoding_alone(fake_api: FakeVllm) -> None:
+    fake_api.prompt_s, fake_api.k = 0.02, 0
+    prompts = of_length(asking_of(fake_api), dummy.PROMPTS.prompts[:1], 400, exactly=True)
+    found = measure_cell(asking_of(fake_api), Cell(concurrency=1, context=400), prompts, drafts=False, apart=True)
     assert not found.first_waits
     task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=1, context=400), round=1)
     (row,) = rows_of([cell_json(task, found, repeated=0)], common={})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tests.check.test_predict import drafted, row
 from tests.measure.test_bench_compare import drawn, result
 from tests.measure.test_bench_compare import row as measured
 from tests.support.fake_engine import FakeMachine
-from tests.support.fake_vllm import FakeVllm, fake_vllm
+from tests.support.fake_vllm import FakeVllm
 from tests.support.lint_cases import BASE, MTP, TRITON
 from tests.support.speed_patches import CLAIM, evidence, write_speed_patch
 from tests.support.speed_patches import row as cell
@@ -145,19 +144,17 @@ def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.Monke
     assert not {"draft_backend", "head_graphs"} & found.keys()
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeVllm]:
-    with fake_vllm() as server:
-        yield server
-
-
 def test_a_run_with_patches_keeps_their_cells_apart(
-    fake: FakeVllm, patched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm,
+    patched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    there = server_at(fake.url, option="--url", name="mine")
+    there = server_at(fake_api.url, option="--url", name="mine")
 
     def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
-        fake.k = arm.k
+        fake_api.k = arm.k
         taken = [] if arm.patches == "none" else ["always"] if arm.alone else ["always", "faster", "second"]
         servers.facts[arm.name] = {"vllm": "0.32.0", "patches": taken, "attention_backend": "TRITON_ATTN"}
         return dataclasses.replace(there, model="fake-model", speculates=not arm.alone), None

@@ -23,6 +23,7 @@ import yaml
 from gemmaspec.core.launcher.launch import plan_digest
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from tests.support.fake_runtime import Done
+from tests.support.printed import said
 from tests.support.real import tiny_pair
 from tests.support.two_hosts import Bed, NoTwoHosts
 from tests.support.two_nodes import Cluster, two_nodes, until
@@ -116,13 +117,6 @@ class Operator:
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Operator:
     return Operator(cluster, tmp_path_factory.mktemp("operator"))
-
-
-def said(what: str, began: float, text: str = "") -> None:
-    sys.stdout.write(
-        f"\n== {what}, after {time.monotonic() - began:.1f} s\n{text}\n" if began else f"\n== {what}\n{text}\n"
-    )
-    sys.stdout.flush()
 
 
 def load_image(bed: Bed) -> None:

@@ -15,11 +15,6 @@ from tests.support.fake_runtime import Fake
 from tests.support.real import free_port
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 @pytest.mark.parametrize("ended_by", [("down", "lost"), ("down", "--all")])
 def test_a_server_without_its_folder_is_named_and_ended(fake: Fake, ended_by: tuple[str, ...]) -> None:
     fake_runtime.make_models()

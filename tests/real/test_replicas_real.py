@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.docker_support import wait_for
 from tests.support.fake_runtime import Done
+from tests.support.printed import said
 from tests.support.real import RUN, tiny_pair
 from tests.support.stream_load import load
 
@@ -131,11 +132,6 @@ def answering() -> int:
         if sum(float(row.split()[-1]) for row in rows):
             return replica
     return 0
-
-
-def said(what: str, began: float, text: str) -> None:
-    sys.stdout.write(f"\n== {what}, after {time.monotonic() - began:.1f} s\n{text}\n")
-    sys.stdout.flush()
 
 
 def test_a_patch_reaches_containers_one_at_a_time_and_no_request_ends_early(owner: Owner) -> None:

@@ -36,11 +36,6 @@ LONGEST_S = 4.0
 SLOW = {"FAKE_VLLM_LARGE": "1", "FAKE_VLLM_SECONDS": "0.5"}
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 @dataclass
 class Killer:
     """Kills, at a moment, whichever server of a stack runs then."""

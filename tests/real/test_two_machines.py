@@ -24,6 +24,7 @@ from gemmaspec.run.engine.fleet import FleetEngine
 from gemmaspec.run.stack.nodes import HANG_S
 from tests.real.test_fleet_real import Driver, put_file, server_of
 from tests.support.docker_support import wait_for
+from tests.support.printed import said
 from tests.support.two_hosts import Bed, Machine, NoTwoHosts, two_hosts
 
 pytestmark = [
@@ -87,14 +88,6 @@ def driver(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drive
     )
     yield made
     made.run("down", "pair")
-
-
-def said(what: str, began: float, text: str = "") -> float:
-    """Print what happened; return the seconds since `began`."""
-    took = time.monotonic() - began
-    sys.stdout.write(f"\n== {what}: after {took:.1f} s\n{text.rstrip()}\n")
-    sys.stdout.flush()
-    return took
 
 
 def ask(url: str = PAIR, timeout_s: float = 120, **other: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,90 +16,86 @@ from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready import moving
 from gemmaspec.run.ready.moving import hangs
-from tests.support.fake_server import FakeServer, fake_server
+from tests.support.fake_server import FakeServer
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    with fake_server() as server:
-        yield server
+def asked(fake_metrics: FakeServer) -> int:
+    return sum(path == "/v1/chat/completions" for path, _, _ in fake_metrics.requests)
 
 
-def asked(fake: FakeServer) -> int:
-    return sum(path == "/v1/chat/completions" for path, _, _ in fake.requests)
-
-
-def test_an_idle_server_is_asked_for_one_token_a_minute(fake: FakeServer, tmp_path: Path) -> None:
-    fake.drafts_per_answer = 0
+def test_an_idle_server_is_asked_for_one_token_a_minute(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    fake_metrics.drafts_per_answer = 0
     file = tmp_path / "health.json"
-    assert [hangs(fake.server(), file) for _ in range(3)] == [False] * 3
-    assert asked(fake) == 1
+    assert [hangs(fake_metrics.server(), file) for _ in range(3)] == [False] * 3
+    assert asked(fake_metrics) == 1
     seen = json.loads(file.read_text())
     file.write_text(json.dumps({**seen, "at": seen["at"] - 61}))
-    assert not hangs(fake.server(), file)
-    assert asked(fake) == 2
+    assert not hangs(fake_metrics.server(), file)
+    assert asked(fake_metrics) == 2
 
 
-def test_one_that_gives_no_token_hangs_and_one_that_refuses_does_not(fake: FakeServer, tmp_path: Path) -> None:
-    fake.status = 400
-    assert not hangs(fake.server(), tmp_path / "s")
-    fake.status, fake.seconds_per_byte = 200, 0.5
+def test_one_that_gives_no_token_hangs_and_one_that_refuses_does_not(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    fake_metrics.status = 400
+    assert not hangs(fake_metrics.server(), tmp_path / "s")
+    fake_metrics.status, fake_metrics.seconds_per_byte = 200, 0.5
     began = time.monotonic()
-    assert hangs(fake.server(), tmp_path / "s", deadline_s=0.1)
+    assert hangs(fake_metrics.server(), tmp_path / "s", deadline_s=0.1)
     assert time.monotonic() - began < 50
     assert not (tmp_path / "s").exists()
 
 
-def test_slow_counters_are_no_hang_and_silence_is_one(fake: FakeServer, tmp_path: Path) -> None:
-    fake.slow = "/metrics"
-    assert not hangs(fake.server(), tmp_path / "s", deadline_s=0.2)
-    fake.slow = "/"
-    assert hangs(fake.server(), tmp_path / "s", deadline_s=0.2)
+def test_slow_counters_are_no_hang_and_silence_is_one(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    fake_metrics.slow = "/metrics"
+    assert not hangs(fake_metrics.server(), tmp_path / "s", deadline_s=0.2)
+    fake_metrics.slow = "/"
+    assert hangs(fake_metrics.server(), tmp_path / "s", deadline_s=0.2)
 
 
 def test_status_calls_slow_counters_slow_counters(
-    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    started = Started(engine="process", server=fake.server(), profile="tiny-cpu", outcome="ready")
+    started = Started(engine="process", server=fake_metrics.server(), profile="tiny-cpu", outcome="ready")
     monkeypatch.setattr(stacks, "find", lambda _: started)
     monkeypatch.setattr(stacks, "look", lambda *_: State(status="running"))
     monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.2))
     monkeypatch.setattr(use_case, "_COUNTERS_S", 0.2)
-    fake.slow = "/metrics"
+    fake_metrics.slow = "/metrics"
     (found,) = use_case.status("fake")
     assert found.word == "ready"
     assert "/metrics does not answer within" in found.problem
 
 
-def test_one_that_moves_is_not_asked(fake: FakeServer, tmp_path: Path) -> None:
+def test_one_that_moves_is_not_asked(fake_metrics: FakeServer, tmp_path: Path) -> None:
     for tokens in range(4):
-        fake.metrics = f"vllm:generation_tokens_total {tokens}.0\n".encode()
-        assert not hangs(fake.server(), tmp_path / "s")
-    assert asked(fake) == 1
+        fake_metrics.metrics = f"vllm:generation_tokens_total {tokens}.0\n".encode()
+        assert not hangs(fake_metrics.server(), tmp_path / "s")
+    assert asked(fake_metrics) == 1
 
 
 @pytest.mark.parametrize("engine", ["process", "docker"])
 def test_status_says_that_a_green_server_gives_no_token(
-    engine: str, fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
     monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.1))
-    started = Started(engine=engine, server=fake.server(), profile="tiny-cpu", outcome="ready")  # type: ignore[arg-type]
+    started = Started(engine=engine, server=fake_metrics.server(), profile="tiny-cpu", outcome="ready")  # type: ignore[arg-type]
     monkeypatch.setattr(stacks, "find", lambda _: started)
     state = State(status="running", unhealthy=engine == "docker")
     monkeypatch.setattr(stacks, "look", lambda *_: state)
-    fake.seconds_per_byte = 0.5
+    fake_metrics.seconds_per_byte = 0.5
     (found,) = use_case.status("fake")
     assert found.word == "unknown"
     assert found.why.startswith("it runs and /health answers, but it")
     assert found.next == "gemmaspec restart fake"
 
 
-def test_status_says_which_rank_is_unhealthy(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_which_rank_is_unhealthy(
+    fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
     nodes = (Node(host="a", docker="tcp://127.0.0.1:1"), Node(host="b", docker="tcp://127.0.0.2:1"))
-    server = dataclasses.replace(fake.server(), nodes=nodes)
+    server = dataclasses.replace(fake_metrics.server(), nodes=nodes)
     started = Started(engine="docker", server=server, profile="tiny-cpu", outcome="ready")
     monkeypatch.setattr(stacks, "find", lambda _: started)
     for host, said in (("a", "its health check gets no token"), ("b", "the health check of b does not reach rank 0")):

@@ -33,11 +33,6 @@ KINDS = ({}, {"FAKE_VLLM_STUBBORN": "1"}, {"FAKE_VLLM_LARGE": "1"})
 """A server that ends at once, one whose child has to be killed, and one that is slow to end."""
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 @pytest.fixture
 def watched(fake: Fake) -> Iterator[Fake]:
     """A profile whose server `watch` restarts when it has exited."""

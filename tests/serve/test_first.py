@@ -26,13 +26,6 @@ def gpu(name: str, gb: float, capability: str) -> Gpu:
     return Gpu(name=name, driver="580.1", capability=capability, memory=int(gb * 1e9), free=int(gb * 1e9))
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    machine = FakeMachine()
-    machine.install(monkeypatch)
-    return machine
-
-
 @pytest.mark.parametrize(
     ("found", "offered", "said"),
     [

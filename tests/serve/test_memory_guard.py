@@ -24,11 +24,6 @@ SHORT = Memory(total=100_000_000_000, available=1_000_000_000)
 ENOUGH = dataclasses.replace(SHORT, available=50_000_000_000)
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 @pytest.fixture
 def guarded(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     """A profile whose memory is guarded, and that this process can start."""

@@ -49,11 +49,6 @@ HAPROXY = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 @pytest.fixture
 def pair(fake: Fake) -> Iterator[Fake]:
     """Two replicas behind a router; what the test leaves is stopped."""

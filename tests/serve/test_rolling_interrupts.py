@@ -34,11 +34,6 @@ STILL = ("--set", "env.FAKE_VLLM_SECONDS=99")
 BOTH = {"two-1": "gets requests", "two-2": "gets requests"}
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
-    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
-
-
 @pytest.fixture
 def two(fake: Fake) -> Iterator[Fake]:
     """Two replicas that get requests; what the test leaves is stopped."""

@@ -28,15 +28,13 @@ hosts:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
+def machine(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
     (profiles / "pair.yaml").write_text(
         "extends: tiny-cpu\nname: pair\nnodes: 2\nserve: {port: 8603, bind: 0.0.0.0}\npass_env: [VLLM_API_KEY]\n"
     )
     (profiles / "fleet.yaml").write_text(FLEET)
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
     monkeypatch.setenv("VLLM_API_KEY", "not-a-real-key")
-    machine = FakeMachine()
-    machine.install(monkeypatch)
     monkeypatch.setattr("gemmaspec.run.engine.choose.engine_of_nodes", lambda _: machine.engine("docker"))
     return machine
 

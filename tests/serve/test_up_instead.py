@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,24 +11,21 @@ from gemmaspec.core.errors import EnvironmentMissing, StartFailed
 from gemmaspec.run.kept import stacks
 from gemmaspec.serve import up
 from tests.support.fake_engine import FakeMachine
+from tests.support.fixtures import PYTHON, own_profiles
 
-PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
+PROCESS = ("--engine", "process", *PYTHON)
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
-    for name in ("one", "two"):
-        (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: 23601}}\n")
-    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
-    machine = FakeMachine()
-    machine.install(monkeypatch)
-    assert run(["up", "one", *PYTHON]) == 0
+def machine(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
+    own_profiles(profiles, monkeypatch, {"one": 23601, "two": 23601})
+    assert run(["up", "one", *PROCESS]) == 0
     machine.calls.clear()
     return machine
 
 
 def test_it_prepares_stops_and_starts_on_the_same_port(machine: FakeMachine) -> None:
-    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 0
+    assert run(["up", "two", "--instead-of", "one", *PROCESS]) == 0
     assert machine.calls == [
         "process preflight two:23601", "process stop one:23601", "process preflight two:23601",
         "process start two:23601", "process wait two:23601",
@@ -39,7 +35,7 @@ def test_it_prepares_stops_and_starts_on_the_same_port(machine: FakeMachine) -> 
 
 def test_a_start_that_fails_brings_the_first_one_back(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.fails["wait"] = StartFailed("it died")
-    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 6
+    assert run(["up", "two", "--instead-of", "one", *PROCESS]) == 6
     assert list(machine.running) == ["one"]
     assert "it died" in (told := capsys.readouterr().err)
     assert "one runs again as before." in told
@@ -48,14 +44,14 @@ def test_a_start_that_fails_brings_the_first_one_back(machine: FakeMachine, caps
 
 def test_what_is_missing_stops_nothing(machine: FakeMachine) -> None:
     machine.fails["preflight"] = EnvironmentMissing("no image")
-    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 4
+    assert run(["up", "two", "--instead-of", "one", *PROCESS]) == 4
     assert machine.calls == ["process preflight two:23601"]
     assert list(machine.running) == ["one"]
 
 
 def test_ctrl_c_brings_the_first_one_back(machine: FakeMachine) -> None:
     machine.fails["wait"] = KeyboardInterrupt()
-    assert run(["up", "two", "--instead-of", "one", *PYTHON]) == 130
+    assert run(["up", "two", "--instead-of", "one", *PROCESS]) == 130
     assert list(machine.running) == ["one"]
 
 
@@ -66,7 +62,7 @@ def test_ctrl_c_after_the_answer_leaves_the_second_one_alone(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(up, "_settle", pressed)
-    assert run(["up", "two", "--instead-of", "one", "--set", "serve.port=23602", *PYTHON]) == 130
+    assert run(["up", "two", "--instead-of", "one", "--set", "serve.port=23602", *PROCESS]) == 130
     assert list(machine.running) == ["two"]
     assert "two runs, and one stays stopped." in capsys.readouterr().err
 
@@ -75,13 +71,13 @@ def test_ctrl_c_after_the_answer_leaves_the_second_one_alone(
 def test_what_makes_no_sense_is_refused(
     words: tuple[str, str], said: str, machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["up", words[1], "--instead-of", words[0], *PYTHON]) == 2
+    assert run(["up", words[1], "--instead-of", words[0], *PROCESS]) == 2
     assert said in capsys.readouterr().err
     assert machine.calls == []
 
 
 @pytest.mark.parametrize("word", ["--dry-run", "--detach"])
 def test_it_waits_for_one_server(word: str, machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["up", "two", "--instead-of", "one", word, *PYTHON]) == 2
+    assert run(["up", "two", "--instead-of", "one", word, *PROCESS]) == 2
     assert "not with --dry-run, --detach or replicas" in capsys.readouterr().err
     assert machine.calls == []

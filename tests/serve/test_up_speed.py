@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from gemmaspec.run.kept import stacks
 from gemmaspec.run.stack.folder import read_file
 from gemmaspec.serve import speedless
 from tests.support.fake_engine import FakeMachine
+from tests.support.fixtures import own_profiles, up
 from tests.support.speed_patches import write_speed_patch
 
 FAST = ("--set", "patches.speed=[faster]")
@@ -28,19 +28,12 @@ DIED = "mine stopped while warming up after 9 s (it exited, exit code 1)"
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path, tmp_path: Path) -> FakeMachine:
-    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\nserve: {port: 9301}\n")
-    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+def machine(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Path, tmp_path: Path) -> FakeMachine:
+    own_profiles(profiles, monkeypatch, {"mine": 9301})
     write_speed_patch(tmp_path / "patches")
     monkeypatch.setenv("GEMMASPEC_PATCHES", str(tmp_path / "patches"))
-    machine = FakeMachine()
-    machine.install(monkeypatch)
     machine.log = TRACEBACK
     return machine
-
-
-def up(*arguments: str, command: str = "up") -> int:
-    return run([command, "mine", "--engine", "process", "--set", f"runtime.python={sys.executable}", *arguments])
 
 
 def has_speed() -> bool:

@@ -22,24 +22,16 @@ from gemmaspec.run.kept.stack_lock import Terminated
 from gemmaspec.serve.decide import UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
 from tests.support.fake_engine import FakeEngine, FakeMachine
+from tests.support.fixtures import PYTHON, own_profiles, up
 from tools.tiny.talk import TALK
 
-PYTHON = ("--set", f"runtime.python={sys.executable}")
 OTHER = ("--set", "serve.max_num_seqs=3")
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
-    for name, port in (("mine", 8601), ("other", 8601)):
-        (profiles / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: {port}}}\n")
-    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
-    machine = FakeMachine()
-    machine.install(monkeypatch)
+def machine(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
+    own_profiles(profiles, monkeypatch, {"mine": 8601, "other": 8601})
     return machine
-
-
-def up(*arguments: str, name: str = "mine", engine: str = "process") -> int:
-    return run(["up", name, "--engine", engine, *PYTHON, *arguments])
 
 
 def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -1,0 +1,60 @@
+"""Fixtures that tests of several wings take; tests/conftest.py makes them known to all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gemmaspec.cli.app import run
+from tests.support import fake_runtime
+from tests.support.fake_engine import FakeMachine
+from tests.support.fake_runtime import Fake
+from tests.support.fake_server import FakeServer, fake_server
+from tests.support.fake_vllm import FakeVllm, fake_vllm
+
+PYTHON: Final = ("--set", f"runtime.python={sys.executable}")
+"""Options of a start whose environment with vLLM is this one."""
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Fake:
+    """A fake vLLM in an environment and a state folder of its own, for commands in processes of their own."""
+    return fake_runtime.installed(tmp_path_factory.mktemp("fake"))
+
+
+@pytest.fixture
+def fake_metrics() -> Iterator[FakeServer]:
+    """A fake server whose counters the test sets."""
+    with fake_server() as server:
+        yield server
+
+
+@pytest.fixture
+def fake_api() -> Iterator[FakeVllm]:
+    """A fake server that answers completions as vLLM does."""
+    with fake_vllm() as server:
+        yield server
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    """A machine on which both engines are fakes that record what they are asked."""
+    made = FakeMachine()
+    made.install(monkeypatch)
+    return made
+
+
+def own_profiles(folder: Path, monkeypatch: pytest.MonkeyPatch, ports: Mapping[str, int]) -> None:
+    """Write profiles that extend tiny-cpu, each with its port, into a folder that gemmaspec then reads."""
+    for name, port in ports.items():
+        (folder / f"{name}.yaml").write_text(f"extends: tiny-cpu\nname: {name}\nserve: {{port: {port}}}\n")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(folder))
+
+
+def up(*arguments: str, name: str = "mine", engine: str = "process", command: str = "up") -> int:
+    """Run `gemmaspec up` (or another command that starts) in this process; return its exit code."""
+    return run([command, name, "--engine", engine, *PYTHON, *arguments])
