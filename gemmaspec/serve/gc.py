@@ -17,6 +17,7 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileErr
 from gemmaspec.core.files import UnreadableFile, state_dir
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.state_id import state_id
 from gemmaspec.run.engine.server import Node
 from gemmaspec.run.engine.together import together
 from gemmaspec.run.kept import stacks
@@ -127,9 +128,17 @@ def _prompts(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
 
 
 def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
-    """Yield the unused volumes of the docker CLI's daemon, then those of each other machine that this state knows."""
+    """Yield the unused volumes of the docker CLI's daemon, then those of each other machine that this state knows.
+
+    Only volumes with the label of this state folder: another folder may have a stack of the same name.
+    """
     from gemmaspec.run.engine import volumes
 
+    try:
+        own = state_id()
+    except EnvironmentMissing as error:
+        note(f"{error.message}; volumes were not checked")
+        return
     nodes = [node for node in _known_nodes(note) if not volumes.same_daemon(node)]
     calls = {"": functools.partial(volumes.unused, _PREFIX)}
     calls |= {node.host: functools.partial(volumes.unused, _PREFIX, node) for node in nodes}
@@ -141,11 +150,13 @@ def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
             where = f"{host}: " if host and not unused.message.startswith(f"{host}: ") else ""
             note(f"{where}{unused.message}; {'its ' if host else ''}volumes were not checked")
             continue
-        for name, project in unused:
-            stack = project.removeprefix(_PREFIX)
-            if stacks.stack_folder(stack).exists():
+        for volume in unused:
+            stack = volume.project.removeprefix(_PREFIX)
+            if own and volume.state == own:
                 why = f"{stack} does not run; its caches, and models downloaded into it, are fetched again by up"
-                yield Garbage(kind="volume", name=name, bytes=None, why=why, host=host, node=node)
+                yield Garbage(kind="volume", name=volume.name, bytes=None, why=why, host=host, node=node)
+            elif not volume.state and stacks.stack_folder(stack).exists():
+                note(f"keeping {volume.name}, which has no label of a state folder: docker volume rm {volume.name}")
 
 
 def _known_nodes(note: Callable[[str], None]) -> list[Node]:

@@ -21,7 +21,8 @@ import pytest
 from docker.models.containers import Container, ExecResult
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from gemmaspec.run.engine import compose, endpoint
+from gemmaspec.core.state_id import state_id
+from gemmaspec.run.engine import compose, endpoint, volumes
 from gemmaspec.run.engine.container import has_nvidia
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.once import SharedFolder, run_once
@@ -104,6 +105,36 @@ def first_line(engine: DockerEngine, server: Server) -> str:
 
 
 # --- its life ---
+
+
+def test_its_volumes_have_the_label_of_their_state_folder_and_compose_takes_them_as_its_own(
+    engine: DockerEngine,
+    make: Callable[..., Server],
+    client: docker.DockerClient,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
+    server = make(volumes=["cache:/cache"])
+    file = compose.file_of(server)
+    document = json.loads(file.read_text())
+    file.write_text(
+        json.dumps(document | {"volumes": {"cache": {}, "own": {"driver_opts": {"type": "tmpfs", "device": "tmpfs"}}}})
+    )
+    engine.start(server)
+    first_line(engine, server)
+    (volume,) = client.volumes.list(filters={"label": f"com.docker.compose.project={server.project}"})
+    try:
+        assert volume.name == f"{server.project}_cache"
+        assert volume.attrs["Labels"][volumes.STATE] == state_id()
+        (mount,) = client.containers.list(filters={"volume": volume.name})
+        assert mount.labels["com.docker.compose.project"] == server.project
+        engine.stop(server)
+        engine.start(server)  # the volume that is there stays
+        assert client.volumes.get(volume.name).attrs["CreatedAt"] == volume.attrs["CreatedAt"]
+    finally:
+        engine.stop(server)
+        client.volumes.get(volume.name).remove(force=True)
 
 
 def test_a_server_starts_runs_and_is_stopped(engine: DockerEngine, make: Callable[..., Server]) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.engine import endpoint
+from gemmaspec.core.state_id import make_state_id
+from gemmaspec.run.engine import endpoint, volumes
 from gemmaspec.run.kept import stacks
 from gemmaspec.serve import gc as garbage_of
 from tests.support.docker_support import IMAGE, make_image
@@ -47,8 +48,8 @@ def stack(client: docker.DockerClient) -> Iterator[str]:
             volume.remove(force=True)
 
 
-def _volume(client: docker.DockerClient, name: str, project: str) -> None:
-    client.volumes.create(name, labels={PROJECT: project})
+def _volume(client: docker.DockerClient, name: str, project: str, *, state: str = "") -> None:
+    client.volumes.create(name, labels={PROJECT: project, **({volumes.STATE: state} if state else {})})
 
 
 def _offered(capsys: pytest.CaptureFixture[str], stack: str) -> set[str]:
@@ -63,13 +64,20 @@ def test_only_what_no_container_uses_and_a_stack_of_this_state_folder_made_is_re
     client: docker.DockerClient, stack: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left, foreign = f"gemmaspec-{stack}_huggingface", f"{stack}_of-another-project"
-    _volume(client, left, f"gemmaspec-{stack}")
+    anothers = f"gemmaspec-{stack}_of-another-state-folder"
+    unlabelled = f"gemmaspec-{stack}_made-by-compose-itself"
+    _volume(client, anothers, f"gemmaspec-{stack}", state=uuid.uuid4().hex)
+    _volume(client, unlabelled, f"gemmaspec-{stack}")
     _volume(client, foreign, f"other-{stack}")
     client.volumes.create(f"{stack}-without-a-label")
-    assert _offered(capsys, stack) == set(), "it may belong to another state folder"
-
     stacks.stack_folder(stack).mkdir(parents=True)
+    assert _offered(capsys, stack) == set(), "this state folder has made none yet"
+    assert run(["gc", "--volumes", "--dry-run"]) == 0
+
+    _volume(client, left, f"gemmaspec-{stack}", state=make_state_id())
     assert _offered(capsys, stack) == {left}
+    assert run(["gc", "--volumes", "--dry-run"]) == 0
+    assert f"keeping {unlabelled}, which has no label of a state folder" in capsys.readouterr().err
 
     make_image(client)
     holder = client.containers.create(IMAGE, ["sleep", "99"], volumes=[f"{left}:/cache"])
@@ -82,4 +90,4 @@ def test_only_what_no_container_uses_and_a_stack_of_this_state_folder_made_is_re
     assert _offered(capsys, stack) == {left}
     garbage_of.free(offered)
     here = {volume.name for volume in client.volumes.list() if stack in volume.name}
-    assert here == {foreign, f"{stack}-without-a-label"}
+    assert here == {foreign, anothers, unlabelled, f"{stack}-without-a-label"}

@@ -23,7 +23,8 @@ from docker.models.containers import Container
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.core.files import read_regular
 from gemmaspec.core.fleet.agree import HostFacts, ImageFacts
-from gemmaspec.run.engine import compose, endpoint, port, record
+from gemmaspec.core.state_id import make_state_id
+from gemmaspec.run.engine import compose, endpoint, port, record, volumes
 from gemmaspec.run.engine.attested import with_attested
 from gemmaspec.run.engine.container import has_nvidia, log_start, moment, publishes, state_of
 from gemmaspec.run.engine.image import ensure_image
@@ -134,6 +135,7 @@ class DockerEngine:
                 self.start_created(server)
             else:
                 self._ensure_ours(server)
+                self._make_volumes(server)
                 compose.act(server, "up", self.endpoint.environment())
         except BaseException:  # also Ctrl-C, because Compose may have created or started the container
             with contextlib.suppress(GemmaspecError):
@@ -152,6 +154,7 @@ class DockerEngine:
     def create(self, server: Server) -> None:
         """Create the container, and copy the stack's files into its volume. Raise as `start`; stop nothing."""
         self._ensure_ours(server)
+        self._make_volumes(server)
         compose.act(server, "create", self.endpoint.environment())
         with _answering(self.endpoint):
             container = self._container(server)
@@ -268,6 +271,13 @@ class DockerEngine:
                 f"the container {clean(str(container.name))} was started from {clean(file)}, not this state folder",
                 hint=f"docker compose -p {server.project} down    # or set GEMMASPEC_STATE to the folder it came from",
             )
+
+    def _make_volumes(self, server: Server) -> None:
+        """Make the stack's volumes with a label of this state folder, so that `gc` knows its own."""
+        text = read_regular(compose.file_of(server))
+        if text is not None:
+            with _answering(self.endpoint):
+                volumes.make(self._client, server.project, text.decode(), make_state_id())
 
     def _container(self, server: Server, service: str = compose.SERVICE) -> Container | None:
         labels = [
