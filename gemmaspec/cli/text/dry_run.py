@@ -87,7 +87,7 @@ def _tell_changes(plan: DryRun) -> None:
 def _tell_server(plan: DryRun) -> None:
     """Print what the server would run with, and what is known of its speed and memory."""
     start = plan.start
-    output.told(f"env:    {', '.join(start.environment) or 'no variables set'}")
+    output.told(f"env:    sets or passes on {', '.join(start.environment) or 'no variables'}")
     if start.offline != "no":
         output.told(f"hub:    not used by the server ({start.offline})")
     if line := speed_line(start.server.name, plan.speed, plan.untried):

@@ -18,10 +18,10 @@ def paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     """Yield the paragraphs of `patch explain` that only a patch for speed has."""
     from gemmaspec.core.patching.evidence import pairs_of
 
-    claims = [
-        f"vllm {claim.versions} on {', '.join(claim.gpus)}: {', '.join(claim.methods)} with {', '.join(claim.backends)}"
-        for claim in patch.text.pays
-    ]
+    claims = []
+    for claim in patch.text.pays:
+        methods = ", ".join("no draft" if method == "none" else method for method in claim.methods)
+        claims.append(f"vllm {claim.versions} on {', '.join(claim.gpus)}, {', '.join(claim.backends)}: {methods}")
     yield "Where patches.speed: auto takes it", claims or ["nowhere yet: it claims no setting in which it pays"]
     pairs = sorted(pairs_of(patch.id, patch.evidence), key=lambda pair: -pair.gain)
     if pairs:

@@ -160,7 +160,7 @@ def layer_line(row: Mapping[str, Any], dtype: str) -> str:
 def advice_lines(advice: Advice) -> tuple[str, str]:
     """Return one change, and its effect."""
     outcome = f"then 1 x {advice.longest:,}"
-    if advice.sequences > 1:
+    if advice.sequences > 1 and advice.longest_for_all:
         outcome += f" or {advice.sequences} x {advice.longest_for_all:,}"
     return f"  {advice.change}", f"    {advice.effect}; {outcome}{'' if advice.starts else '; not enough on its own'}"
 

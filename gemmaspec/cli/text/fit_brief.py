@@ -126,9 +126,9 @@ def _change(document: Document) -> str:
 
 
 def _advised(item: Mapping[str, Any]) -> str:
-    holds = f"{item['sequences']} x {item['longest_for_all']:,}"
-    if item["sequences"] > 1:
-        holds = f"1 x {item['longest']:,} or {holds}"
+    holds = f"1 x {item['longest']:,}"
+    if item["sequences"] > 1 and item["longest_for_all"]:
+        holds += f" or {item['sequences']} x {item['longest_for_all']:,}"
     return f"{item['change']} (then {holds} tokens)"
 
 

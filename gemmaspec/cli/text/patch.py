@@ -59,7 +59,10 @@ def _takers(patch: Patch) -> str:
     """Return which servers take a patch for speed by themselves."""
     gpus = dict.fromkeys(gpu for claim in patch.text.pays for gpu in claim.gpus)
     methods = dict.fromkeys(method for claim in patch.text.pays for method in claim.methods)
-    return f"speed: {', '.join(methods)} on {', '.join(gpus)}" if gpus else "speed: nothing measured yet"
+    if not gpus:
+        return "speed: nothing measured yet"
+    drafts = ", ".join("no draft" if method == "none" else method for method in methods)
+    return f"speed: {drafts} on {', '.join(gpus)}"
 
 
 def show(patches: PatchSet, name: str, *, as_json: bool) -> None:

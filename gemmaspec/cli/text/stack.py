@@ -153,7 +153,7 @@ def _attested(report: dict[str, Any]) -> Iterator[str]:
     if attested:
         marked = "attested " if attested["state"] == "attested" else "WARNING  "
         titles = ", ".join(process["title"] for process in attested["processes"])
-        text = attested["text"].removeprefix("attested ")
+        text = attested["text"].removeprefix("attested: ")
         yield f"  {marked} {text}{f': {titles}' if attested['state'] == 'attested' else ''}"
         yield from (f"            {note}" for note in attested["notes"])
     for plugin in (report.get("attestation") or {}).get("plugins", ()):
