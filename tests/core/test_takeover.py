@@ -192,7 +192,7 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
         ("huggingface-cli login && vllm serve a/b", "huggingface-cli login: gemmaspec up"),
         ("vllm serve a/b -- word", "word: no flag of vLLM takes this word"),
         ("vllm serve a/b --host 0.0.0.0", "asks for a key"),
-        ("vllm serve a/b --nnodes 2", "fleet.yaml"),
+        ("vllm serve a/b --nnodes 2 --node-rank 1", "fleet.yaml"),
         ("vllm serve a/b --config x.yaml", "--config x.yaml: there is no such file here; write its lines under serve:"),
         ("docker run --restart always i a/b", "container.restarts"),
         ("docker run -v /data:/data i a/b", "target.model: /FOLDER"),

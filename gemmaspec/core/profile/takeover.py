@@ -63,6 +63,10 @@ _K: Final = "num_speculative_tokens"
 _PER_BATCH: Final = "num_speculative_tokens_per_batch_size"
 _EXAMPLE: Final = "tool_chat_template_gemma4.jinja"
 """vLLM's own template for Gemma 4, which `chat.template: gemma4` is, in the version of the release."""
+_LONG_DASH: Final = re.compile(r"[\u2013\u2014\u2212]{1,2}-?(?=[A-Za-z])")
+_OTHER_GPU: Final = re.compile(r"(?:ZE|ONEAPI|SYCL|HIP|HSA|ROCR|ROCM|AMD|ASCEND|VLLM_ROCM|VLLM_XPU)_\w+")
+"""Variables of Intel's, AMD's and Huawei's accelerators."""
+NVIDIA_ALONE: Final = "it is for an accelerator of AMD, Intel or Huawei; gemmaspec serves on NVIDIA GPUs and on CPUs"
 _OPEN: Final = re.compile(r"\$(?:\w+|\{\w+\}?|[@*])")
 
 
@@ -84,6 +88,8 @@ class TakenOver:
     """The vLLM release that was installed, where no image says it."""
     contained: bool = False
     """Whether the server ran in a container, so that its paths are those of the container."""
+    published: bool = False
+    """Whether serve.port is the one that a container publishes, and not the one inside."""
     beside: Callable[[str], bytes | None] | None = None
     """Reads a file of this machine that the command names; None where nothing may be read."""
     exact: bool = False
@@ -141,6 +147,9 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
 
 def _parted(made: TakenOver, word: str) -> list[str]:
     """Return the words of `--flag value` that was written as one, which vLLM refuses."""
+    if dash := _LONG_DASH.match(word):
+        made.decide(_shown(word), f"it begins with {dash[0]!r}, a dash of a text; an option begins with two hyphens")
+        return _parted(made, f"--{word[dash.end() :]}")
     parts = word.split(" ", 1)
     if len(parts) == 1 or not re.fullmatch(r"--[A-Za-z][\w.-]*", parts[0]):
         return [word]
@@ -152,6 +161,8 @@ def variable(made: TakenOver, name: str, value: str | None) -> None:
     """Take over an environment variable; only a value that is known to be no secret is written."""
     if not _NAME.fullmatch(name):
         made.leave(f"variable {name[:80]!r}", "it is not the name of a variable")
+    elif _OTHER_GPU.fullmatch(name):
+        made.leave(name, NVIDIA_ALONE)
     elif name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") and value:
         if value.rstrip("/").endswith("/hub") and not made.contained and not _OPEN.search(value):
             made.put("caches", "huggingface", value.rstrip("/").removesuffix("/hub"))
@@ -203,12 +214,15 @@ def _take(made: TakenOver, arg: Argument) -> None:
     elif arg.flag == "--host":
         _host(made, arg.value or "")
     elif arg.flag == "--port" and arg.value:
-        made.content.setdefault("serve", {}).setdefault("port", _read(arg.value))
+        if not made.published:
+            made.put("serve", "port", _read(arg.value))
     elif arg.flag in ("--api-key", "--hf-token"):
         variable(made, {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}[arg.flag], None)
         made.decide(arg.flag, "its value is a secret: export it in the shell, pass_env names it")
     elif arg.flag == "--enable-auto-tool-choice":
         pass  # chat.tool_call_parser sets it
+    elif arg.flag == "--nnodes" and (arg.value or "").isdecimal():
+        made.content["nodes"] = int(arg.value or 1)
     elif arg.flag in OF_EACH_RANK:
         made.leave(f"{arg.flag} {arg.value or ''}".rstrip(), "nodes: N and fleet.yaml set it for each machine")
     elif key == "limit_mm_per_prompt" and isinstance(value, dict) and not all(map(_is_count, value.items())):

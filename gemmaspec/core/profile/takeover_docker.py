@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.takeover import TakenOver, variable
+from gemmaspec.core.profile.takeover import NVIDIA_ALONE, TakenOver, variable
 
 _HF_HOME: Final = re.compile(r"/(?:root|home/[^/]+|\.cache|data)?/?(?:\.cache/)?huggingface(?:/hub)?/?")
 _COMPILED: Final = re.compile(r"/(?:root|home/[^/]+)/(?:\.cache/(?:vllm|triton|torch|flashinfer)|\.triton)/?")
+_DRIVER: Final = re.compile(r"/lib(?:cuda|nvidia|nv)[\w.-]*\.so[\d.]*$")
 INSTALLED: Final = re.compile(r"/(?:dist|site)-packages/vllm/|/vllm-workspace/vllm/")
 """A file of vLLM itself, in a container."""
 _FOLDER: Final = ("/", "~", "./", "../")
@@ -77,6 +78,8 @@ def option(made: TakenOver, name: str, value: str) -> None:
         variable(made, key, text if equals and not text.startswith("$") else None)
     elif name in _TAKEN:
         _TAKEN[name](made, value)
+    elif name == "--device" and re.search(r"/dev/(?:kfd|dri|davinci|accel)", value):
+        made.leave(f"docker run {name} {value}", NVIDIA_ALONE)
     elif name not in _NOT_NEEDED:
         instead = INSTEAD.get(name.lstrip("-"), "has no key in a profile")
         made.leave(f"docker run {name}", instead)
@@ -107,6 +110,8 @@ def mount(made: TakenOver, source: str, inside: str) -> None:
         )
     elif _COMPILED.fullmatch(inside):
         made.decide(shown, "gemmaspec keeps compiled kernels in a volume of its own; caches.compile names a folder")
+    elif _DRIVER.search(inside):
+        made.leave(shown, "a library of the driver; NVIDIA's container toolkit mounts those of this machine")
     elif INSTALLED.search(inside):
         made.leave(shown, "a changed file of vLLM is a patch: gemmaspec patch import")
     else:
@@ -125,6 +130,7 @@ def port(made: TakenOver, text: str) -> None:
     parts = text.partition("/")[0].replace("[::]", "").split(":")
     if len(parts) > 1 and re.fullmatch(r"[0-9]{1,5}", parts[-2]) and "port" not in made.content.get("serve", {}):
         made.put("serve", "port", int(parts[-2]))
+        made.published = True
         if len(parts) == 3 and parts[0]:
             address(made, parts[0])
     else:

@@ -175,6 +175,11 @@ def arguments(made: TakenOver, words: Sequence[str], scope: Scope | None = None)
     if serve(made, words, scope):
         return True
     rest = list(words)
+    if rest[0].rpartition("/")[2] in _SHELLS and (script := _script(rest[1:])):
+        if not any(_SCRIPT.search(f"{word} ") or word == "vllm" for word in script[1:]):
+            return False
+        message = f"`{rest[0]} -c` takes one word as its text, and here that is {no_secret(script[0])[:40]!r} alone"
+        raise UsageError(message, hint='command: ["pip install … && vllm serve …"]    # a list of one text')
     if rest[0].rpartition("/")[2] in _SHELLS:
         rest.pop(0)
     if _START_SCRIPT.fullmatch(rest[0]):
@@ -283,7 +288,9 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
             _start_script(made, word)
         elif word.rpartition("/")[2] not in _PLAIN and not re.fullmatch(r"python[0-9.]*", word.rpartition("/")[2]):
             unknown += [name] if name.startswith("-") or not unknown else []
-    if unknown:
+    if launcher == "ssh":
+        made.leave(" ".join(words[:2]), "gemmaspec serves where it is typed: type it there, or use a docker context")
+    elif unknown:
         made.leave(" ".join(unknown), LEFT_TO_UP)
 
 
