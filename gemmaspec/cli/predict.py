@@ -20,6 +20,7 @@ def predict(
     other_machine: Annotated[bool, options.option("--accept-other-machine")] = False,
     overrides: options.Set = None,
     explain: options.Explain = False,
+    html: Annotated[Path | None, options.option("--html")] = None,
     json: options.Json = False,
 ) -> None:
     """Predict tokens per second for each draft length, concurrency and context, with a 90 % interval.
@@ -29,7 +30,8 @@ def predict(
     """
     from gemmaspec.check.use_cases.predict import PredictRequest, predict_profile
     from gemmaspec.cli.text import predict as text
-    from gemmaspec.cli.text import predict_brief
+    from gemmaspec.cli.text import predict_brief, predict_page
+    from gemmaspec.core.files import write_whole
     from gemmaspec.core.rows import MAX_CONTEXT
 
     lengths = options.whole_numbers(contexts, "--context", low=0, high=MAX_CONTEXT)
@@ -47,6 +49,9 @@ def predict(
         contexts=lengths,
     )
     predicted = predict_profile(request)
+    if html:
+        write_whole(html, predict_page.page(text.document(predicted)))
+        output.progress(f"wrote {html}")
     if json:
         output.json_data(text.document(predicted))
         return

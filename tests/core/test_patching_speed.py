@@ -154,7 +154,7 @@ def test_explain_says_what_it_buys_and_where(tmp_path: Path, capsys: pytest.Capt
     patches = load_set(["faster"], [tmp_path])
     text.explain(patches, "faster", as_json=False)
     said = " ".join(capsys.readouterr().out.split())
-    assert "auto takes it vllm >=0.32.0,<0.33 on hopper: mtp with TRITON_ATTN" in said
+    assert "auto takes it vllm >=0.32.0,<0.33 on hopper, TRITON_ATTN: mtp" in said
     assert (
         "mtp k=4, 8,192 tokens of prompt, 1 concurrent, vllm 0.32.0: 39.2 -> 17.3 ms a step, 2.27 times; "
         "first token 1,339 -> 1,300 ms, 1.03 times" in said
