@@ -204,7 +204,7 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
         ("vllm serve a/b\n  --port 8001", "--port 8001: the line before it lacks a backslash"),
         ("cd x; mkdir y; vllm serve a/b", "cd x, mkdir y: gemmaspec up"),
         ('vllm serve a/b --compilation-config \'{"backend": "x.y"}\'', "it decides which code"),
-        ("docker exec n vllm serve a/b", "docker inspect"),
+        ("docker exec n vllm serve a/b", "the image and the mounts of that container are not in this command"),
         (
             "sed -i s/a/b/ /usr/lib/python3/dist-packages/vllm/x.py && vllm serve a/b",
             "x.py: it changes vLLM's own files",
@@ -216,7 +216,7 @@ def test_what_a_command_says_becomes_keys(command: str, content: dict[str, Any])
             "apt-get install …: it installs system packages",
         ),
         ('vllm serve a/b "$@"', "$@: the words that the script is given"),
-        ("docker run --entrypoint /e/serve.sh i a/b", "/e/serve.sh: a start script, which is not run"),
+        ("docker run --entrypoint /e/serve.sh i a/b", "/e/serve.sh: a start script, whose further steps are not here"),
         (
             "[Service]\nExecStartPre=/bin/docker pull x\nExecStart=vllm serve a/b",
             "ExecStartPre=/bin/docker …: gemmaspec up",

@@ -67,7 +67,7 @@ COMMANDS: dict[str, Case] = {
     "a container that one goes into": (
         "docker exec -it server vllm serve a/b --port 8001",
         {"serve": {"port": 8001}},
-        ("docker inspect",),
+        ("--from-running CONTAINER",),
     ),
     "a release of uv": ("uv run --with vllm==0.31.0 vllm serve a/b", {"target": {"model": "a/b"}}, ()),
     "conda and exports": (
@@ -207,7 +207,7 @@ services:
     volumes: ["./entrypoint:/entrypoint", "/usr/lib/x86_64-linux-gnu/libcuda.so.1:/usr/lib/x86_64-linux-gnu/libcuda.so.1"]
 """,
         {"target": {"model": "a/b"}, "serve": {"max_model_len": 8192}},
-        ("a start script, which is not run", "a library of the driver"),
+        ("a start script, whose further steps are not here", "a library of the driver"),
     ),
     "files changed at the start": (
         """

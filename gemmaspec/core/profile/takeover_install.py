@@ -29,6 +29,8 @@ def changes_files(made: TakenOver, words: Sequence[str]) -> bool:
     """Name a command that changes the image at its start, and return whether it is one."""
     plain = [word for word in words if word not in ("sudo", "-E", "env", "DEBIAN_FRONTEND=noninteractive")]
     program = plain[0].rpartition("/")[2] if plain else ""
+    if program in _SYSTEM and "install" not in plain and "add" not in plain:
+        return True  # it fetches a list of packages, or removes it
     if program in _SYSTEM:
         what = "it installs system packages at each start; an image that has them is built once, and image: names it"
         made.leave(short(plain), what)

@@ -64,6 +64,7 @@ _BRANCHES: Final = frozenset({"if", "case", "for", "while", "until", "select", "
 """Words that begin what only a shell can follow."""
 _ALL_WORDS: Final = frozenset({"$@", "${@}", "$*", "${*}"})
 _OPERATORS: Final = "();<>|&\n"
+_ADOPTS: Final = "gemmaspec profile new NAME --from-running CONTAINER takes them over"
 _START_SCRIPT: Final = re.compile(r"(?:.*/)?(?:[\w.-]+\.(?:sh|bash)|[\w.-]*entrypoint[\w.-]*)")
 
 
@@ -120,7 +121,7 @@ def serve(made: TakenOver, words: Sequence[str], scope: Scope | None = None) -> 
             return arguments(made, [*entrypoint, *rest], scope)
         if name in _ENGINES and "exec" in after[:3]:
             made.contained = True
-            made.leave(f"{name} exec", "image: names the image of that container, which docker inspect prints")
+            made.leave(f"{name} exec", f"the image and the mounts of that container are not in this command; {_ADOPTS}")
         if name in ("kubectl", "oc") and "run" in after[:3] and "--" in after:
             _before(made, words[: index + 1 + after.index("--")])
             return arguments(made, after[after.index("--") + 1 :], scope)
@@ -192,7 +193,7 @@ def arguments(made: TakenOver, words: Sequence[str], scope: Scope | None = None)
 
 
 def _start_script(made: TakenOver, script: str) -> None:
-    made.leave(script, "a start script, which is not run; what it does besides starting vLLM is not taken over")
+    made.leave(script, f"a start script, whose further steps are not here; {_ADOPTS}")
 
 
 def _script(words: Sequence[str]) -> Sequence[str]:
@@ -260,6 +261,7 @@ def _export(made: TakenOver, words: Sequence[str], variables: dict[str, str]) ->
 def _before(made: TakenOver, words: Sequence[str]) -> None:
     """Take over what stands before the server: variables, an image, a release; what is left is named."""
     rest, launcher = list(words), words[0].rpartition("/")[2] if words else ""
+    enters_a_container = launcher in _ENGINES and "exec" in words[:3]
     unknown: list[str] = []
     while rest:
         word = rest.pop(0)
@@ -290,7 +292,7 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
             unknown += [name] if name.startswith("-") or not unknown else []
     if launcher == "ssh":
         made.leave(" ".join(words[:2]), "gemmaspec serves where it is typed: type it there, or use a docker context")
-    elif unknown:
+    elif unknown and not enters_a_container:
         made.leave(" ".join(unknown), LEFT_TO_UP)
 
 

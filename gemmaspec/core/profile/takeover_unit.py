@@ -9,14 +9,14 @@ from typing import Final
 
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.takeover import TakenOver, variable
-from gemmaspec.core.profile.takeover_docker import image_name, option
+from gemmaspec.core.profile.takeover_docker import INSTEAD, image_name, option
 from gemmaspec.core.profile.takeover_shell import Scope, arguments, shell
 
 _UNIT: Final = re.compile(r"^\[(?:Service|Container)\][ \t]*$", re.MULTILINE)
 _ROW: Final = re.compile(r"([A-Za-z]+)[ \t]*=[ \t]*(.*)", re.DOTALL)
 _OPTIONS: Final = {
     "Volume": "-v", "Mount": "--mount", "PublishPort": "-p", "ShmSize": "--shm-size", "Network": "--network",
-    "Ulimit": "--ulimit", "AddCapability": "--cap-add", "EnvironmentFile": "--env-file", "Secret": "--secrets",
+    "Ulimit": "--ulimit", "AddCapability": "--cap-add", "EnvironmentFile": "--env-file",
 }  # fmt: skip
 """Keys of a quadlet → the option of `podman run` that each is."""
 _QUIET: Final = frozenset(
@@ -77,6 +77,8 @@ def _container(made: TakenOver, rows: list[tuple[str, str, str]]) -> bool:
             entrypoint = _split(value)
         elif key == "Exec":
             words = _split(value)
+        elif key == "Secret":
+            made.leave(f"Secret={value.partition(',')[0]}", INSTEAD["secrets"])
         elif key == "AddDevice":
             _device(made, value)
         elif key in _OPTIONS:
