@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gemmaspec.check.proof.environment import triton_folder
 from gemmaspec.core import data
 from tests.support.real import PORT, PROFILE, SHARED, STATE, gemmaspec, up
 
@@ -72,3 +73,69 @@ def test_the_wrappers_of_the_real_torch_are_seen_through(tmp_path: Path) -> None
     words = [str(python), "-c", WRAPPERS, str(data.LAUNCHER.parent), str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.stdout == "seen through\n", done.stderr
+
+
+KERNELS = """\
+import sys
+sys.path[:0] = sys.argv[1:3]
+import importlib.util
+import attest_code as code_of
+import triton
+from triton.runtime import autotuner, jit
+
+path = sys.argv[3] + "/kernels.py"
+text = "def value(a, b=2):\\n    return a + b\\n\\ndef stock(a, b=2):\\n    return a\\n"
+open(path, "w").write(text)
+hunk = {"scope": "value", "old": ["x"], "new": ["    return a + b"]}
+(wants,) = code_of.expected({"file": "/nonexistent", "text": text, "hunks": [hunk]}).functions.values()
+
+def look(made):
+    spec = importlib.util.spec_from_file_location("kernels", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.value = made(triton.jit(module.value), triton.jit(module.stock))
+    return code_of.difference(module, "value", wants).what
+
+def with_run(kernel, other):
+    kernel.run = other.run
+    return kernel
+
+def without_parameters(kernel, other):
+    kernel.params.clear()
+    return kernel
+
+class Pretending(jit.JITFunction):
+    def run(self, *args, **kwargs):
+        return None
+
+Pretending.__module__, Pretending.__qualname__ = "triton.runtime.jit", "JITFunction"
+
+def keeping(kernel, other):
+    tuner = autotuner.Heuristics(other, other.arg_names, {})
+    tuner.kept = kernel
+    return tuner
+
+right = {
+    "kernel": lambda kernel, other: kernel,
+    "heuristics": lambda kernel, other: autotuner.Heuristics(kernel, kernel.arg_names, {}),
+    "tuned": lambda kernel, other: autotuner.Heuristics(autotuner.Heuristics(kernel, kernel.arg_names, {}), [], {}),
+}
+wrong = {
+    "run of another": with_run,
+    "no parameters": without_parameters,
+    "a class that pretends": lambda kernel, other: Pretending(kernel.fn),
+    "a tuner of another": keeping,
+}
+print({name: look(made) for name, made in right.items()})
+print([name for name, made in wrong.items() if not look(made)])
+"""
+
+
+def test_what_replaces_a_kernel_of_the_real_triton_is_seen(tmp_path: Path) -> None:
+    python = next((SHARED / "runtimes").glob("cpu-*/bin/python"))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GEMMASPEC_STATE", str(SHARED))
+        triton = triton_folder(python, progress=print)
+    words = [str(python), "-c", KERNELS, str(data.LAUNCHER.parent), str(triton), str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [str(dict.fromkeys(("kernel", "heuristics", "tuned"), "")), "[]"], done.stderr

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -117,6 +118,17 @@ class JITFunction:
         self._src = src or PATCHED.partition("\n\n")[2]
         if run:
             self.run = run
+
+    def run(self, *args: Any) -> None:
+        """Launch it, as a method of Triton's would."""
+
+
+@pytest.fixture(autouse=True)
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FAKE of Triton's module, in which its class is."""
+    module = types.ModuleType(JITFunction.__module__)
+    module.JITFunction = JITFunction  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 class Compiled:

@@ -12,6 +12,7 @@ import ast
 import collections
 import contextlib
 import hashlib
+import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -309,15 +310,46 @@ def _kernel(kernel: Any, wants: Function) -> str:
     function, source = inside["fn"], next((inside[name] for name in ("_src", "src") if name in inside), None)
     if not isinstance(function, types.FunctionType) or digest(function.__code__) not in wants.codes:
         return ""  # a kernel that the function only calls, or one around another
-    launched = inside.get("run")
-    if launched is not None and not str(getattr(launched, "__module__", "")).startswith("triton."):
-        return f"launched by {described(launched)}"
+    if not _is_where_it_says(type(kernel)):
+        return f"an object of {described(type(kernel))}, which only calls itself Triton's"
+    if launched := _launched_by(kernel, inside.get("run", MISSING)):
+        return launched
+    parameters, code = inside.get("params"), function.__code__
+    if isinstance(parameters, list) and len(parameters) != code.co_argcount + code.co_kwonlyargcount:
+        return f"a kernel with {len(parameters)} parameters in place of the function's"
     if not isinstance(source, str) or not wants.sources:
         return ""
     with contextlib.suppress(SyntaxError, ValueError, IndexError):
         if _source(ast.parse(source).body[0]) in wants.sources:
             return ""
     return "compiled by Triton from another source"
+
+
+def _is_where_it_says(kind: type) -> bool:
+    """Return whether a class is the one that its module has under its name."""
+    module = sys.modules.get(kind.__module__)
+    return module is not None and vars(module).get(kind.__name__) is kind
+
+
+def _launched_by(kernel: Any, launches: Any) -> str:
+    """Return what launches a kernel in place of Triton, by an attribute of its own; "" for nothing."""
+    if launches is MISSING or launches is None:
+        return ""
+    if isinstance(launches, types.MethodType):
+        own = launches.__self__ is kernel
+        return "" if own and _is_of_triton(launches.__func__) else f"launched by {described(launches.__func__)}"
+    held = [_content(cell) for cell in getattr(launches, "__closure__", None) or ()]
+    others = any(is_kernel(thing) and thing is not kernel for thing in held)
+    return "" if _is_of_triton(launches) and not others else f"launched by {described(launches)}"
+
+
+def _is_of_triton(function: Any) -> bool:
+    """Return whether a function was defined in a module of Triton that is imported."""
+    if not isinstance(function, types.FunctionType):
+        return False
+    name = str(function.__globals__.get("__name__", ""))
+    module = sys.modules.get(name)
+    return name.startswith("triton.") and module is not None and vars(module) is function.__globals__
 
 
 def _inside(value: Any) -> dict[str, Any]:
@@ -354,6 +386,8 @@ def _reached(value: Any) -> list[Any]:
         return [weakref.ReferenceType.__call__(value)]
     if isinstance(value, dict):
         return list(dict.values(value))[:LOOKED_AT]
+    if is_kernel(value):
+        return [_inside(value)["fn"]]  # what it launches; an autotuner may keep others
     for kind in SEQUENCES:
         if isinstance(value, kind):
             return list(kind.__iter__(value))[:LOOKED_AT]
