@@ -423,6 +423,26 @@ def may_mount(folder: Path) -> bool:
     return mounted.returncode == 0
 
 
+def test_a_disk_that_fills_at_any_point_of_a_start_names_the_file(place: Place, tmp_path: Path) -> None:
+    if not may_mount(tmp_path / "probe"):
+        pytest.skip("only root can mount a small file system")
+    place.run_dir.mkdir()
+    stopped = []
+    for kilobytes in range(4, 124, 8):
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", place.run_dir], check=True)
+        try:
+            done = place.launch(plan_of())
+        finally:
+            subprocess.run(["umount", place.run_dir], check=True)
+        if done.code != 0:
+            stopped.append(done.err.splitlines()[-1])
+    assert len(stopped) > 3, "no size is too small"
+    for line in stopped:
+        assert line.startswith(f"gemmaspec: {place.run_dir}/"), line
+        assert line.endswith("No space left on device; vllm was not started"), line
+    assert any(f"{place.run_dir}/attest" in line for line in stopped), stopped
+
+
 def test_a_full_disk_is_one_clear_line_and_leaves_no_half_overlay(place: Place, tmp_path: Path) -> None:
     if not may_mount(tmp_path / "probe"):
         pytest.skip("only root can mount a small file system")

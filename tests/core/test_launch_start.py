@@ -185,6 +185,7 @@ WAYS = {
     "a finder that is first": Way(ends="refused", says=("EditableFinder", "/other/vllm/v1/core.py"), arrange=lambda place: finder(place, first=True)),
     "a finder that is last": Way(ends="attested", arrange=lambda place: finder(place, first=False)),
     "a .pth that puts another tree first": Way(ends="refused", says=("/other/vllm/v1/core.py",), arrange=into_site("first.pth", "import sys; sys.path.insert(0, '{other}')\n")),
+    "a .pth with a finder that raises": Way(ends="needs", says=("cannot look for vllm: NameError: name 'absent' is not defined", "next: remove the import finder"), arrange=into_site("raises.pth", "import sys; sys.meta_path.insert(0, type('Raises', (), {'find_spec': staticmethod(lambda name, *_: absent if name == 'vllm' else None)}))\n")),
     "a .pth that adds another tree": Way(ends="attested", arrange=into_site("more.pth", "{other}\n")),
     "a sitecustomize that puts site-packages first": Way(ends="refused", says=("site-packages/vllm/v1/core.py",), arrange=into_site("sitecustomize.py", "import sys; sys.path.insert(0, '{site}')\n")),
     "a sitecustomize that does something else": Way(ends="attested", arrange=into_site("sitecustomize.py", "import os; os.environ['RAN'] = '1'\n"), tamper="assert os.environ['RAN'] == '1'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,13 @@ def test_an_edit_while_a_patch_is_parsed_is_not_kept_for_the_bytes_before_it(
 def test_a_diff_that_is_missing_is_named(folder: Path) -> None:
     (folder / "0.19.diff").unlink()
     with pytest.raises(PatchError, match=r"patch\.yaml: it names 0\.19\.diff, which is missing"):
+        load_patch(folder)
+
+
+def test_a_pipe_in_place_of_a_file_is_named_and_not_waited_for(folder: Path) -> None:
+    (folder / "patch.yaml").unlink()
+    os.mkfifo(folder / "patch.yaml")
+    with pytest.raises(PatchError, match=r"patch\.yaml: it is a named pipe, not a file"):
         load_patch(folder)
 
 

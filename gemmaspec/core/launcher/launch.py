@@ -1248,7 +1248,13 @@ def clean_search_path() -> list[str]:
 
 def locate_vllm() -> Path:
     """Return the folder of the installed package without importing it. Raise LaunchError(4) if it is missing."""
-    spec = importlib.util.find_spec("vllm")
+    try:
+        spec = importlib.util.find_spec("vllm")
+    except Exception as error:  # an import finder of a .pth file may raise anything
+        why = f"{sys.executable} cannot look for vllm: {type(error).__name__}: {error}"
+        raise LaunchError(
+            4, why, "next: remove the import finder, which a .pth file or sitecustomize has set"
+        ) from None
     if spec is None or spec.origin is None or not spec.submodule_search_locations:
         raise LaunchError(4, f"vllm is not installed in the Python that runs the launcher: {sys.executable}")
     return Path(spec.origin).absolute().parent
@@ -1739,12 +1745,14 @@ def launch(argv: Sequence[str]) -> NoReturn:
         front.insert(0, str(overlay))
     for name in ("attest", "attested.json"):
         remove(options.run_dir / name)
-    attested = load_next_to_this(ORIGINS).prepared(options.run_dir, package, overlay, results, changed)
+    with naming(options.run_dir / "attest"):
+        attested = load_next_to_this(ORIGINS).prepared(options.run_dir, package, overlay, results, changed)
     if attested:
         front.insert(1 if overlay else 0, str(attested.folder))
     program, environment = program_of(command), environment_of([*front, *pythonpath])
     if attested:
-        report["attestation"] = attested.ask(program, command, environment, plan.drift, say)
+        with naming(options.run_dir / "attest"):
+            report["attestation"] = attested.ask(program, command, environment, plan.drift, say)
     if any(word.partition("=")[0] in ("--nnodes", "-n") for word in command):
         report["ranks"] = rank_facts(command, [*front, *sys.path])
     write_report(report_file, report)

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from gemmaspec.core import data, launcher, strict_yaml
 from gemmaspec.core.errors import PatchError
+from gemmaspec.core.files import UnreadableFile, open_regular
 from gemmaspec.core.patching import evidence
 from gemmaspec.core.patching.diff import DiffFile, parse_diff
 from gemmaspec.core.patching.hashes import KNOWN_FILE, Rules, fingerprint, parse_known
@@ -235,7 +236,10 @@ def _read(file: Path) -> bytes:
     try:
         if file.stat().st_size > evidence.MAX_BYTES:
             raise PatchError(f"{file}: is larger than {evidence.MAX_BYTES // 2**20} MiB, too large for a patch")
-        return file.read_bytes()
+        with open_regular(file, follow=True) as opened:  # a pipe would make it wait
+            return opened.read()
+    except UnreadableFile as error:
+        raise PatchError(str(error)) from None
     except OSError as error:
         raise PatchError(f"cannot read {file}: {error.strerror}") from None
 
