@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from gemmaspec.core import data
 from gemmaspec.look import status as use_case
 from gemmaspec.run.engine.container import state_of
 from gemmaspec.run.engine.server import Node, State
@@ -16,6 +19,7 @@ from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready import moving
 from gemmaspec.run.ready.moving import hangs
+from gemmaspec.run.stack.paths import PROBE_FILE
 from tests.support.fake_server import FakeServer
 
 
@@ -49,6 +53,37 @@ def test_slow_counters_are_no_hang_and_silence_is_one(fake_metrics: FakeServer, 
     assert not hangs(fake_metrics.server(), tmp_path / "s", deadline_s=0.2)
     fake_metrics.slow = "/"
     assert hangs(fake_metrics.server(), tmp_path / "s", deadline_s=0.2)
+
+
+def probed(fake_metrics: FakeServer, folder: Path, deadline_s: float) -> subprocess.CompletedProcess[str]:
+    """What a container's health check runs, as it runs it."""
+    server = fake_metrics.server()
+    words = ["answers", f"--port={server.port}", f"--model={server.model}", f"--state={folder / 'health.json'}"]
+    file = data.LAUNCHER.parent / PROBE_FILE
+    command = [sys.executable, "-I", str(file), *words, f"--deadline={deadline_s}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+
+
+def test_a_container_whose_counters_dribble_is_healthy_while_it_gives_tokens(
+    fake_metrics: FakeServer, tmp_path: Path
+) -> None:
+    fake_metrics.slow = "/metrics"
+    done = probed(fake_metrics, tmp_path, 4.0)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert asked(fake_metrics) == 1
+    fake_metrics.slow = "nothing"
+    assert (probed(fake_metrics, tmp_path, 4.0).returncode, asked(fake_metrics)) == (0, 1)
+
+
+def test_a_container_that_dribbles_its_answer_is_not_healthy_when_its_time_is_over(
+    fake_metrics: FakeServer, tmp_path: Path
+) -> None:
+    fake_metrics.slow = "/"
+    began = time.monotonic()
+    done = probed(fake_metrics, tmp_path, 2.0)
+    assert done.returncode == 1
+    assert done.stdout == "gemmaspec: /v1/chat/completions was not there within 1.4 s\n"
+    assert time.monotonic() - began < 20
 
 
 def test_status_calls_slow_counters_slow_counters(

@@ -6,7 +6,8 @@
 `drafted` passes when one chat completion came back, and was drafted if the server speculates: the proof that a start
 is over. With patches, every process has to have attested its patched functions too. `answers` passes while the engine
 moves: its counters have changed since the last look, or it gave an answer within the last minute, or it gives one now;
-the first look always asks. /health says 200 for a server whose engine hangs, and for one that dies of its first
+the first look always asks. A page of counters that comes slowly is no hang: the server is asked for a token then.
+/health says 200 for a server whose engine hangs, and for one that dies of its first
 request, so neither relies on it. Standard library of Python 3.10 only: it is copied into containers.
 
 Exit codes: 0 passed · 1 not · 2 usage.
@@ -18,14 +19,17 @@ import argparse
 import http.client
 import json
 import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 QUESTION = "Count from one to twenty, in words."
 MAX_TOKENS = 48
+METRICS_PART = 0.3  # of what is left of the deadline: so long counters are waited for before a token is asked for
 FRESH_S = 60.0  # an engine that answered so many seconds ago is not asked again
 MAX_BODY = 8 * 1024 * 1024  # bytes
 ATTESTED = "attested.json"  # beside the state: the verdict on what the processes attest (attest_sum.py)
@@ -46,6 +50,10 @@ class NotYet(Exception):
     """The server does not do what it was asked for; the text says what came instead."""
 
 
+class Slow(NotYet):
+    """The server was still sending when the time for it was over."""
+
+
 class Asked:
     """The server of this container or machine, asked until a deadline."""
 
@@ -54,9 +62,11 @@ class Asked:
         self.port = port
         self.ends = time.monotonic() + deadline_s
 
-    def get(self, path: str) -> str:
-        """Return the text at a path. Raises NotYet for any answer but 200."""
-        return self._exchange("GET", path, None)
+    def get(self, path: str, part: float = 1.0) -> str:
+        """Return the text at a path. Raises Slow if it takes more than that part of what is left, else NotYet for any
+        answer but 200.
+        """
+        return self._exchange("GET", path, None, part)
 
     def complete(self, model: str, max_tokens: int) -> None:
         """Ask one question. Raises NotYet unless an answer with tokens comes back."""
@@ -66,23 +76,42 @@ class Asked:
         if not (found["choices"] and found["usage"]["completion_tokens"] > 0):
             raise NotYet("the answer has no token in it")
 
-    def _exchange(self, method: str, path: str, body: str | None) -> str:
+    def _exchange(self, method: str, path: str, body: str | None, part: float = 1.0) -> str:
         headers = {"Content-Type": "application/json"} if body else {}
         if key := os.environ.get("VLLM_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
-        left = self.ends - time.monotonic()
+        left = (self.ends - time.monotonic()) * part
         if left <= 0:
             raise NotYet("the deadline is over")
         connection = http.client.HTTPConnection(self.host, self.port, timeout=left)
         try:
-            connection.request(method, path, body=body, headers=headers)
-            reply = connection.getresponse()
-            text = reply.read(MAX_BODY).decode("utf-8", "replace")
+            with within(left, path):
+                connection.request(method, path, body=body, headers=headers)
+                reply = connection.getresponse()
+                text = reply.read(MAX_BODY).decode("utf-8", "replace")
         finally:
             connection.close()
         if reply.status != 200:
             raise NotYet(f"{path} answers {reply.status}")
         return text
+
+
+@contextmanager
+def within(seconds: float, path: str) -> Iterator[None]:
+    """Raise Slow in the block when its time is over. A socket's own limit begins anew with each byte that comes."""
+
+    def over(*_: object) -> None:
+        raise Slow(f"{path} was not there within {seconds:.1f} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except TimeoutError:
+        over()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def drafted(asked: Asked, model: str, *, speculates: bool) -> str:
@@ -102,8 +131,12 @@ def answers(asked: Asked, model: str, state: dict[str, Any]) -> str | None:
 
     Without a state nothing is known to compare with, so the server has to answer.
     """
-    page = moves(asked.get("/metrics"))
-    if state and page != state.get("moves"):
+    try:
+        page = moves(asked.get("/metrics", METRICS_PART))
+    except Slow:
+        asked.complete(model, 1)
+        return str(state.get("moves", ""))
+    if state.get("moves") and page != state["moves"]:
         return page
     if 0 <= time.time() - float(state.get("at", 0)) < FRESH_S:
         return None

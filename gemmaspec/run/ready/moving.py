@@ -11,6 +11,7 @@ from gemmaspec.core.errors import GemmaspecError, TimedOut
 from gemmaspec.core.launcher.probe import (
     Asked,
     NotYet,
+    Slow,
     answers,
     read_state,
     write_state,
@@ -23,10 +24,6 @@ TOKEN_S: Final = 5.0
 """How long a server that has done nothing since the last look may take for one token."""
 
 
-class _SlowMetrics(Exception):
-    """/metrics did not answer in time; whether tokens come is another question."""
-
-
 class _Asked(Asked):
     """A server of this machine in place of the one in a container."""
 
@@ -35,15 +32,15 @@ class _Asked(Asked):
         self.server = server
         self.deadline_s = deadline_s
 
-    def _exchange(self, method: str, path: str, body: str | None) -> str:
+    def _exchange(self, method: str, path: str, body: str | None, part: float = 1.0) -> str:
         assert method == ("POST" if body else "GET")
         sent = json.loads(body) if body else None
         key = api_key_for(self.server)
         try:
-            reply = exchange(self.server.base_url, path, body=sent, timeout_s=self.deadline_s, api_key=key)
+            reply = exchange(self.server.base_url, path, body=sent, timeout_s=self.deadline_s * part, api_key=key)
         except TimedOut:
             if path == "/metrics":
-                raise _SlowMetrics from None
+                raise Slow("the counters come late") from None
             raise
         if reply.status != 200:
             raise NotYet(f"{path} answers {reply.status}")
@@ -62,22 +59,9 @@ def hangs(server: Server, state: Path, *, deadline_s: float = TOKEN_S) -> bool:
         seen = answers(asked, server.model, read_state(state))
     except TimedOut:
         return True
-    except _SlowMetrics:
-        return _gives_no_token(asked)
     except (GemmaspecError, NotYet, ValueError, KeyError, TypeError, RecursionError):
         return False
     if seen is not None:
         with contextlib.suppress(OSError):  # without it, the next look asks again
             write_state(state, seen)
-    return False
-
-
-def _gives_no_token(asked: _Asked) -> bool:
-    """Return whether one question gets no answer in time."""
-    try:
-        asked.complete(asked.server.model, 1)
-    except (TimedOut, _SlowMetrics):
-        return True
-    except (GemmaspecError, NotYet, ValueError, KeyError, TypeError, RecursionError):
-        return False
     return False
