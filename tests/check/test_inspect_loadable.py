@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,14 @@ def test_an_adapter_is_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixtu
     folder = shapes.write(tmp_path / "lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": b"x"})
     assert run(["inspect", str(folder)]) == 4
     assert "is a LoRA adapter, not a model" in capsys.readouterr().err
+
+
+def test_a_pipe_in_place_of_a_config_is_named_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert run(["inspect", str(tmp_path)]) == 4
+    assert "config.json: it is a named pipe, not a file" in capsys.readouterr().err
 
 
 def test_a_folder_written_without_its_dot(

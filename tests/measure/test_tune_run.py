@@ -384,6 +384,18 @@ def test_a_mistake_is_told_before_anything_is_started(
     assert not fakes.started
 
 
+@pytest.mark.parametrize("more", [["--name", "Tuned!"], ["--name", "a", "--out", "b.yaml"]])
+def test_a_dry_run_refuses_what_the_run_would_refuse(
+    fakes: Fakes, tune: Callable[..., int], more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for dry in ([], ["--dry-run"]):
+        assert tune(*more, *dry) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert not fakes.started
+
+
 def test_somebody_elses_file_is_never_written_over(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,8 +65,9 @@ def tune(request: TuneRequest, progress: StartProgress) -> TuneOutcome:
 
 
 def plan(request: TuneRequest) -> tuple[Compared, TuneRequest]:
-    """Return what a tuning would compare; starts nothing."""
+    """Return what a tuning would compare; starts nothing. Raises UsageError where its answer could not be written."""
     compared = Compared.of(request)
+    tuned.destination(compared.base, name=request.name, out=request.out)
     return compared, _decided(request, compared, prompt_set(request.prompts, lambda _: None))
 
 
@@ -85,10 +86,10 @@ class _TuneRun:
 
     def __init__(self, request: TuneRequest, progress: StartProgress) -> None:
         self._request, self._progress = request, progress
-        prompts = prompt_set(request.prompts, progress.note)
         self._compared = Compared.of(request)
-        self._settings = _decided(request, self._compared, prompts)
         self._target = tuned.destination(self._compared.base, name=request.name, out=request.out)
+        prompts = prompt_set(request.prompts, progress.note)
+        self._settings = _decided(request, self._compared, prompts)
         sets = [chosen(prompts, categories=request.categories, each=each) for each in self._eaches(prompts)]
         self._measuring = [Measuring(request, prompts, progress) for prompts in sets]
         self._tried = Tried(loads=self._compared.loads, prompts=tuple(map(len, sets)))

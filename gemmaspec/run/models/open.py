@@ -14,6 +14,7 @@ from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_f
 from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing
+from gemmaspec.core.files import UnreadableFile, read_regular
 from gemmaspec.run.models.files import CheckpointFiles, Folder, whole
 from gemmaspec.run.models.hub import Unreachable, on_hub
 from gemmaspec.run.models.hub_cache import cached_snapshot, is_commit
@@ -169,6 +170,10 @@ def _no_config(ref: str, files: CheckpointFiles) -> EnvironmentMissing:
         return EnvironmentMissing(
             f"{ref} is a LoRA adapter, not a model", hint="name the model that its adapter_config.json names as base"
         )
+    try:
+        read_regular(Path(ref) / "config.json", follow=True)
+    except UnreadableFile as error:  # a pipe or a device is no file of a model, and is there
+        return EnvironmentMissing(f"{ref} is not a model: {error.message}", hint=error.hint)
     return EnvironmentMissing(f"{ref} is not a model: config.json is missing")
 
 
