@@ -131,13 +131,15 @@ def _unchanged(*, w13, w13_scale, w13_scale_2, a13_scale, w2, w2_scale, w2_scale
     return w13, w13_scale, w13_scale_2, a13_scale, w2, w2_scale, w2_scale_2, a2_scale
 
 
-def make_experts(method_class, quant_config, *, experts: int, hidden: int, middle: int, kernel=MoeKernel):
+def make_experts(
+    method_class, quant_config, *, experts: int, hidden: int, middle: int, kernel=MoeKernel, rank=0, ranks=1
+):
     """A layer of experts with its quantization method, not yet loaded; the layer is a plain module."""
     import torch
 
     method = object.__new__(method_class)
     method.quant_config = quant_config
-    method.moe = SimpleNamespace(is_act_and_mul=True, tp_rank=0, tp_size=1)
+    method.moe = SimpleNamespace(is_act_and_mul=True, tp_rank=rank, tp_size=ranks)
     method.use_global_sf = method.use_a16 = method.per_token_activation = False
     method.nvfp4_backend = method.experts_cls = "stand-in"
     layer = torch.nn.Module()

@@ -3,8 +3,10 @@
 The routing, its graph support and the resolution are vLLM's own; layers and batches are made here.
 """
 
+import contextlib
 import itertools
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import torch
 from vllm.config.compilation import CompilationConfig, CompilationMode, CUDAGraphMode
@@ -32,6 +34,8 @@ def probe():
     check_routing(policy)
     check_modes()
     check_drafting()
+    check_supported()
+    check_head()
     return False, "with 4 drafts vLLM resolves FULL_AND_PIECEWISE; batches of at most 16 tokens a request go to Triton"
 
 
@@ -120,3 +124,81 @@ def check_drafting():
     for variant in (TRITON, FLASH):
         made.update_draft_decode_metadata(SimpleNamespace(_attention_backend_variant=variant))
     assert updated == ["t", "f"], updated
+
+
+def check_supported():
+    """A composite updates a draft's metadata if both of its children can."""
+    for first, second in itertools.product((True, False), repeat=2):
+        made = composite_of(first, second)(None, ["layer"], config(), "cpu")
+        assert made.supports_draft_decode_metadata_update is (first and second), (first, second)
+
+
+def composite_of(*supported):
+    """Return the builder of a composite of two FAKE backends, routed as vLLM's."""
+    from vllm.v1.attention.backends.composite import create_composite_attention_backend
+
+    names = BUILDER.__init__.__code__.co_freevars
+    policy = BUILDER.__init__.__closure__[names.index("routing_policy")].cell_contents
+    backends = [fake_backend(name, can) for name, can in zip("ab", supported, strict=True)]
+    whole = create_composite_attention_backend(
+        *backends, name="Fake", backend_name="FAKE", module=__name__, routing_policy=policy
+    )
+    return whole.get_builder_cls()
+
+
+def fake_backend(name, can):
+    class Builder:
+        requires_block_table_width = False
+        reorder_batch_threshold = None
+        supports_draft_decode_metadata_update = can
+
+        def __init__(self, *_):
+            pass
+
+    class Backend(FakeBackend):
+        full_cls_name = staticmethod(lambda: (name, str(can)))
+        get_builder_cls = staticmethod(lambda: Builder)
+
+    return Backend
+
+
+def check_head():
+    """The MTP head's sliding windows are clamped as those of the target, and its full layers have none."""
+    from vllm.model_executor.models import gemma4_mtp as module
+
+    made = SimpleNamespace(
+        attention_bias=False, rms_norm_eps=1e-6, layer_types=["sliding_attention", "full_attention"],
+        sliding_window=512, rope_parameters={"rope_theta": 10000.0},
+    )  # fmt: skip
+    fakes = dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear", "RMSNorm", "get_rope"), fake_layer)
+    with contextlib.ExitStack() as stack:
+        fakes |= {"Attention": FakeAttention, "get_tensor_model_parallel_world_size": int_one}
+        for name, fake in fakes.items():
+            stack.enter_context(patch.object(module, name, fake))
+        for at, window in enumerate((512, None)):
+            layer = module.Gemma4MTPAttention(made, 64, 4, 1, 16, 1024, prefix=f"model.layers.{at}.self_attn")
+            own = layer.attn
+            assert own.sliding_window == window, own.sliding_window
+            assert window is None or own.mm_prefix_clamp_sliding_window is True, "the head's window is not clamped"
+
+
+class FakeAttention(torch.nn.Module):
+    """FAKE: keeps what vLLM's layer would know of windows."""
+
+    def __init__(self, *_, per_layer_sliding_window=None, mm_prefix_clamp_sliding_window=False, **__):
+        super().__init__()
+        self.sliding_window = per_layer_sliding_window
+        self.mm_prefix_clamp_sliding_window = mm_prefix_clamp_sliding_window
+
+
+class FakeBackend:
+    forward_includes_kv_cache_update = False
+    get_impl_cls = staticmethod(lambda: object)
+
+
+def fake_layer(*_, **__):
+    return torch.nn.Identity()
+
+
+def int_one():
+    return 1

@@ -32,8 +32,28 @@ def probe() -> tuple[bool, str]:
     return False, "a NaN scale counts as 448"
 
 
-def linear_output(config, *, broken=(3, 1)):
-    """The output for one token, and a check that the NaN became 448 and nothing else changed."""
+NAN, NEGATIVE_NAN = 0x7F, 0xFF
+BROKEN = {(3, 1): NAN, (0, 0): NAN, (31, 3): NAN, (5, 2): NEGATIVE_NAN, (7, 0): NAN, (7, 1): NAN, (7, 2): NAN}
+"""Of a matrix of scales: one in a row, one of the other sign, and all but one of a row."""
+WHOLE = {(1, 0): 448.0, (1, 1): 288.0, (1, 2): 256.0, (2, 0): 0.001953125, (3, 0): 416.0}
+"""Large and small scales that an exporter clamped or did not need to; they stay."""
+
+
+def break_scales(scales, broken=None):
+    """Give block scales the bits of NaN; return what they should be read as."""
+    import torch
+
+    for at, value in WHOLE.items():
+        scales[at] = value
+    expected = scales.clone()
+    for at, bits in (BROKEN if broken is None else broken).items():
+        scales.view(torch.uint8)[at] = bits
+        expected[at] = 448.0
+    return expected.float()
+
+
+def linear_output(config, *, broken=None):
+    """The output for one token, and a check that each NaN became 448 and nothing else changed."""
     import torch
     from vllm.model_executor.layers.linear import RowParallelLinear
 
@@ -41,8 +61,7 @@ def linear_output(config, *, broken=(3, 1)):
         64, 32, bias=False, quant_config=config, prefix="model.o_proj", params_dtype=torch.float32
     )
     packed, scales = standin.random_weight(32, 64, seed=1)
-    expected = scales.clone()
-    scales[broken] = expected[broken] = float("nan")
+    expected = break_scales(scales, broken)
     for name, value in {"weight": packed, "weight_scale": scales}.items():
         parameter = getattr(layer, name)
         parameter.weight_loader(parameter, value)
@@ -51,26 +70,39 @@ def linear_output(config, *, broken=(3, 1)):
     layer.quant_method.process_weights_after_loading(layer)
     result = layer.quant_method.apply(layer, torch.ones(1, 64))
     if not result.isnan().any():
-        expected[broken] = 448.0
-        assert torch.equal(layer.weight_scale.float(), expected.float())
+        assert torch.equal(layer.weight_scale.float(), expected)
     return result
 
 
 def experts_output(modelopt, config):
+    """The output of two experts for a token each, and a check of the scales of both matrices of both."""
     import torch
 
     layer, method = standin.make_experts(modelopt.ModelOptNvFp4FusedMoE, config, experts=2, hidden=64, middle=32)
-    layer.w13_weight_scale.data[1, 3, 1] = float("nan")
-    layer.w2_weight_scale.data[1, 3, 1] = float("nan")
+    expected = {}
+    for name, columns in (("w13", 4), ("w2", 2)):
+        scales = getattr(layer, f"{name}_weight_scale").data
+        for expert, broken in enumerate(({(3, 1): NAN, (9, 0): NEGATIVE_NAN}, {(3, 0): NAN, (31, columns - 1): NAN})):
+            whole = {(1, 0): 448.0, (1, 1): 288.0}
+            for at, value in whole.items():
+                scales[(expert, *at)] = value
+            expected[name, expert] = scales[expert].float()
+            for at, bits in broken.items():
+                scales[expert].view(torch.uint8)[at] = bits
+                expected[name, expert][at] = 448.0
     with patch.object(modelopt, "make_nvfp4_moe_kernel", method.make_kernel):
         method.process_weights_after_loading(layer)
     ids = torch.tensor([[0], [1]])
-    return method.moe_kernel.apply(torch.ones(2, 64), layer.w13_weight, layer.w2_weight, None, ids)
+    result = method.moe_kernel.apply(torch.ones(2, 64), layer.w13_weight, layer.w2_weight, None, ids)
+    if not result.isnan().any():
+        for (name, expert), wanted in expected.items():
+            assert torch.equal(getattr(layer, f"{name}_weight_scale")[expert].float(), wanted), f"{name} of {expert}"
+    return result
 
 
 def check_never_loaded(config) -> None:
     """A row of nothing but NaN was never loaded: it stays as it is, and 0.30 and later still refuse it."""
     try:
-        assert linear_output(config, broken=(3,)).isnan().any()
+        assert linear_output(config, broken={(3,): NAN}).isnan().any()
     except RuntimeError as error:
         assert "was never loaded" in str(error), error

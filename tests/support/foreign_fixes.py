@@ -21,6 +21,8 @@ class Fixes:
     path: str
     right: Sequence[Fix]
     wrong: Sequence[Fix]
+    patched: bool = False
+    """The replacements are in the file as the patch makes it, and so are the other files that it edits."""
 
 
 UNIFORM = """\

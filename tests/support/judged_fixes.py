@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tests.support import judged_drafts, judged_graphs, judged_nvfp4, judged_sampling
 from tests.support.foreign_fixes import (
     APPEND,
     BOTH,
@@ -302,5 +303,19 @@ JUDGED: Mapping[str, Sequence[Fixes]] = {
     "draft-text-only": (TEXT_ONLY,),
     "cpu-top-k-no-rows": (TOP_K,),
     "draft-exact-names": (EXACT_NAMES,),
+    "cpu-expand-sampling": judged_sampling.EXPAND,
+    "gemma4-dflash-embedding-scale": (judged_drafts.EMBEDDING_SCALE,),
+    "mtp-dense-draft-parallel": (judged_drafts.DENSE_DRAFT,),
+    "nvfp4-nan-scales": judged_nvfp4.NAN_SCALES,
+    "nvfp4-awq": judged_nvfp4.AWQ,
+    "composite-full-graphs": judged_graphs.COMPOSITE,
 }
 """By the patch whose probe it judges. `tools/bench_fixes.py --probe` asks it of all of foreign_fixes.py."""
+
+PUBLISHED_ONLY: Mapping[str, str] = {
+    "draft-several-kv-groups": "0.19.0 and 0.19.1",
+    "eagle3-gemma4-target": "0.19.0",
+    "mtp-share-embeddings": "0.25.0 to 0.26.0",
+    "thought-channel-nonstreaming": "0.19.0",
+}
+"""Patches for published releases alone. A tree of one that they do not fit was edited by hand, and nothing starts."""

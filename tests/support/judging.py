@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import data, launcher
 from gemmaspec.core.patching.judged import JUDGED as FILE
 from gemmaspec.core.patching.judged import PROBE, probe_files
+from gemmaspec.core.patching.patch import load_patches
+from gemmaspec.core.patching.plan import chain
 from tests.support.foreign_fixes import Fix, Fixes
 from tests.support.judged_fixes import JUDGED
 
@@ -51,12 +54,22 @@ def judge(patch: str, probes: Probes) -> Judged:
 
 def _asked(patch: str, fixes: Fixes, fix: Fix, probes: Probes) -> tuple[str, str]:
     source = source_of(fixes.release)
-    changed = fixed((source / fixes.path).read_text(encoding="utf-8"), fix).encode()
+    files = _patched(patch, fixes.release) if fixes.patched else {}
+    text = files[fixes.path].decode() if fixes.path in files else (source / fixes.path).read_text(encoding="utf-8")
+    changed = {**files, fixes.path: fixed(text, fix).encode()}
     with tempfile.TemporaryDirectory() as folder:
-        overlay = launcher.build_overlay(source / "vllm", Path(folder), {fixes.path: changed})
+        overlay = launcher.build_overlay(source / "vllm", Path(folder), changed)
         assert overlay
         found = probes.run([overlay], {patch: data.PATCHES / patch / PROBE})[patch]
     return found.state, found.seen
+
+
+@cache
+def _patched(patch: str, release: str) -> Mapping[str, bytes]:
+    """The files of a release that a patch edits, as it makes them."""
+    plan = launcher.Plan(1, "", "", (), tuple(chain(load_patches()[patch], load_patches())), "")
+    _, changed = launcher.decide_plan(plan, release, launcher.reader_of(source_of(release) / "vllm"))
+    return changed
 
 
 def fixed(text: str, fix: Fix) -> str:
