@@ -27,6 +27,7 @@ from gemmaspec.core.rows import NONE, Row
 from gemmaspec.look import hooks, suspects
 from gemmaspec.look.sidecar.asking import ask
 from gemmaspec.look.sidecar.known import KnownOfServer, Question
+from gemmaspec.run.engine.attested import OTHER_VERSION
 from gemmaspec.run.engine.choose import seats
 from gemmaspec.run.engine.proc import memory_kills
 from gemmaspec.run.engine.server import Engine, State
@@ -239,7 +240,7 @@ def _attested(stack: Watched) -> Sequence[Event]:
             row = report["attested"]
             text = f"{host}: {row['text']}" if host else row["text"]
             texts.append(text)
-            if row["state"] != "attested":
+            if row["state"] != "attested" and row.get("problems") != [OTHER_VERSION]:
                 wrong.append(text)
     except GemmaspecError:  # whether it runs is judged elsewhere
         return ()

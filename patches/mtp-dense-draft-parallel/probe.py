@@ -49,7 +49,10 @@ def built_from(config, draft):
     drafter.vllm_config = config
     own = {**vars(config.parallel_config), "enable_expert_parallel": False, "enable_eplb": False, "rank": 0}
     drafter.speculative_config = SimpleNamespace(
-        draft_model_config=draft, draft_parallel_config=SimpleNamespace(**own), attention_backend=None
+        draft_model_config=draft,
+        draft_parallel_config=SimpleNamespace(**own),
+        draft_load_config=None,
+        attention_backend=None,
     )
     given = []
 

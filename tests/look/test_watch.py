@@ -30,6 +30,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.look import hooks, memory, watch, watch_all
 from gemmaspec.look.sidecar import telling
 from gemmaspec.look.watch import Watched, WatchLine, look
+from gemmaspec.run.engine.attested import OTHER_VERSION
 from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.attention import Graphs
@@ -602,6 +603,21 @@ def test_a_start_that_is_not_attested_is_an_event_and_the_next_ends_it(
     assert more == []
     monkeypatch.setitem(Engine.report_, "attested", fine)
     assert {line.what for line in read(one, fake_metrics, Restarts(), times=2, accepted=3000)} == {"ends"}
+
+
+def test_what_another_version_of_gemmaspec_started_is_no_fault(
+    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Engine:
+        def report(self, server: Server) -> dict[str, Any]:
+            told = {"state": "not attested", "text": f"NOT ATTESTED: {OTHER_VERSION}", "problems": [OTHER_VERSION]}
+            return {"attested": told}
+
+    monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
+    assert read(one, fake, Restarts(), times=2, accepted=3000) == []
+    kept = verdicts.last_watch(one.started.server.name)
+    assert kept
+    assert kept.attested == f"NOT ATTESTED: {OTHER_VERSION}"
 
 
 @pytest.mark.parametrize("days", [-400, 400])

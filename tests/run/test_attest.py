@@ -20,7 +20,7 @@ import pytest
 from gemmaspec.core.errors import GemmaspecError, PatchConflict
 from gemmaspec.core.launcher import attest_code as code_of
 from gemmaspec.core.launcher import attest_sum as summing
-from gemmaspec.run.engine.attested import parse_attested, with_attested
+from gemmaspec.run.engine.attested import OTHER_VERSION, parse_attested, with_attested
 from gemmaspec.run.engine.server import EngineName, Server, State
 from gemmaspec.run.ready.attested import ensure_attested
 from gemmaspec.run.ready.failed import Ended, failed_start
@@ -381,7 +381,7 @@ def test_a_state_that_is_unknown_counts_as_different(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [None, b"", b"{}", b"[]", b"[" * 9999, b'{"schema": 1, "state": "attested", "processes": [1]}',
+    [None, b"", b"{}", b"[]", b"[" * 9999, b'{"schema": "1", "state": "attested", "processes": [1]}',
      b'{"schema": 2, "state": "attested", "processes": [{}], "text": "", "problems": [], "notes": []}',
      b'{"schema": 2, "state": "attested", "processes": [], "text": "fine", "problems": [], "notes": []}',
      b'{"schema": 2, "state": "fine", "processes": [], "text": "fine", "problems": [], "notes": []}'],
@@ -391,6 +391,13 @@ def test_a_verdict_that_is_none_is_not_attested(text: bytes | None) -> None:
     report = with_attested({"attestation": {}}, text)
     assert "no process has attested" in report["attested"]["text"]
     assert with_attested({}, text) == {}
+
+
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_verdict_of_another_version_is_named_as_that(schema: int) -> None:
+    verdict = parse_attested(json.dumps({"schema": schema, "state": "attested", "processes": [1]}).encode())
+    assert (verdict["state"], verdict["problems"]) == ("not attested", [OTHER_VERSION])
+    assert "a restart attests it again" in verdict["text"]
 
 
 ROW = word()["rows"][0]

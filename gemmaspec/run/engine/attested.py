@@ -15,15 +15,20 @@ from gemmaspec.run.engine.lines import clean
 FILE: Final = "attested.json"  # in the run folder, next to the launcher's report
 MAX_ATTESTED: Final = 4 * 1024 * 1024  # bytes
 NOBODY: Final = "no process has attested its patched functions"
+OTHER_VERSION: Final = "another version of gemmaspec started it, and a restart attests it again"
+_SCHEMA: Final = 2
 _STATES: Final = ("attested", "different", "not attested")
 
 
 def parse_attested(text: bytes | None) -> dict[str, Any]:
     """Return the verdict with only what belongs into it; nothing attested where it is missing or invalid."""
+    problem = NOBODY
     try:
         if text and len(text) <= MAX_ATTESTED:
             document = json.loads(text)
-            if document["schema"] == 2 and document["state"] in _STATES and document["processes"]:
+            if type(document["schema"]) is int and document["schema"] != _SCHEMA:
+                problem = OTHER_VERSION
+            elif document["state"] in _STATES and document["processes"]:
                 return {
                     "state": document["state"],
                     "text": _text(document["text"]),
@@ -33,8 +38,8 @@ def parse_attested(text: bytes | None) -> dict[str, Any]:
                 }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         pass
-    nothing: dict[str, Any] = {"problems": [NOBODY], "notes": [], "processes": []}
-    return {"state": "not attested", "text": f"NOT ATTESTED: {NOBODY}", **nothing}
+    nothing: dict[str, Any] = {"problems": [problem], "notes": [], "processes": []}
+    return {"state": "not attested", "text": f"NOT ATTESTED: {problem}", **nothing}
 
 
 def _process(entry: Mapping[str, Any]) -> dict[str, Any]:
