@@ -6,9 +6,9 @@
 `drafted` passes when one chat completion came back, and was drafted if the server speculates: the proof that a start
 is over. With patches, every process has to have attested its patched functions too. `answers` passes while the engine
 moves: its counters have changed since the last look, or it gave an answer within the last minute, or it gives one now;
-the first look always asks. A page of counters that comes slowly is no hang: the server is asked for a token then.
-/health says 200 for a server whose engine hangs, and for one that dies of its first
-request, so neither relies on it. Standard library of Python 3.10 only: it is copied into containers.
+the first look always asks. Where the counters come slowly, the server is asked for a token
+too. /health says 200 for a server whose engine hangs, and for one that dies of its first request, so neither relies on
+it. Standard library of Python 3.10 only: it is copied into containers.
 
 Exit codes: 0 passed · 1 not · 2 usage.
 """
