@@ -20,6 +20,7 @@ from tests.support.real import environment, gemmaspec
 
 pytestmark = pytest.mark.network
 SHIPPED = load_patches()
+DRAFTED = Path(__file__).parent.parent / "support" / "truncated_draft.py"
 
 PLACES = """
 from gemmaspec.check.proof.environment import prove_python, triton_folder
@@ -92,3 +93,18 @@ def test_launches_of_a_prompt_are_tried_with_the_kernel_of_a_release(release: st
     assert row["key"] == "prompt:9,64,2"
     assert len(row["turns"]) == 3
     assert (row["tried"], row["wrong"], row["failed"]) == (13, 0, 0)
+
+
+@pytest.mark.parametrize("release", ["0.32.0", "0.33.0"])
+def test_a_draft_of_listed_ids_leaves_the_targets_distribution_as_it_is(release: str) -> None:
+    """mtp-draft-ids under model runner v2, whose sampler is written in Triton: the CPU's servers run v1."""
+    command = [sys.executable, "-c", PLACES.format(release=release)]
+    made = subprocess.run(command, env=environment(None), capture_output=True, text=True, check=True)
+    python, *path = made.stdout.split()
+    done = subprocess.run([python, DRAFTED, *path, data.PROBES], capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    expected = [share * found["answers"] for share in found["wanted"]]
+    far = sum((count - wanted) ** 2 / wanted for count, wanted in zip(found["counts"], expected, strict=True))
+    assert found["elsewhere"] == 0
+    assert found["unlisted"] > found["answers"] / 2, "the target's own ids are what is sampled most"
+    assert far < 56, "chi-squared with 23 degrees of freedom; a right sampler exceeds this once in ten thousand times"
