@@ -19,6 +19,7 @@ def logs(
     tail: Annotated[int | None, options.option("--tail", "-n", min=0)] = None,
 ) -> None:
     """Print the log of a server since its last start; with replicas, of each after its name."""
+    from gemmaspec.run.kept import endings
     from gemmaspec.run.kept import logs as use_case
 
     if follow and previous:
@@ -26,5 +27,5 @@ def logs(
     with told_on_interrupt(name):
         for line in use_case.logs(name, follow=follow, tail=tail, previous=previous):
             output.data(line)
-        if not previous and (why := use_case.how_it_ended(name)):
+        if not previous and (why := endings.how_it_ended(name)):
             output.progress(f"{name} has exited: {why}")

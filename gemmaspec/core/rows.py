@@ -1,7 +1,7 @@
 """Measured rows: the one shape of a measured cell, in measurements/, in a patch's evidence.json and in bench's results.
 
-A row says all that makes its cell. A key that is left out is not known, and such a row speaks for no server whose speed
-depends on it.
+A row says all that makes its cell. A key that is left out is not known, and such a row is not comparable with a server
+whose speed depends on it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ _Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 _Size = Annotated[StrictInt, Field(ge=1, le=1024)]
-"""A parallel size; None where nobody wrote it down, as before cells had it, which counts as 1."""
+"""A parallel size; None where it was not recorded, as before cells had it, which counts as 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +199,10 @@ class Row(BaseModel):
     ) = ()
     """The patches for speed that were in; None if they are not known."""
     acceptance_by: str | None = None
-    """`synthetic`: the acceptance was drawn by lot, and says nothing about the pair."""
+    """`synthetic`: the acceptance was drawn by lot, and is not the pair's."""
     machine: _Word | None = None
     gpu: _Word | None = None
-    """The machine and the GPU that were read; None where nobody could read them."""
+    """The machine and the GPU that were read; None where they could not be read."""
     target: _Word | None = None
     """The target model as served, or a pattern of targets with the same shapes."""
     tensor_parallel_size: _Size | None = None
@@ -277,7 +277,7 @@ class Row(BaseModel):
 
     @property
     def by_lot(self) -> bool:
-        """Whether the acceptance is synthetic, so that it says nothing about the pair."""
+        """Whether the acceptance is synthetic, so that it is not the pair's."""
         return self.acceptance_by == "synthetic"
 
     @property

@@ -31,7 +31,7 @@ def address(configured: str | None) -> str | None:
 
 
 class Tellers:
-    """The command and the address that are told of one stack's events, each from a thread of its own."""
+    """Sends one stack's events to a command and an address, each from a thread of its own."""
 
     def __init__(self, command: Sequence[str], url: str | None) -> None:
         self.command, self.url = tuple(command), url
@@ -45,11 +45,11 @@ class Tellers:
             self._to_url.hand_on(partial(post, self.url, event))
 
     def problems(self) -> list[str]:
-        """Return what went wrong since this was last asked."""
+        """Return what went wrong since the last call."""
         return [*self._to_command.problems(), *self._to_url.problems()]
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait until everything is told or given up, and return whether it is."""
+        """Wait until every event is delivered or given up, and return whether none waits any more."""
         return self._to_command.finish(timeout_s) and self._to_url.finish(timeout_s)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gemmaspec.core.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.core.files import UnreadableFile, other_owner
-from gemmaspec.core.fleet.agree import same_as
+from gemmaspec.core.fleet.reports import same_as
 from gemmaspec.core.live.sample import Counters
 from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.measure.load import AT_ONCE, together
@@ -21,7 +21,7 @@ from gemmaspec.run.engine.lines import split_host
 from gemmaspec.run.engine.server import Engine, Server, State
 from gemmaspec.run.kept import stack_lock, stacks
 from gemmaspec.run.kept.attention import Graphs, Logged, graphs_lost, of_running
-from gemmaspec.run.kept.logs import next_after, why_ended
+from gemmaspec.run.kept.endings import next_after, why_ended
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.kept.verdicts import Last, hang_of, last_verdicts
 from gemmaspec.run.ready.death import Death

@@ -33,9 +33,10 @@ from gemmaspec.run.engine.proc import memory_kills
 from gemmaspec.run.engine.server import Engine, State
 from gemmaspec.run.kept import measurements, stack_lock, stacks
 from gemmaspec.run.kept.attention import graphs_lost
+from gemmaspec.run.kept.endings import ending
 from gemmaspec.run.kept.groups import each_of
 from gemmaspec.run.kept.guarded import is_guarded
-from gemmaspec.run.kept.logs import ending, keep_log
+from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.stacks import Started, stack_folder
 from gemmaspec.run.kept.verdicts import Watching, keep_watch, last_watch
 from gemmaspec.run.machine.memory_guard import MemoryGuard

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.look.hooks import tried
-from gemmaspec.look.restarting import Places, used_by
+from gemmaspec.look.places import Places, used_by
 from gemmaspec.look.router_watch import WatchedRouter, look_at_router
 from gemmaspec.look.watch import Restart, Watched, WatchLine, look
 from gemmaspec.run.kept.stacks import Started

@@ -28,7 +28,7 @@ Here = Literal["here", "missing", "unknown"]
 """Whether something is on this machine; `unknown` for what lies in a container's volume or on another machine."""
 
 Offline = Literal["no", "yes", "if the Hub does not answer"]
-"""Whether the server is told not to use the Hugging Face Hub."""
+"""Whether the server starts without the Hugging Face Hub (HF_HUB_OFFLINE)."""
 
 LIVE = ("running", "restarting")
 
@@ -359,7 +359,7 @@ def _offline(observed: Observed) -> Offline:
 def offline_for(models: Sequence[ModelSeen]) -> Offline:
     """Return whether a server of these models must not use the Hub.
 
-    vLLM asks the Hub even for what the cache has, and dies if the Hub does not answer. So it is told not to ask if
+    vLLM asks the Hub even for what the cache has, and dies if the Hub does not answer. So it starts offline if
     all models are complete in the cache, and either pinned to a commit or the Hub does not answer.
     """
     of_hub = [seen for seen in models if not seen.model.local]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gemmaspec.check.doctor.gpu import capability_row, driver_row, gpu_row
+from gemmaspec.check.doctor.driver import driver_row
+from gemmaspec.check.doctor.gpu import capability_row, gpu_row
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.lock.document import moved

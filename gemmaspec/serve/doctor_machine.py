@@ -17,7 +17,7 @@ from gemmaspec.run.engine import port as ports
 from gemmaspec.run.engine import pulling
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.kept.models import ModelRef, check_folder, hub_cache, models_of
-from gemmaspec.run.machine import readings
+from gemmaspec.run.machine import readings, timekeeping
 from gemmaspec.run.models import access
 from gemmaspec.run.models.download import Cache, list_files
 from gemmaspec.run.models.hub import Unreachable
@@ -208,7 +208,7 @@ def port(subject: DoctorSubject) -> Iterator[CheckResult]:
 
 def clock(_: DoctorSubject) -> Iterator[CheckResult]:
     """Check whether this machine's clock is right."""
-    yield clock_row(readings.clock())
+    yield clock_row(timekeeping.clock())
 
 
 def limits(subject: DoctorSubject) -> Iterator[CheckResult]:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from gemmaspec.core.errors import EnvironmentMissing, Interrupted, UsageError
 from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.run.engine import pulling
+from gemmaspec.run.engine import image_size, pulling
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.pulling import not_pulled_here
 from gemmaspec.run.engine.server import Engine, EngineName
@@ -143,7 +143,7 @@ def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
         return Job(part=PullPart(role="image", name=image), run=lambda _: None)
     if missing := not_pulled_here(image):
         raise missing
-    size = pulling.download_bytes(image, pulling.architecture())
+    size = image_size.download_bytes(image, image_size.architecture())
     if size is None:
         note(f"image: the registry does not say how large {image} is")
     return Job(

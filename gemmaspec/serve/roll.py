@@ -33,7 +33,7 @@ class Rolled:
 
     group: Group
     running: dict[str, Running]
-    """Each replica that was asked, started or replaced."""
+    """Each replica that was queried, started or replaced."""
     end: End
 
 

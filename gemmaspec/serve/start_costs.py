@@ -195,17 +195,17 @@ def _size(model: ModelRef) -> int | None:
 
 
 def image_bytes(image: str) -> tuple[int | None, int | None]:
-    """Return what an image's registry says of its size, and an estimate where it says nothing."""
+    """Return an image's size by its registry, or an estimate where the registry does not give one."""
     size = _image_bytes(image)
     known = size is None and image.startswith(_OFFICIAL)
     return size, _OFFICIAL_BYTES if known else None
 
 
 def _image_bytes(image: str) -> int | None:
-    from gemmaspec.run.engine import pulling
+    from gemmaspec.run.engine import image_size
 
     with contextlib.suppress(GemmaspecError):
-        return pulling.download_bytes(image, pulling.architecture())
+        return image_size.download_bytes(image, image_size.architecture())
     return None
 
 

@@ -391,7 +391,7 @@ def _record(started: Started, outcome: Outcome) -> Started:
 
 
 def is_offline(offline: Offline, of_hub: Sequence[ModelRef], note: Callable[[str], None]) -> bool:
-    """Return whether the server is told not to use the Hub; asks the Hub if its answer decides."""
+    """Return whether the server starts without the Hub; sends the Hub a request where its answer decides."""
     return offline == "yes" or (offline != "no" and not hub_answers(of_hub, note=note))
 
 

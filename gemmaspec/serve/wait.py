@@ -11,7 +11,7 @@ from typing import Final
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import stack_lock, stacks
-from gemmaspec.run.kept.logs import next_after, why_ended
+from gemmaspec.run.kept.endings import next_after, why_ended
 from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready.first_request import healthy

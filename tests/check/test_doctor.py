@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.check.doctor import machine
-from gemmaspec.check.doctor.gpu import Gpus, capability_row, driver_row, gpu_row, lacks
+from gemmaspec.check.doctor.driver import driver_row
+from gemmaspec.check.doctor.gpu import Gpus, capability_row, gpu_row, lacks
 from gemmaspec.check.doctor.machine import (
     Clock,
     clock_row,

@@ -12,7 +12,7 @@ from gemmaspec.check.fit.overhead import Overhead
 from gemmaspec.check.fit.weights import weights_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import GIB, Device
-from gemmaspec.core.releases.batch import largest_item
+from gemmaspec.core.releases.items import largest_item
 from tests.check.test_fit_plan import CPU, H200, SPARK, plan_of
 from tests.support.fit_shapes import checkpoint
 

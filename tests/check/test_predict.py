@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.check.predict.algebra import Cholesky
-from gemmaspec.check.predict.comparable import Kind, speaking
+from gemmaspec.check.predict.comparable import Kind, comparable_rows
 from gemmaspec.check.predict.curve import curve
 from gemmaspec.check.predict.efficiency import law_of
 from gemmaspec.check.predict.predict import Cells, Predicted, predict
@@ -580,10 +580,10 @@ def test_a_measured_factor_converts_and_is_named() -> None:
         return given(k=k, context=context, tokens_per_second=None, step_ms=step, **of, **own)
 
     lone = rows(cell(0, "fp8", 10.0), cell(4, "fp8", 14.0))
-    assert not speaking(lone, kind()).rows
-    assert "no cells that differ in that alone give a factor" in speaking(lone, kind()).missing[True]
+    assert not comparable_rows(lone, kind()).rows
+    assert "no cells that differ in that alone give a factor" in comparable_rows(lone, kind()).missing[True]
     pairs = (cell(4, "bf16", 15.4), cell(4, "fp8", 16.0, 8192), cell(4, "bf16", 17.6, 8192), cell(4, "fp8", 12.0, 64))
-    found = speaking((*lone, *rows(*pairs)), kind())
+    found = comparable_rows((*lone, *rows(*pairs)), kind())
     (made,) = [one for one in found.rows if one.context == 64]
     assert made.step_ms == pytest.approx(13.2)
     assert made.setting.kv_cache == "bf16"
@@ -727,7 +727,7 @@ def test_cells_of_one_gpu_say_nothing_of_four(capsys: pytest.CaptureFixture[str]
     assert run(["predict", "nvidia-31b-mtp", *four, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["basis"], said["rows"]) == ("bound", [])
-    assert any("nothing measured speaks for the link between 4 GPUs" in note for note in said["notes"])
+    assert any("no measurement covers the link between 4 GPUs" in note for note in said["notes"])
 
 
 ONE_GPU: dict[str, int] = {}
@@ -948,7 +948,7 @@ def _held_back(images: bool | None) -> Iterator[tuple[Row, Predicted]]:
         asked = Cells(
             ks=(row.k,), concurrencies=(row.concurrency,), contexts=(row.context,), method="mtp", compile=row.compile
         )  # fmt: skip
-        yield from ((row, one) for one in predict(speaking(others, kind).rows, asked))
+        yield from ((row, one) for one in predict(comparable_rows(others, kind).rows, asked))
 
 
 @pytest.mark.parametrize("images", [None, False])
@@ -972,7 +972,7 @@ def test_the_patches_are_named_by_which_the_nearest_cells_differ() -> None:
 
     def said(*sets: set[str] | None) -> str:
         of_rows = [None if patches is None else tuple(patches) for patches in sets]
-        return speaking([row.model_copy(update={"patches": patches}) for patches in of_rows], kind).missing[True]
+        return comparable_rows([row.model_copy(update={"patches": patches}) for patches in of_rows], kind).missing[True]
 
     assert said(set(), {"here", "there"}, {"here"}) == "the nearest cells were measured without everywhere"
     assert said({*taken, "more"}, {"here"}) == "the nearest cells were measured with more"
@@ -988,9 +988,9 @@ def test_rows_that_were_sampled_do_not_speak_for_greedy_answers() -> None:
         vllm="0.32.0", backend=row.attention_backend, images=True, kv_cache=row.kv_cache_dtype, linear_kernel=None,
         compiled="compiled", alone="full", drafting=("full", "full"), patches=frozenset(), idle=frozenset(),
     )  # fmt: skip
-    assert speaking([row], kind).rows
+    assert comparable_rows([row], kind).rows
     sampled = row.model_copy(update={"sampling": "temperature 1.0, top_k 64, top_p 0.95"})
-    found = speaking([sampled], kind)
+    found = comparable_rows([sampled], kind)
     assert not found.rows
     assert found.missing[False] == "its answers are greedy, and the cells are of temperature 1.0, top_k 64, top_p 0.95"
 
@@ -1011,17 +1011,19 @@ def test_a_patch_of_every_step_is_converted_by_pairs_of_the_nearest_load_and_of_
     without = like(4, 20.0, "triton-verify-split-kv", machine="h200")
     pairs = [like(1, 10.0, "triton-verify-split-kv"), like(1, 9.0, *taken)]
     pairs += [like(4, 10.0, "triton-verify-split-kv"), like(4, 9.5, *taken)]
-    assert not speaking([without], kind).rows
-    found = speaking([without], kind, pairs)
+    assert not comparable_rows([without], kind).rows
+    found = comparable_rows([without], kind, pairs)
     assert found.rows[0].step_ms == pytest.approx(19.0)
     assert found.measured == (without,)
     assert found.own == {(4, 4, 8192)}
     said = "with humming-launch-params: a step takes 0.950 times as long with a draft and 4 requests"
     assert found.factors == (f"{said} (1 measured pair)",)
     own = like(4, 30.0, *taken, machine="h200")
-    assert speaking([without, own], kind, pairs).rows[0].step_ms == 30.0  # a cell of its own comes first
+    assert comparable_rows([without, own], kind, pairs).rows[0].step_ms == 30.0  # a cell of its own comes first
     split = [like(4, 20.0, machine="h200"), *(like(4, step, *patches) for step, patches in ((9, taken), (18, ())))]
-    assert not speaking(split[:1], kind, split).rows  # of the other patches a length of prompt tells nothing of another
+    assert not comparable_rows(
+        split[:1], kind, split
+    ).rows  # of the other patches a length of prompt tells nothing of another
 
 
 def test_six_lines_name_the_fastest_k_of_each_load_and_how_far_the_profile_is_from_it(

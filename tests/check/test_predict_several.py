@@ -46,7 +46,7 @@ def test_a_link_that_nobody_measured_has_no_figure(machine: str, gpus: int) -> N
     answer = asked(machine, gpus)
     assert answer.basis == "bound"
     assert not answer.rows
-    assert any("nothing measured speaks for the link" in note for note in answer.notes)
+    assert any("no measurement covers the link" in note for note in answer.notes)
 
 
 def test_the_bound_is_of_the_bytes_of_each_gpu() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.errors import PatchConflict, ProfileError, UsageError
-from gemmaspec.core.fleet.agree import HostFacts, ImageFacts, hosts_disagree, images_disagree, reports_disagree, same_as
+from gemmaspec.core.fleet.agree import HostFacts, ImageFacts, hosts_disagree, images_disagree
 from gemmaspec.core.fleet.hosts import Host, choose, host_line, parse_fleet
+from gemmaspec.core.fleet.reports import reports_disagree, same_as
 
 TWO = """\
 hosts:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core import data
-from gemmaspec.core.fleet.agree import reports_disagree
+from gemmaspec.core.fleet.reports import reports_disagree
 from gemmaspec.core.launcher import rank_facts
 from tests.support.launching import Done, Place, make_place, plan_of
 

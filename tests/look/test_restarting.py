@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from gemmaspec.core.profile.load import load_profile, replica_of
-from gemmaspec.look.restarting import ALL, Places, used_by_profile
+from gemmaspec.look.places import ALL, Places, used_by_profile
 from gemmaspec.run.engine import record
 from gemmaspec.run.kept import stacks, verdicts
 from tests.support import fake_runtime

@@ -19,7 +19,7 @@ from unittest.mock import Mock
 import pytest
 
 from gemmaspec.core.errors import Interrupted
-from gemmaspec.run.engine.pulling import layer_bytes
+from gemmaspec.run.engine.image_size import layer_bytes
 from gemmaspec.run.models.needed import is_needed
 from gemmaspec.serve.pull import Job, PullPart, _run, _teller
 from tests.support import hub as hub_of

@@ -83,7 +83,7 @@ def _word(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class HostReading:
-    """What could be asked of one host."""
+    """What one host answered."""
 
     host: Host
     facts: HostFacts | None = None

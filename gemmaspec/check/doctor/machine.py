@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
-from gemmaspec.run.machine.readings import Clock
+from gemmaspec.run.machine.timekeeping import Clock
 
 GB: Final = 10**9
 OPEN_FILES: Final = 65535

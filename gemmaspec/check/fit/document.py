@@ -33,7 +33,7 @@ class Fit:
     roofline: ServingRoofline | None
     """The bound that no server exceeds."""
     speed: Mapping[str, Any] | None
-    """What `predict` says of this load: basis, why, notes and rows; None where it says nothing."""
+    """What `predict` says of this load: basis, why, notes and rows; None where there is no prediction."""
     measured: tuple[Measured, ...]
     notes: tuple[str, ...]
     """Assumptions."""

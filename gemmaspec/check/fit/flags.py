@@ -15,7 +15,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases.batch import Modality
+from gemmaspec.core.releases.items import Modality
 from gemmaspec.core.releases.model_runner import RunnerName
 from gemmaspec.core.resolved.answer import Unknown, known
 from gemmaspec.core.resolved.media import Tower

@@ -14,7 +14,7 @@ from packaging.version import Version
 from gemmaspec.check.fit.flags import Flags
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import Device
-from gemmaspec.core.releases.batch import Item, largest_item
+from gemmaspec.core.releases.items import Item, largest_item
 
 _PIXELS: Final = 3 * 16 * 16
 """Numbers of a patch."""

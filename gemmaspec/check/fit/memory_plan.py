@@ -16,7 +16,7 @@ from gemmaspec.check.fit.overhead import Overhead, full_step, gib, overheads
 from gemmaspec.check.fit.weights import Weights, only_listed, rotary_key, weights_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import Device
-from gemmaspec.core.releases.batch import Item, largest_item
+from gemmaspec.core.releases.items import Item, largest_item
 
 HELD: Final = 8320 * 2**20
 """Bytes that a GPU held in addition to the weights at the peak of loading: 6.5 to 8.1 GiB for a 31B in NVFP4,

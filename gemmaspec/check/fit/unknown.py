@@ -11,7 +11,7 @@ from gemmaspec.check.fit.memory_plan import MemoryPlan
 def unknown(plan: MemoryPlan, speed: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what was assumed, because neither the checkpoints nor a measurement say it.
 
-    `speed` is what `predict --json` says of the same server; None where it says nothing.
+    `speed` is what `predict --json` says of the same server; None where there is no prediction.
     """
     yield from unknown_speed(speed)
     models = [("target", plan.models.target), ("draft", plan.models.draft)]

@@ -1,8 +1,4 @@
-"""How a draft runs, and whether it matches the target's layers.
-
-A draft model has its own KV cache, which vLLM must plan together with the target's. Assistants and heads read the
-target's cache or hidden states, and must match their dimensions.
-"""
+"""How a draft runs, and whether a head matches the target whose cache or hidden states it reads."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ from gemmaspec.core.finding import Finding
 from gemmaspec.core.patching.bugs import error_text
 from gemmaspec.core.releases.drafting import ASSISTANTS_FROM, found_in_path, since
 from gemmaspec.core.releases.facts import first_with, releases
-from gemmaspec.core.sentences import readable_size
 
 
 def method_findings(target: Checkpoint, draft: Checkpoint, *, fitting: str, asked: str) -> Iterator[Finding]:
@@ -57,57 +52,6 @@ def _since(target: Checkpoint, draft: Checkpoint, method: str) -> Iterator[Findi
         yield finding(
             "eagle3-groups", "vLLM 0.19.0 needs a patch for an EAGLE-3 head with Gemma 4; later releases do not"
         )
-
-
-def own_cache_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    """Yield findings on a draft model, whose layers share one plan of the KV cache with the target's."""
-    yield from _windows(target, draft)
-    yield from _sharing(target, draft)
-    yield from _groups(draft)
-    yield from _modality(target, draft)
-
-
-def _windows(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    mine, other = _window_sizes(target), _window_sizes(draft)
-    if len(mine | other) > 1:
-        yield finding(
-            "sliding-windows",
-            f"sliding windows differ: {_listed(mine)} in the target, {_listed(other)} in the draft",
-            error=error_text("kv-spec-uniform-valueerror"),
-        )
-
-
-def _sharing(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    shared = {
-        role: sum(layer.shares_with is not None for layer in checkpoint.text.layers)
-        for role, checkpoint in (("target", target), ("draft", draft))
-    }
-    if any(shared.values()):
-        message = ", ".join(f"{number} of the {role}'s layers" for role, number in shared.items() if number)
-        yield finding(
-            "kv-sharing", f"{message} read another layer's KV cache", error=error_text("kv-sharing-uniform-specs")
-        )
-
-
-def _groups(draft: Checkpoint) -> Iterator[Finding]:
-    if len({layer.kind for layer in draft.text.layers}) > 1:
-        yield finding(
-            "kv-groups", "the draft has sliding and full attention", error=error_text("draft-several-kv-groups")
-        )
-
-
-def _modality(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    more = [kind for kind in ("image", "video", "audio") if kind in target.modalities]
-    if more:
-        yield finding(
-            "multimodal-target",
-            f"the target also takes {' and '.join(more)}",
-            early=error_text("draft-text-only"),
-            late=error_text("draft-text-only", 1),
-        )
-    towers = sum(part.nbytes for part in parts(draft.tensors) if part.name in ("vision", "audio"))
-    if towers:
-        yield finding("draft-towers", f"the draft has {readable_size(towers)} of image and audio encoders")
 
 
 def own_head_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
@@ -177,14 +121,6 @@ def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
 def _verifier(target: Checkpoint, verifier: str | None) -> Iterator[Finding]:
     if verifier and verifier not in (target.ref, *target.base_models):
         yield finding("verifier", f"the draft was made for {verifier}, but the target is {target.ref}")
-
-
-def _window_sizes(checkpoint: Checkpoint) -> set[int]:
-    return {layer.window for layer in checkpoint.text.layers if layer.window is not None}
-
-
-def _listed(windows: set[int]) -> str:
-    return " and ".join(map(str, sorted(windows))) or "none"
 
 
 def _cache(layer: Layer) -> tuple[int, int, int | None]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
 from gemmaspec.core.releases.backends import support_of
-from gemmaspec.core.releases.batch import largest_item
+from gemmaspec.core.releases.items import largest_item
 from gemmaspec.core.resolved.answer import known
 
 _HYBRID: Final[Path] = ("serve", "disable_hybrid_kv_cache_manager")

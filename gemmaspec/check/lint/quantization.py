@@ -1,7 +1,7 @@
 """GS102, GS223 and GS230: the quantization of the profile, of the checkpoint and of the release.
 
-Which method vLLM takes: ModelConfig._verify_quantization (config/model.py, every release). 0.32.0 was asked about
-each method of a checkpoint with each value of --quantization.
+Which method vLLM takes: ModelConfig._verify_quantization (config/model.py, every release). The answers of
+0.32.0 for each method of a checkpoint with each value of --quantization were recorded.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Subject:
         return frozenset({size.window}) if size else None
 
     def _is_called_a_head(self, role: Role) -> bool:
-        """Return whether the name is a head's: the size in it is then the target's, and says nothing of the head."""
+        """Return whether the name is a head's: the size in it is then the target's, not the head's."""
         return role == "draft" and bool(_HEAD.search(self.called(role)))
 
     def checkpoint(self, role: Role) -> Checkpoint | None:

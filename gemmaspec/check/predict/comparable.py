@@ -1,7 +1,7 @@
-"""Which measured rows speak for a server: those of its own kind, and those that a measured factor turns into it.
+"""Which measured rows are comparable with a server: those of its own kind, and those that a measured factor converts.
 
-A row of another graph mode, backend or release never does. One of another image setting, KV format or set of patches
-does where the store has cells that differ in nothing else: their mean is the factor, and a note names it.
+A row of another graph mode, backend or release never is. One of another image setting, KV format or set of patches
+is where the store has cells that differ in nothing else: their mean is the factor, and a note names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST: Final = 2
 """Pairs of cells from which a factor is taken."""
 _COMPILE: Final = "compile"
 GREEDY: Final = "greedy"
-"""How rows were sampled that speak for a server; other samplers take time of their own."""
+"""How comparable rows were sampled; other samplers take time of their own."""
 _DRAFTS_MORE: Final = {"triton-3d-longer-block": 8}
 """Patches that act from a k on: that one changes verification of more than 8 tokens of a request, and nothing else."""
 _CROWDS: Final = {"triton-group-geometry": 8}
@@ -59,8 +59,8 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spoken:
-    """The rows that speak for a server, as if measured on it."""
+class Comparable:
+    """The rows that are comparable with a server, converted to what it would have measured."""
 
     rows: tuple[Row, ...]
     own: frozenset[tuple[int, int, int]] = frozenset()
@@ -70,11 +70,11 @@ class Spoken:
     measured: tuple[Row, ...] = ()
     """The rows as they were measured."""
     missing: Mapping[bool, str] = field(default_factory=dict)
-    """With a draft (True) and without: what keeps every row from speaking, where none does."""
+    """With a draft (True) and without: why no row is comparable, where none is."""
 
 
-def speaking(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Spoken:
-    """Return the rows that speak for a server, of all that were measured on its machine with its target.
+def comparable_rows(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Comparable:
+    """Return the rows that are comparable with a server, of all that were measured on its machine with its target.
 
     `like`: rows of other machines with such GPUs, which give factors of patches alone.
     """
@@ -96,7 +96,7 @@ def speaking(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -> Spoke
         if not pairs:
             missing[drafts] = why or _unconverted(own, kind)
     were, are = zip(*both, strict=True) if both else ((), ())
-    return Spoken(rows=are, own=frozenset(measured), factors=tuple(factors), measured=were, missing=missing)
+    return Comparable(rows=are, own=frozenset(measured), factors=tuple(factors), measured=were, missing=missing)
 
 
 def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:
@@ -126,7 +126,7 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     backend = kind.backend or "not known"
     yield (
         f"its attention backend is {backend}",
-        lambda row: row.attention_backend or "one that nobody wrote down",
+        lambda row: row.attention_backend or "one that was not recorded",
         lambda row: kind.backend is not None and row.attention_backend == kind.backend,
     )
     yield (
@@ -136,7 +136,7 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     )
     yield (
         f"its matrices run in {kind.linear_kernel or 'what vLLM chooses'}",
-        lambda row: row.linear_kernel or "a kernel that nobody wrote down",
+        lambda row: row.linear_kernel or "a kernel that was not recorded",
         lambda row: row.linear_kernel in of_matrices,
     )
     yield "its patches for speed are known", lambda _: "unknown ones", lambda row: row.patches is not None
@@ -227,7 +227,7 @@ def _words(key: str, value: object) -> str:
         return f"a server that is {value}"
     if key == "images":
         if value is None:
-            return "images that nobody wrote down"
+            return "images that were not recorded"
         return "images on" if value else "images off"
     return f"a KV cache in {value or 'an unknown format'}"
 

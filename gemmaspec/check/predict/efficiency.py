@@ -1,4 +1,4 @@
-"""How long a step takes that nobody measured: overhead + bytes / (share of the bandwidth), by family of GPUs.
+"""How long a step takes that was not measured: overhead + bytes / (share of the bandwidth), by family of GPUs.
 
 Launches, sampling and the scheduler take a time that does not grow with the bytes; the rest is the bytes over what of
 the memory's bandwidth kernels reach. Two parameters a family are fitted to servers without a draft
@@ -93,7 +93,7 @@ def law_of(family: str | None, weights: Weights) -> Law:
     overhead, inverse = _fitted(counted)
     off = [math.log((overhead + machine.at_peak_s * inverse) / machine.step_s) for machine in counted]
     spread = math.sqrt(sum(one**2 for one in off) / len(off))
-    exact = len(of_family) <= 2  # two parameters go through two servers: their spread says nothing
+    exact = len(of_family) <= 2  # two parameters go through two servers: their spread is zero
     least = _STRANGE["weights"] if of_family else _STRANGE["family"]
     if len(same) > 1 and not exact:
         least = _LEAST
@@ -130,7 +130,7 @@ def _said(family: str | None, weights: Weights, of_family: list[Served], same: l
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """The bytes of a step over the memory bandwidth that servers reach. It says nothing of prompts."""
+    """The bytes of a step over the memory bandwidth that servers reach. Prompts are not covered."""
 
     bandwidth: float
     """Bytes per second of one GPU."""

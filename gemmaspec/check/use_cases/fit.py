@@ -88,7 +88,7 @@ def _published(request: FitRequest, profile: Profile) -> tuple[Measured, ...]:
 def _speed(
     loaded: Loaded, request: FitRequest, plan: MemoryPlan, shelf: Shelf
 ) -> tuple[dict[str, Any] | None, Sequence[str]]:
-    """Return what `predict` says of the same load, and why it says nothing."""
+    """Return the prediction of the same load, or why there is none."""
     from gemmaspec.check.use_cases.predict import PredictRequest, on_its_machine, predicted
 
     overrides, ks = request.overrides, {0: None}
@@ -131,7 +131,7 @@ def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:
 
 
 def _on_its_machine(request: FitRequest, loaded: Loaded) -> Loaded:
-    """Return the profile on the machine that was asked about; as it is, where that machine's GPU has no name here."""
+    """Return the profile on the machine that --machine names; unchanged where that machine's GPU has no name here."""
     from gemmaspec.check.use_cases.predict import PredictRequest, on_its_machine
 
     if request.machine is None:

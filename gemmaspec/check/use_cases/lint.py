@@ -105,7 +105,7 @@ def stop_on_errors(
 
 
 COSTLY: Final = frozenset({"GS207", "GS302", "GS504", "GS505", "GS506"})
-"""Codes of what changes speed or memory and stops no start; GS501, lost CUDA graphs, is told apart from them."""
+"""Codes of what changes speed or memory and stops no start; GS501, lost CUDA graphs, is listed apart from them."""
 
 
 def costly(loaded: Loaded, *, release: str | None) -> tuple[Finding, ...]:
@@ -172,7 +172,7 @@ def _here(loaded: Loaded) -> dict[str, str]:
     profile = loaded.profile
     kinds = {model.role: _kind(model.folder) for model in models_of(profile) if model.local and not model.is_tiny}
     if template_in_image(profile):
-        pass  # nobody knows here what lies in the image
+        pass  # what lies in the image is not known here
     elif template_outside(loaded):
         kinds["template"] = "outside"
     elif profile.chat.template and not template_file(profile).is_file():

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from gemmaspec.check.fit.roofline import acceptance_of, roofline, step_bytes, weights_format
 from gemmaspec.check.lint.machine import SEVERAL_ON_SPARK
-from gemmaspec.check.predict.comparable import Spoken
+from gemmaspec.check.predict.comparable import Comparable
 from gemmaspec.check.predict.efficiency import Roofline, law_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
 from gemmaspec.check.predict.several import between, on_one_gpu, on_several
@@ -80,7 +80,7 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     """CUDA graphs that the server lacks, and what brings them back."""
     machine: str = ""
-    """The machine that was asked about; empty where `fit` asks, which names it itself."""
+    """The machine that --machine names; empty for `fit`, which names it itself."""
     own_k: Mapping[int, int] = field(default_factory=dict)
     """Requests at once → the k with which the profile drafts for so many; empty without a draft."""
 
@@ -110,12 +110,12 @@ def predict_profile(request: PredictRequest) -> Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The cells that speak for a server, and where they are from."""
+    """The cells that are comparable with a server, and where they are from."""
 
     basis: Basis
     why: str
     rows: tuple[Row, ...]
-    spoken: Spoken | None = None
+    comparable: Comparable | None = None
     """What is known of shipped cells; None for others, which count as they are."""
 
 
@@ -134,22 +134,22 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
             return _bound(facts, request, ["it drafts without full CUDA graphs, and no server that does was measured"])
         if shipped is None:
             return _by_roofline(facts, request)
-        rows = shipped.spoken.rows
+        rows = shipped.comparable.rows
         why = f"{_cells(rows)} of such a server: {'; '.join(shipped.sources)}"
-        source = Source(basis="shipped", why=why, rows=rows, spoken=shipped.spoken)
-    rows, spoken = source.rows, source.spoken
-    asked = _asked(request, facts, rows, with_curves=spoken is None or not any(row.by_lot for row in rows))
-    if spoken:
-        asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in spoken.missing))
+        source = Source(basis="shipped", why=why, rows=rows, comparable=shipped.comparable)
+    rows, comparable = source.rows, source.comparable
+    asked = _asked(request, facts, rows, with_curves=comparable is None or not any(row.by_lot for row in rows))
+    if comparable:
+        asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in comparable.missing))
     cells = predict(rows, asked) if rows and asked.ks else ()
-    unsaid = _unsaid(cells, spoken, drafts=bool(profile.speculative)) if spoken else []
-    sure = _sure(cells, spoken) if spoken else cells
+    unsaid = _unsaid(cells, comparable, drafts=bool(profile.speculative)) if comparable else []
+    sure = _sure(cells, comparable) if comparable else cells
     if not sure:
         return _bound(facts, request, unsaid or ["no cell near enough was measured"])
     doubts = [*unsaid, *_notes(rows, asked, profile), *_of_ids(facts)]
-    if not spoken:
+    if not comparable:
         doubts += _otherwise(rows, facts)
-    factors = spoken.factors if spoken else ()
+    factors = comparable.factors if comparable else ()
     return Prediction(
         profile=profile.name,
         basis=source.basis,
@@ -170,7 +170,7 @@ def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
     link = between(family, gpus) if (profile.serve.pipeline_parallel_size or 1) == 1 else None
     if link is None:
         known = " and ".join(f"{row.gpus} GPUs of the family {row.family} with {row.link}" for row in known_links())
-        why = f"nothing measured speaks for the link between {gpus} GPUs of this kind: what is known is of {known}"
+        why = f"no measurement covers the link between {gpus} GPUs of this kind: what is known is of {known}"
         return _bound(facts, request, [why, *_instead(facts)])
     alone = _of_one(facts, request)
     one, several = on_one_gpu(facts.plan), facts.plan
@@ -213,19 +213,19 @@ def _instead(facts: Facts, rows: Sequence[Predicted] = (), alone: Sequence[Predi
             )
 
 
-def _sure(cells: Sequence[Predicted], spoken: Spoken) -> list[Predicted]:
+def _sure(cells: Sequence[Predicted], comparable: Comparable) -> list[Predicted]:
     """Return the cells that were measured, or are so near to measured ones that their figure is exact enough."""
-    return [row for row in cells if row.step.deviation <= SURE or _load(row) in spoken.own]
+    return [row for row in cells if row.step.deviation <= SURE or _load(row) in comparable.own]
 
 
-def _unsaid(cells: Sequence[Predicted], spoken: Spoken, *, drafts: bool) -> list[str]:
+def _unsaid(cells: Sequence[Predicted], comparable: Comparable, *, drafts: bool) -> list[str]:
     """Return for which cells there is no figure, and why."""
     unsaid = [
         f"no figure {'with a draft' if drafting else 'without speculation'}: {why}"
-        for drafting, why in spoken.missing.items()
+        for drafting, why in comparable.missing.items()
         if drafts or not drafting
     ]
-    sure = {_load(row) for row in _sure(cells, spoken)}
+    sure = {_load(row) for row in _sure(cells, comparable)}
     silent = sorted({(row.k, row.concurrency, row.context) for row in cells} - sure) if sure else []
     return unsaid + [
         f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent
@@ -263,7 +263,7 @@ def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Predict
     return Prediction(
         profile=profile.name,
         basis="bound",
-        why="no cell that speaks for this server, so there is no figure but the bound",
+        why="no measured cell is comparable with this server, so there is only the bound",
         notes=(*_attention(facts), *why, *bounds, measure),
         doubts=tuple(why),
         rows=(),
@@ -380,7 +380,7 @@ def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]
     if beyond := [context for context in asked.contexts if context > 2 * max(measured)]:
         yield f"nothing longer than {max(measured):,} tokens was measured, so what {beyond[-1]:,} cost is extrapolated"
     if not any(row.ttft_ms for row in rows):
-        yield "these cells do not say how long prompts took, so other lengths of answers cannot be told apart"
+        yield "these cells do not say how long prompts took, so other lengths of answers cannot be computed"
     spec = profile.speculative
     methods = {row.method for row in rows if row.k}
     if spec and methods and spec.method not in methods:
@@ -475,7 +475,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         f"the roofline, because there are no measurements: {law.overhead_s * 1000:.1f} ms and bytes over "
         f"{law.share:.2f} of {bandwidth}, as reached by {law.said}"
     )
-    alone = "decoding alone: the roofline says nothing of the time that prompts take"
+    alone = "decoding alone: the roofline does not cover the time that prompts take"
     notes = [alone, *lost, *assumed, *_of_ids(facts)]
     if speed.scales_outputs:
         notes.append(_OF_MOBILE)

@@ -1,6 +1,6 @@
 """What decides how fast a profile's server will be, read once; the memory that its models need on its machine.
 
-The shipped cells that speak for a profile's server.
+And the shipped cells that are comparable with a profile's server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from gemmaspec.check.fit.flags import flags_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
-from gemmaspec.check.predict.comparable import Kind, Spoken, speaking
+from gemmaspec.check.predict.comparable import Comparable, Kind, comparable_rows
 from gemmaspec.core import draft_ids
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching.patch import Shelf
@@ -203,12 +203,12 @@ def _found(name: str) -> Device:
 class Shipped:
     """What the store says of a profile."""
 
-    spoken: Spoken
+    comparable: Comparable
     sources: tuple[str, ...]
 
 
 def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
-    """Return the rows of the store that speak for a profile; None where none is of its machine and target."""
+    """Return the rows of the store that are comparable with a profile; None where none is of its machine and target."""
     runs = measurements.like(profile)
     method = profile.speculative.method if profile.speculative else NONE
     rows = tuple(  # once each: patches share cells
@@ -217,9 +217,9 @@ def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
     if not rows:
         return None
     elsewhere = [row for run in measurements.like(profile, elsewhere=True) for row in run.rows]
-    spoken = speaking(rows, kind, elsewhere)
-    named = [run.source for run in runs if any(row in spoken.measured for row in run.rows)]
-    return Shipped(spoken=spoken, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
+    comparable = comparable_rows(rows, kind, elsewhere)
+    named = [run.source for run in runs if any(row in comparable.measured for row in run.rows)]
+    return Shipped(comparable=comparable, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
 
 
 def kind_of(facts: Facts) -> Kind:
@@ -245,7 +245,7 @@ def kind_of(facts: Facts) -> Kind:
 
 
 def _graphs(profile: Profile, modes: GraphModes | None, compiled: str) -> tuple[GraphMode, GraphMode | None]:
-    """Return the graphs of target and draft; those of the compilation where nobody asked vLLM."""
+    """Return the graphs of target and draft; those of the compilation where vLLM's own answer is not known."""
     if modes:
         return GRAPH_MODES.get(modes.target, "none"), GRAPH_MODES.get(modes.draft or "")
     target = "NONE" if compiled == "eager" else "FULL"

@@ -24,7 +24,7 @@ def waiting_of(facts: Facts) -> Callable[[int, int, int, float], float] | None:
     """Return how long a step waits for Triton's attention beyond the bytes of the full layers' cache.
 
     The function takes the prompt's tokens, requests, tokens that each verifies, and the seconds that a byte takes. None
-    where another backend runs, or nobody knows the kernel's times on this GPU.
+    where another backend runs, or the kernel's times on this GPU are not known.
     """
     plan = facts.plan
     capability, fp8 = plan.device.capability, caches_fp8(facts)

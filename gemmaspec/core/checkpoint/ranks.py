@@ -30,7 +30,7 @@ def row_of(text: TextModel) -> str:
 
 
 def is_asked(text: TextModel, gpus: int) -> bool:
-    """Return whether vLLM was asked how so many GPUs divide such a model."""
+    """Return whether vLLM's own answer is recorded of how so many GPUs divide such a model."""
     return gpus == 1 or str(gpus) in _models().get(row_of(text), {})
 
 

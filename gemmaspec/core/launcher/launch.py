@@ -976,7 +976,7 @@ def unless_left_out(
 
 
 def unmeasured(patch: Patch, version: str, capabilities: Callable[[], frozenset[str]]) -> list[str]:
-    """Return why the evidence of a speed patch says nothing about this vLLM on this machine."""
+    """Return why the evidence of a speed patch does not cover this vLLM on this machine."""
     if not patch.where:
         return []
     shown = sorted({row.vllm for row in patch.where}, key=release)

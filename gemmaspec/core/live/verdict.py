@@ -17,7 +17,7 @@ class SmokeVerdict:
     at: float
     """Seconds since 1970."""
     since: float | None
-    """The start of the server that was asked, in seconds since 1970."""
+    """When the server started that was queried, in seconds since 1970."""
     vllm: str | None
     counts: Mapping[str, int]
     """Checks by word; a warning is not among the failed."""

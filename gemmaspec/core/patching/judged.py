@@ -22,9 +22,9 @@ from gemmaspec.core import data
 PROBE: Final = "probe.py"
 JUDGED: Final = "judged.json"
 LEAST_WRONG: Final = 12
-"""Wrong fixes that a judged probe was asked of, none of which it called closed."""
+"""How many wrong fixes a judged probe was run on, none of which it called closed."""
 LEAST_RIGHT: Final = 5
-"""Right fixes in other words that it was asked of."""
+"""How many right fixes in other words it was run on."""
 LEAST_RECOGNISED: Final = 0.8
 """The share of them that it has to call closed."""
 

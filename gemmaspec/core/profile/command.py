@@ -215,7 +215,7 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
             most = _taken(flags.get(argument.flag), keys=argument.keys)
             while after < most and index + after < len(words) and (argument.keys or not _is_flag(words[index + after])):
                 after += 1
-        if not after and argument.flag not in flags:  # nobody knows how many words it takes
+        if not after and argument.flag not in flags:  # how many words it takes is not known
             end = next((at for at in range(index, len(words)) if _is_flag(words[at])), len(words))
             arguments.append(replace(argument, path=place, words=tuple(words[index:end])))
             index = end

@@ -12,7 +12,7 @@ QUEUED: Final = "more would queue, and the queueing would be measured"
 
 
 def concurrencies(profile: Profile, asked: Sequence[int], *, usual: Sequence[int], why: str) -> tuple[int, ...]:
-    """Return the loads that were asked for, else the usual ones that the server runs at once.
+    """Return the loads that the user names, else the usual ones that the server runs at once.
 
     Raises UsageError for more than max_num_seqs; `why` says what becomes of the rest.
     """

@@ -72,7 +72,7 @@ class Tuned(Section):
     driver: Text | None = None
     """Its NVIDIA driver."""
     prompts: Text
-    """The prompts that were asked: gemmaspec for those that ship, else their folder."""
+    """The prompts that were sent: gemmaspec for those that ship, else their folder."""
     prompts_sha256: Text
     """Of those prompts."""
     ran: dict[Text, Text]

@@ -187,4 +187,10 @@ def _list(value: Any) -> list[Any]:
 
 def _filled(text: str) -> str:
     """Return text with the defaults of its variables; one without a default stays, and is named later."""
-    return _HELD.sub(lambda match: "$" if match[0] == "$$" else match[2] if match[2] is not None else match[0], text)
+
+    def filled(match: re.Match[str]) -> str:
+        if match[0] == "$$":  # Compose's way to write one
+            return "$"
+        return match[0] if match[2] is None else match[2]
+
+    return _HELD.sub(filled, text)

@@ -263,11 +263,19 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
     rest, launcher = list(words), words[0].rpartition("/")[2] if words else ""
     enters_a_container = launcher in _ENGINES and "exec" in words[:3]
     unknown: list[str] = []
+
+    def value_of(word: str) -> str:
+        """Return the value of an option: after its =, or the next word, which is then taken too."""
+        _, equals, value = word.partition("=")
+        if equals:
+            return value
+        return rest.pop(0) if rest else ""
+
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if name in ("-e", "--env", "--export"):
-            for pair in (value if equals else rest.pop(0) if rest else "").split(","):
+            for pair in value_of(word).split(","):
                 key, given, text = pair.partition("=")
                 if given:
                     variable(made, key, None if text.startswith("$") else text)
@@ -277,14 +285,14 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
             made.content.setdefault("runtime", {}).setdefault("packages", {})[package[1]] = package[2]
         elif assigned := _ASSIGNED.fullmatch(word):
             variable(made, assigned[1], assigned[2])
+        elif "docker://" in word and not equals:
+            _image(made, word)
         elif name in ("--container-image", "--image") or (name == "-t" and "launch" in launcher) or "docker://" in word:
-            _image(
-                made, word if "docker://" in word and not equals else value if equals else rest.pop(0) if rest else ""
-            )
+            _image(made, value_of(word))
         elif _FILE.search(word):
             _image(made, word)
         elif name in ("--container-mounts", "-v", "--volume", "--bind", "-B"):
-            for pair in (value if equals else rest.pop(0) if rest else "").split(","):
+            for pair in value_of(word).split(","):
                 volume(made, pair)
         elif _START_SCRIPT.fullmatch(word):
             _start_script(made, word)

@@ -49,7 +49,11 @@ def from_command(text: str, beside: Callable[[str], bytes | None] | None = None)
         if (foreign := foreign_file(text)) and not foreign[0].startswith("a command"):
             raise UsageError(f"this is {foreign[0]}", hint=foreign[1].format(file="FILE"))
         part = "; give the words of `vllm serve` or `docker run` alone" if "vllm" in text else ""
-        hint = _COMPOSE if "compose" in text else "gemmaspec bench PROFILE" if "vllm bench" in text else _EXAMPLE
+        hint = _EXAMPLE
+        if "compose" in text:
+            hint = _COMPOSE
+        elif "vllm bench" in text:
+            hint = "gemmaspec bench PROFILE"
         raise UsageError(
             f"this is not a command that serves with vLLM: {no_secret(text.strip())[:80]!r}{part}",
             hint=hint,

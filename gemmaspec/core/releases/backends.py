@@ -43,7 +43,7 @@ class Layers:
 def support_of(
     vllm: str, capability: str | None, backend: str | None, *, fp8: bool, head: str | None, role: str = "target"
 ) -> str | None:
-    """Return what a backend's builder supports with a head; None where nobody asked.
+    """Return what a backend's builder supports with a head; None where it was not recorded.
 
     `head`: the kind of draft that reads the target's layers or is the role itself: draft (MTP), eagle3, None for none.
     """
@@ -53,7 +53,7 @@ def support_of(
 
 
 def modes_of(vllm: str, *, drafting: bool, compiles: str, graphs: str) -> dict[str, str]:
-    """Return the resolved mode, or REFUSED, for each support that a backend may have; nothing where nobody asked.
+    """Return the resolved mode, or REFUSED, for each support that a backend may have; {} where it was not recorded.
 
     `compiles` is default, `mode 0` to `mode 3` or `-O0` to `-O3`; `graphs` the cudagraph_mode asked for, or default.
     """

@@ -18,7 +18,7 @@ from gemmaspec.core.resolved.answer import Unknown
 
 Role = Literal["target", "draft"]
 _ASKS: Final = {"mtp": "draft", "eagle": "eagle3", "eagle3": "eagle3"}
-"""Method → the kind of head that the releases were asked about."""
+"""Method → the kind of head for which the releases' answers were recorded."""
 _CHAINS: Final = (*_ASKS, "draft_model")
 _OPEN: Final = ("", "auto", "none")
 

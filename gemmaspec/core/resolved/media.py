@@ -9,8 +9,8 @@ from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.sizes import Size
 from gemmaspec.core.launcher import range_contains
 from gemmaspec.core.profile.command import Command
-from gemmaspec.core.releases import batch
-from gemmaspec.core.releases.batch import Modality
+from gemmaspec.core.releases import items
+from gemmaspec.core.releases.items import Modality
 from gemmaspec.core.resolved.answer import Unknown
 
 Media = frozenset[Modality]
@@ -102,7 +102,7 @@ def whole_items_of(
         return False
     if command.switched("--disable-chunked-mm-input"):
         return True if isinstance(media, frozenset) else media
-    return masks if batch.wants_whole_items(vllm, cpu=cpu) else False
+    return masks if items.wants_whole_items(vllm, cpu=cpu) else False
 
 
 def towers_of(media: Media | Unknown, *, unified: bool) -> frozenset[Tower]:

@@ -34,7 +34,7 @@ class Resolved:
     facts: Facts
     """Of the release, or of the nearest known one."""
     vllm: str
-    """The release that runs, as it is called: it may be a build that nobody knows."""
+    """The release that runs, as it is called: it may be an unknown build."""
     device: Device
     target: Checkpoint | None = None
     draft: Checkpoint | None = None

@@ -32,7 +32,7 @@ class Question:
 
     _thread: threading.Thread | None = None
     _asked: float = float("-inf")
-    """When the last one was asked, by the monotonic clock."""
+    """When the last question was sent, by the monotonic clock."""
 
     @property
     def waits(self) -> bool:
@@ -40,7 +40,7 @@ class Question:
         return self._thread is not None and self._thread.is_alive()
 
     def ask(self, send: Callable[[], None], *, every_s: float) -> None:
-        """Send a question, unless one waits or the last one was asked less than `every_s` seconds ago.
+        """Send a question, unless one waits or the last one was sent less than `every_s` seconds ago.
 
         `send` returns once there is an answer or none can come, and handles its own errors.
         """

@@ -31,7 +31,7 @@ class Telling:
         try:
             self._events.put_nowait(send)
         except queue.Full:
-            self._wrong.put(f"{_MOST} events wait to be told; this one is dropped")
+            self._wrong.put(f"{_MOST} events wait to be sent; this one is dropped")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
             self._thread.start()
@@ -41,7 +41,7 @@ class Telling:
         return [self._wrong.get() for _ in range(self._wrong.qsize())]
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait until everything is told or given up, and return whether it is."""
+        """Wait until every event is delivered or given up, and return whether none waits any more."""
         deadline = time.monotonic() + timeout_s
         while self._events.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -25,7 +25,7 @@ class Arm:
     knob: str = ""
     """Another setting of this arm, in words: empty if only method and k differ."""
     patches: str = ""
-    """The patches for speed that were asked for: `speed` …; empty for what the profile takes."""
+    """The patches for speed by --speed-patches: `speed` …; empty for what the profile takes."""
     table: tuple[tuple[int, int], ...] = ()
     """Where k follows the load: pairs of a number of requests at once and the k from that number on."""
     profile: str = ""
@@ -33,7 +33,7 @@ class Arm:
     required: int = 0
     """Patches of vLLM that the profile requires."""
     memory: int = 0
-    """Bytes of the draft's weights; 0 without a draft, or where nobody knows."""
+    """Bytes of the draft's weights; 0 without a draft, or where they are not known."""
 
     @property
     def name(self) -> str:

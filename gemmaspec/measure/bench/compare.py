@@ -94,7 +94,7 @@ class Comparison:
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     b_complete: bool = True
-    """Whether B measured all that it was asked for."""
+    """Whether B measured every cell that it began with."""
 
     @property
     def slower(self) -> bool:

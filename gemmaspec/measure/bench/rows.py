@@ -11,7 +11,7 @@ _OF_ARM: Final = (
     *("arm", "patches", "attention_backend", "draft_backend", "graphs", "head_graphs", "images", "kv_cache_dtype"),
     *("linear_kernel", "sampling"),
 )
-"""What a cell says of its server and of how it was asked."""
+"""Keys of a cell that describe its server and its requests."""
 _AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", "acceptance_length")
 
 
@@ -100,7 +100,7 @@ def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[
 
 
 def _by_asked_lots(row: dict[str, Any], asked: Sequence[float]) -> dict[str, Any]:
-    """Return a row whose tokens per second are those of the rates that were asked for, and of its measured step.
+    """Return a row whose tokens per second follow from the rates that the profile sets and from the measured step.
 
     Some hundred drafts are accepted by lot, and what they yield is 3 to 8 % off: chance of this run, and no speed. A
     row whose rate also holds prompts stays as it is.

@@ -197,7 +197,7 @@ def _refuse_foreign(request: BenchRequest, earlier: BenchRequest) -> None:
 
 def decided(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchRequest:
     """Return the request with what the profile and the prompts decide of it."""
-    # of a server behind an address nobody knows what it takes at once, so the user's own numbers stand
+    # the profile does not limit a server behind an address, so the user's own numbers stand
     asked = () if request.url else request.concurrencies
     loads = limits.concurrencies(loaded.profile, asked, usual=CONCURRENCIES, why=limits.QUEUED)
     arms = arms_of(loaded.profile, request.ks)

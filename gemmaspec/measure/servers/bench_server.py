@@ -114,7 +114,7 @@ class Servers:
         return common
 
     def _asked_rates(self) -> list[float]:
-        """Return r_1 … r_k as the lots were asked for, as far as they are set by position; none where by a length."""
+        """Return r_1 … r_k of synthetic acceptance where the profile sets them by position; none where by a length."""
         spec = self._loaded.profile.speculative
         if spec is None or spec.synthetic_acceptance_length is not None:
             return []

@@ -76,7 +76,7 @@ class Compared:
         need_one_machine(base.profile, "tune")
         need_one_server(profile, base, "tune")
         loads = limits.concurrencies(base.profile, sorted(asked.loads), usual=USUAL_LOADS, why=limits.QUEUED)
-        for text in asked.tries:  # a mistake in one is told now, and not when the fastest arm is known
+        for text in asked.tries:  # a mistake in one ends it now, and not once the fastest arm is known
             load_profile(profile, overrides=(*asked.overrides, text))
         profiles = {base.profile.name: (profile, base)}
         for name in asked.arms:

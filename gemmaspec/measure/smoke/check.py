@@ -154,7 +154,7 @@ def failed(seen: str, key: str) -> Judged:
 
 
 def unknown(seen: str, key: str | None = None) -> Judged:
-    """Return that it cannot be told."""
+    """Return that the answers do not decide it."""
     return Judged(word="unknown", seen=seen, key=key)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
-from gemmaspec.core.fleet.agree import hosts_disagree, images_disagree, reports_disagree
+from gemmaspec.core.fleet.agree import hosts_disagree, images_disagree
+from gemmaspec.core.fleet.reports import reports_disagree
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.lines import host_line
 from gemmaspec.run.engine.merged import merged

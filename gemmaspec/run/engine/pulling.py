@@ -1,10 +1,8 @@
-"""Pull an image with numeric progress, and find the size of the download."""
+"""Pull an image with numeric progress, and say why a pull failed."""
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -77,11 +75,6 @@ def _registry(image: str) -> str:
     return first if slash and ("." in first or ":" in first or first == "localhost") else ""
 
 
-_MANIFEST_S: Final = 60
-_LARGEST: Final = 8 * 1024 * 1024
-"""Maximum characters of a manifest."""
-
-
 def pull(image: str, on_bytes: Callable[[int], None]) -> None:
     """Pull an image; docker does not fetch existing layers again and resumes partial ones.
 
@@ -129,42 +122,6 @@ def is_here(image: str) -> bool:
     """Return whether the daemon has an image."""
     with endpoint.client() as client:
         return identity(client, image) is not None
-
-
-def download_bytes(image: str, architecture: str) -> int | None:
-    """Return the compressed size of an image's layers in bytes; None if the registry does not state it.
-
-    docker's own client asks, with the user's logins. Layers that already exist locally count too.
-    """
-    command = ["docker", "manifest", "inspect", "--verbose", "--", image]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_MANIFEST_S, check=True
-        )  # fmt: skip
-        return layer_bytes(json.loads(done.stdout[:_LARGEST]), architecture)
-    except (OSError, subprocess.SubprocessError, ValueError, RecursionError):
-        return None
-
-
-def layer_bytes(manifests: Any, architecture: str) -> int | None:
-    """Return the sum of the layers in the output of `docker manifest inspect --verbose`; None if it is invalid."""
-    several = manifests if isinstance(manifests, list) else [manifests]
-    for entry in several:
-        try:
-            platform = entry["Descriptor"].get("platform") or {}
-            if len(several) > 1 and platform.get("architecture") != architecture:
-                continue
-            manifest = entry.get("SchemaV2Manifest") or entry.get("OCIManifest")
-            return sum(int(layer["size"]) for layer in manifest["layers"])
-        except (KeyError, TypeError, ValueError, AttributeError):
-            continue
-    return None
-
-
-def architecture() -> str:
-    """Return the daemon's architecture by Go's name: amd64, arm64."""
-    with endpoint.client() as client:
-        return str(client.version().get("Arch", ""))
 
 
 def _progress(event: Mapping[str, Any], seen: dict[str, int]) -> int:

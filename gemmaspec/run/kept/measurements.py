@@ -54,7 +54,7 @@ def like(profile: Profile, *, elsewhere: bool = False) -> tuple[Run, ...]:
 
 
 def _evidence(folder: Path) -> Iterator[Run]:
-    """Yield the cells of a folder's patches; an invalid file says nothing here, and `patch list` names it."""
+    """Yield the cells of a folder's patches; an invalid file is skipped here, and `patch list` names it."""
     for file in sorted(folder.glob("*/evidence.json")):
         with contextlib.suppress(PatchError, UnreadableFile):
             for run in evidence.parse_evidence(file, read_regular(file, limit=evidence.MAX_BYTES, follow=True)):
@@ -78,7 +78,7 @@ def foreign(rows: Sequence[Row], profile: Profile) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """The patches for speed that a profile's server has, by which its rows are told from others."""
+    """The patches for speed that a profile's server has, which distinguish its rows from others."""
 
     patches: tuple[str, ...]
     idle: frozenset[str]

@@ -108,7 +108,7 @@ def hub_answers(models: Iterable[ModelRef], *, note: Callable[[str], None]) -> b
         note("the Hub does not answer; the server will use the models in the cache")
         return False
     except EnvironmentMissing:
-        return True  # it would be told in the server's own words, unless it is in the cache
+        return True  # the server itself reports it, unless the model is in the cache
     return True
 
 

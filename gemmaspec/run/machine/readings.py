@@ -5,20 +5,16 @@ This machine's memory and GPU, as vLLM would find them.
 
 from __future__ import annotations
 
-import email.utils
 import resource
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.profile.device import Device, named
 from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.machine.nvidia import Gpu
-from gemmaspec.run.models.access import is_offline
 
 
 def this_cpu() -> Device:
@@ -72,23 +68,6 @@ class Gpus:
     """Compute capability of each, such as 12.1; empty if the driver is too old to report it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """Two readings of this machine's clocks, and one of another machine's."""
-
-    now: float
-    """Unix time."""
-    step: float
-    """Seconds by which the time of day moved more than the monotonic clock between the readings."""
-    skew: float | None
-    """Seconds by which this machine is ahead of a server; None if no server was reached."""
-    against: str
-    """The server, or why none was reached."""
-
-
-_HTTP_S: Final = 5
-
-
 def gpus() -> Gpus | None:
     """Return the GPUs that nvidia-smi shows; None if it is missing, fails or shows none."""
     try:
@@ -104,14 +83,6 @@ def gpus() -> Gpus | None:
         cuda=cuda,
         capabilities=tuple(card.capability for card in cards if card.capability),
     )
-
-
-def clock() -> Clock:
-    """Return the current clocks; that of a server by the Date of its answer."""
-    day, even = time.time(), time.monotonic()
-    skew, against = _skew()
-    step = (time.time() - day) - (time.monotonic() - even)
-    return Clock(now=time.time(), step=step, skew=skew, against=against)
 
 
 def hard_open_files() -> int | None:
@@ -138,19 +109,3 @@ def disk_of(folder: Path) -> int | None:
         return there.stat().st_dev
     except OSError:
         return None
-
-
-def _skew() -> tuple[float | None, str]:
-    """Return how far this machine is ahead of the Hub and the source, or None and the reason."""
-    import requests
-    from huggingface_hub import constants
-
-    if is_offline():
-        return None, "HF_HUB_OFFLINE is set"
-    before = time.time()
-    try:
-        answer = requests.head(constants.ENDPOINT, timeout=_HTTP_S, allow_redirects=False)
-        there = email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp()
-    except (requests.RequestException, KeyError, ValueError, TypeError):
-        return None, f"{constants.ENDPOINT} does not state the time"
-    return (before + time.time()) / 2 - there, constants.ENDPOINT

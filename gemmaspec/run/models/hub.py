@@ -43,7 +43,7 @@ class HubFiles:
         self._large = {sibling.rfilename: sibling.lfs.sha256 for sibling in siblings if sibling.lfs}
         self._bases = hub_ids((info.card_data or {}).get("base_model"))
         self.licence = _words((info.card_data or {}).get("license"))
-        """As the model card says; "" where it says nothing."""
+        """From the model card; "" where it names none."""
         self._lock = threading.Lock()
         self.bytes_read = 0
 

@@ -18,7 +18,8 @@ from gemmaspec.core.files import UnreadableFile, read_regular
 from gemmaspec.run.models.files import CheckpointFiles, Folder, whole
 from gemmaspec.run.models.hub import Unreachable, on_hub
 from gemmaspec.run.models.hub_cache import cached_snapshot, is_commit
-from gemmaspec.run.models.weights import other_weights, read_tensors, unindexed, weight_files
+from gemmaspec.run.models.weight_files import other_weights, unindexed, weight_files
+from gemmaspec.run.models.weights import read_tensors
 from gemmaspec.run.stack.paths import is_local
 
 CONFIG_LIMIT: Final = 4 * 2**20

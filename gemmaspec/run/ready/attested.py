@@ -44,7 +44,7 @@ def _reports(engine: Engine, server: Server) -> list[tuple[str, dict[str, Any] |
     reports: list[tuple[str, dict[str, Any] | None]] = []
     for host, seated, there in seats(engine, server):
         report = None
-        with contextlib.suppress(GemmaspecError):  # a damaged report is told where it is shown
+        with contextlib.suppress(GemmaspecError):  # a damaged report is an error where it is shown
             report = seated.report(there)
         reports.append((host, report))
     return reports

@@ -55,7 +55,7 @@ def _row(row: Mapping[str, Any]) -> KnownFailure:
 
 
 KILLED: Final = KnownFailure(
-    pattern=re.compile(r"(?!)"),  # a killed process says nothing
+    pattern=re.compile(r"(?!)"),  # a killed process prints nothing
     finding=Finding(
         code="killed",
         severity="error",
