@@ -64,6 +64,7 @@ def render(
         made: Rendered = _stack(loaded, single_file=single_file, locked=locked)
         out = out or Path(loaded.profile.name)
         follow = [f"next: docker compose -f {out}/compose.yaml up"]
+        script = _script(loaded)
     else:
         if single_file:
             raise UsageError("--single-file is for a Compose stack", hint=f"gemmaspec render {profile} --single-file")
@@ -76,7 +77,14 @@ def render(
         manifests = _manifests(loaded, settings, locked=locked, validate=bool(validate))
         out, made = out or Path(f"{loaded.profile.name}-{to}"), manifests
         follow = _next(manifests, out)
-    _write(loaded, made, out, check=check, force=force, json=json, follow=follow)
+        script = None
+    _write(loaded, made, out, check=check, force=force, json=json, follow=follow, script=script)
+
+
+def _script(loaded: Loaded) -> str:
+    from gemmaspec.run.stack.script import start_script
+
+    return start_script(loaded)
 
 
 def _refuse_words(to: str, validate: str | None) -> None:
@@ -128,7 +136,15 @@ def _manifests(loaded: Loaded, settings: ClusterSettings, *, locked: bool, valid
 
 
 def _write(
-    loaded: Loaded, made: Rendered, out: Path, *, check: bool, force: bool, json: bool, follow: Sequence[str]
+    loaded: Loaded,
+    made: Rendered,
+    out: Path,
+    *,
+    check: bool,
+    force: bool,
+    json: bool,
+    follow: Sequence[str],
+    script: str | None,
 ) -> None:
     """Write what was rendered, or with `check` only compare it with what is there."""
     from gemmaspec.run.stack import folder
@@ -143,7 +159,8 @@ def _write(
         raise typer.Exit(3 if difference else 0)
     written = write(loaded, made, out, force=force)
     if json:
-        output.json_data({"ok": True, "folder": str(out), "files": written})
+        started_by = {"script": script} if script else {}
+        output.json_data({"ok": True, "folder": str(out), "files": written, **started_by})
         return
     output.progress(f"wrote {', '.join(written)} to {out}/")
     for line in follow:

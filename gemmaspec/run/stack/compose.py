@@ -117,7 +117,7 @@ def compose_yaml(
         image=profile.image,
         entrypoint=launcher_command(profile, plan=plan_sha256(files) if volume or seat else None),
         command=command,
-        environment={**CACHE_ENVIRONMENT, **profile.env, **bound_environment(profile), **served.environment, **seated},
+        environment={**container_environment(profile, served), **seated},
         pass_env=[name for name in passed if name not in {"VLLM_API_KEY", *profile.env}],
         api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
         seat=seat,
@@ -141,6 +141,11 @@ def compose_yaml(
     )
     _check(text, command, inline)
     return text
+
+
+def container_environment(profile: Profile, served: Served) -> dict[str, str]:
+    """Return the variables that a container's server has, without those that come from whoever starts it."""
+    return {**CACHE_ENVIRONMENT, **profile.env, **bound_environment(profile), **served.environment}
 
 
 @cache
