@@ -16,6 +16,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.takeover import TakenOver
 from gemmaspec.core.profile.takeover_compose import from_compose
 from gemmaspec.core.profile.takeover_text import from_command
+from gemmaspec.run.engine.configured import configured
 from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import serve_command
 
@@ -715,6 +716,33 @@ def test_a_file_that_docker_compose_refuses_is_read_without_it(
     )
     assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yaml")]) == 0
     assert "what `docker compose config` would add" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="Docker's CLI is not on this machine")
+def test_what_docker_compose_quotes_of_a_broken_env_file_is_written_nowhere(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / ".env").write_text("A=1\nhf_s3cret!x y\n")
+    (folder / "compose.yaml").write_text("services: {v: {image: vllm/vllm-openai:v0.32.0, command: a/b}}")
+    assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yaml")]) == 0
+    said = capsys.readouterr().err
+    assert "what `docker compose config` would add" in said
+    assert "s3cret" not in said + (folder / "mine.yaml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="Docker's CLI is not on this machine")
+def test_a_compose_file_that_includes_one_of_the_network_fetches_nothing(folder: Path) -> None:
+    whole = "include: [{path: 'https://localhost:1/x/y.git'}]\nservices: {v: {image: vllm/vllm-openai:v0.32.0, command: a/b}}"
+    (folder / "compose.yaml").write_text(whole)
+    merged, why = configured(folder / "compose.yaml")
+    assert merged is None
+    assert "remote resource is disabled" in why
+    assert run(["profile", "new", "mine", "--from-compose", str(folder / "compose.yaml")]) == 0
+
+
+def test_a_server_for_cpus_is_one(folder: Path) -> None:
+    assert run(["profile", "new", "mine", "--from-command", "VLLM_CPU_KVCACHE_SPACE=4 vllm serve a/b"]) == 0
+    assert load_profile(str(folder / "mine.yaml")).profile.machine == "cpu"
 
 
 def test_a_flag_and_its_value_in_one_word_are_taken_apart() -> None:

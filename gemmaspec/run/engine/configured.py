@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -47,9 +48,14 @@ def configured(file: Path) -> tuple[dict[str, Any] | None, str]:
     if done.returncode:
         said = clean(done.stderr.decode("utf-8", "replace").strip().replace("\n", " "))
         is_missing = "is not a docker command" in said or "unknown shorthand flag" in said
-        return None, "" if is_missing else said[-300:]
+        return None, "" if is_missing else _without_quotes(said)[-300:]
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return None, "docker compose config wrote no JSON, or more than 4 MiB"
     return (document, "") if isinstance(document, dict) else (None, "docker compose config wrote no map")
+
+
+def _without_quotes(said: str) -> str:
+    """Return Compose's error without what it quotes: a line of .env that it cannot read may be a secret."""
+    return re.sub(r"\"[^\"]*\"?|'[^']*'?|`[^`]*`?", "…", said)

@@ -199,6 +199,9 @@ def _machine(made: TakenOver, asked: Machine) -> str:
     if re.search(r"(?<![a-z])cpu(?![a-z])", str(made.content.get("image", ""))):
         made.decide("machine: cpu", "the image is one for CPUs")
         return "cpu"
+    if any(name.startswith("VLLM_CPU_") for name in made.content.get("env", {})):
+        made.decide("machine: cpu", "its variables are those of vLLM for CPUs")
+        return "cpu"
     gpus = nvidia.gpus()
     if found := machine_with([gpu.name for gpu in gpus]):
         made.decide(f"machine: {found}", f"nvidia-smi lists {gpus[0].name}")
