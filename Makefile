@@ -17,14 +17,14 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast test-two-machines test-kubernetes test-replicas lint reference docs golden facts oracle release-day bench load-test clients clean
+.PHONY: help setup demo docker image runtime test test-fast test-two-machines test-kubernetes test-replicas lock lint reference docs golden facts oracle release-day bench load-test clients clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## create .venv with gemmaspec and its development tools
 
-$(SETUP): pyproject.toml
+$(SETUP): pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gemmaspec needs Python 3.11 or newer: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python tools/install.py
@@ -63,6 +63,9 @@ test-kubernetes: setup ## build Kubernetes 1.20 once, and run rendered pods on t
 test-replicas: setup ## change a patch of two replicas of vLLM in Docker under load, and count what failed; needs `make image`
 	@$(BIN)/python tools/runtime.py
 	GEMMASPEC_REPLICAS=1 $(BIN)/pytest tests/real/test_replicas_real.py -s
+
+lock: setup ## renew uv.lock: every package that development needs, with the hashes of PyPI's files
+	$(BIN)/python tools/lock.py
 
 lint: setup ## run ruff and mypy
 	$(BIN)/ruff check
