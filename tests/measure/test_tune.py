@@ -459,6 +459,27 @@ def test_what_no_default_takes_is_tried(profile: str, sets: tuple[str, ...], sam
         load_profile(profile, overrides=(*sets, *knob.overrides))
 
 
+@pytest.mark.parametrize(
+    ("profile", "sets", "tried"),
+    [
+        ("spark-31b-mtp", (), True),
+        ("nvidia-31b-qat-mtp", (), True),
+        ("spark-31b-mtp", ("draft.quantization=fp8",), False),
+        ("spark-31b-mtp", ("draft.model=owner/gemma-4-31B-it-assistant-FP8",), False),
+        ("spark-31b-mtp", ("image=vllm/vllm-openai:v0.25.1",), False),
+        ("spark-31b-dspark", (), False),
+        ("spark-31b-e2b", (), False),
+    ],
+)
+def test_an_assistant_is_tried_with_its_matrices_in_fp8(profile: str, sets: tuple[str, ...], *, tried: bool) -> None:
+    """Computed for a Spark: 939 MB a pass of the 31B's become 738; answers are the target's own."""
+    own = load_profile(profile, overrides=sets).profile
+    knobs = {one.knob: one.overrides for one in field_of(own, [], loads=(1,)).knobs}
+    assert ("draft's matrices in FP8" in knobs) is tried
+    if tried:
+        assert load_profile(profile, overrides=knobs["draft's matrices in FP8"]).profile.draft.quantization == "fp8"  # type: ignore[union-attr]
+
+
 def test_a_cpu_has_neither_another_runner_nor_graphs_to_try() -> None:
     patched = field_of(load_profile("tiny-cpu").profile, [], loads=(1,), patched={"tiny-cpu"})
     assert [(one.knob, one.overrides) for one in patched.knobs] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -199,13 +200,17 @@ class _Try:
     """Methods that it is for; None for the target alone, too."""
     quantized: bool = False
     """Whether it is for 4-bit weights."""
+    assistant: bool = False
+    """Whether it is for a draft that is one of Google's assistants, all of which have 16 bits."""
 
 
+_ASSISTANT: Final = re.compile(r"google/gemma-4-.*-assistant", re.IGNORECASE)
 _CHAINS: Final = frozenset({"mtp", "eagle3", "eagle", "draft_model", "dspark"})
 _TRIES: Final = (
     _Try("matrices by Marlin", ("serve.linear_backend=marlin",), "0.22.0", quantized=True),
     _Try("accepted by blocks", ("speculative.rejection_sample_method=block",), "0.25.0", True, _CHAINS | {"dflash"}),
     _Try("draft sampled", ("speculative.draft_sample_method=probabilistic",), "0.22.0", True, _CHAINS),
+    _Try("draft's matrices in FP8", ("draft.quantization=fp8",), "0.26.0", heads=frozenset({"mtp"}), assistant=True),
 )
 """What released vLLM has and no default takes. A DFlash head drafts greedily; on Blackwell Marlin is W4A16 for W4A4."""
 
@@ -220,6 +225,8 @@ def _tries(profile: Profile, vllm: str | None, *, sampled: bool) -> Iterator[Arm
         fits = attempt.heads is None or bool(spec and spec.method in attempt.heads)
         released = launcher.range_contains(f">={attempt.since}", release)
         wanted = (sampled or not attempt.sampled) and (four_bits or not attempt.quantized)
+        if attempt.assistant and not (profile.draft and _ASSISTANT.fullmatch(profile.draft.model)):
+            continue
         if value is None and fits and released and wanted:
             yield _knob(profile, attempt.name, *attempt.overrides)
 
