@@ -240,6 +240,12 @@ def declared_as(other: Small) -> Change:
     return lambda small: declaring(small, other.config["quantization_config"])
 
 
-def declared_bits(bits: int) -> Change:
-    """Return a change of the declared bits alone."""
-    return lambda small: declaring(small, {**small.config["quantization_config"], "bits": bits})
+def declaring_besides(**values: object) -> Change:
+    """Return a change of the declared quantization alone."""
+    return lambda small: declaring(small, {**small.config["quantization_config"], **values})
+
+
+def below_moe(small: Small) -> Small:
+    """It with its experts under the name that vLLM's own modules once had."""
+    tensors = {name.replace(".experts.", ".moe.experts."): shape for name, shape in small.tensors.items()}
+    return replace(small, tensors=tensors)

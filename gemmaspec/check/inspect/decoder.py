@@ -13,10 +13,13 @@ _LAYER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.(.+)$")
 
 
 def of_layers(checkpoint: Checkpoint) -> Iterator[tuple[int, str, Tensor]]:
-    """Yield each tensor of the decoder's layers: number of the layer, name inside it, tensor."""
+    """Yield each tensor of the decoder's layers: number of the layer, name inside it, tensor.
+
+    Experts may be below `moe.`, as vLLM up to 0.24.0 reads them too (gemma4.py).
+    """
     for tensor in checkpoint.tensors:
         if part_of(tensor.name) == "decoder layers" and (match := _LAYER.search(tensor.name)):
-            yield int(match[1]), match[2], tensor
+            yield int(match[1]), match[2].removeprefix("moe."), tensor
 
 
 def stem_of(name: str) -> str:

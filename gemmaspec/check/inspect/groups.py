@@ -100,15 +100,22 @@ def _of_bits(columns: int, quantization: Quantization | None) -> int:
 
 
 def _bits(quantization: Quantization) -> Iterator[Finding]:
-    """Yield bits that the kernels of AWQ and GPTQ do not have."""
-    bits, allowed = quantization.bits, {**dict.fromkeys(_AWQ, (4,)), **dict.fromkeys(_GPTQ, (4, 8))}
-    if bits and bits not in allowed.get(quantization.method, (bits,)):
-        of_awq = f"Unsupported num_bits = {bits}."
-        of_gptq = f"Unsupported quantization config: bits={bits}, sym=…"
+    """Yield bits that the classes of AWQ and GPTQ refuse, which is before any weight is read."""
+    method, bits, symmetric = quantization.method, quantization.bits, quantization.symmetric
+    if method in _AWQ and bits not in (None, 4):
         yield finding(
             "bits-unknown",
-            f"{quantization.declared_in} declares {quantization.method} with {bits} bits",
-            error=of_awq if quantization.method in _AWQ else of_gptq,
+            f"{quantization.declared_in} declares {method} with {bits} bits",
+            since="vLLM 0.32.0",
+            error=f"Unsupported num_bits = {bits}.",
+        )
+    elif method in _GPTQ and (bits not in (None, 4, 8) or not symmetric):
+        uneven = "" if symmetric else ", not symmetric"
+        yield finding(
+            "bits-unknown",
+            f"{quantization.declared_in} declares {method} with {bits or 'unnamed'} bits{uneven}",
+            since="From 0.22.1 on vLLM",
+            error=f"Unsupported quantization config: bits={bits}, sym={symmetric}",
         )
 
 

@@ -109,6 +109,8 @@ class Quantization:
     """Whether groups of compressed-tensors differ in it, so that `group_size` is only the first one's."""
     bits: int | None = None
     """Bits of one weight, as GPTQ and AWQ state them."""
+    symmetric: bool = True
+    """Whether weights lie evenly around zero; False where GPTQ states `sym: false`."""
     block: tuple[int, int] | None = None
     """Rows and columns of weights that share a scale, for an FP8 in blocks."""
     excluded: tuple[str, ...] = ()

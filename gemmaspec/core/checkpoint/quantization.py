@@ -47,6 +47,7 @@ def _in_config(own: Fields) -> Quantization:
         algorithm=own.text("quant_algo", own.text("fmt", method)).upper(),
         group_size=_size_of_groups(own),
         bits=own.count("bits", own.count("w_bit", 0)) or None,
+        symmetric=own.flag("sym", True),
         block=_block(own.counts("weight_block_size")),
         excluded=own.texts("modules_to_not_convert") or own.texts("ignored_layers"),
     )
