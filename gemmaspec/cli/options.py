@@ -47,8 +47,10 @@ def engine_name(text: str | None) -> EngineName | None:
 
 def whole_numbers(text: str | None, option: str, *, low: int, high: int) -> tuple[int, ...]:
     """Return the numbers of a list such as 1,4,8, each once, in the order given; () for no text."""
+    if text is None:
+        return ()
     numbers: dict[int, None] = {}
-    for part in (text or "").split(",") if text is not None else ():
+    for part in text.split(","):
         if not part.strip().isdecimal() or not low <= int(part.strip()[:12]) <= high:
             raise UsageError(
                 f"{option} must be a list of whole numbers from {low} to {high}, such as 1,4,8; not {part!r}"

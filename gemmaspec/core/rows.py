@@ -331,7 +331,8 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
 def setting_json(setting: Setting) -> dict[str, Any]:
     """Return what a row says of its setting."""
     document: dict[str, Any] = {"compile": setting.compile, **({"vllm": setting.vllm} if setting.vllm else {})}
-    document |= {"patches": setting.patches and list(setting.patches)} if setting.patches != () else {}
+    if setting.patches != ():  # None, which is not known, is written down
+        document["patches"] = setting.patches and list(setting.patches)
     known = {
         "attention_backend": setting.backend,
         "images": setting.images,

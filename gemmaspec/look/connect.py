@@ -117,6 +117,7 @@ def note(client: str, to: ServerAddress) -> str:
 
 
 def _filled(template: str, to: ServerAddress) -> str:
+    # half of a short context is left to the prompt
     output = min(_ANSWER, (to.context or 2 * _ANSWER) // 2)
     return _JINJA.from_string(template).render(
         url=to.url, openai=f"{to.url}/v1", model=to.model, name=to.name, keyed=to.needs_key, tools=to.tools,

@@ -94,9 +94,11 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     asked = [check for check in checks if check.id not in left_out and not skipped(check, offer)]
     asks = [(check, ask) for check in asked for ask in check.asks(offer)]
     seconds = budget_s(asked, offer, tokens_per_second=_SPEED)
+    of_checks = "1 check" if len(asked) == 1 else f"{len(asked)} checks"
+    of_requests = "1 request" if len(asks) == 1 else f"{len(asks)} requests"
     progress.note(
-        f"{len(asked)} check{'s'[: len(asked) != 1]} with {len(asks)} request{'s'[: len(asks) != 1]}, "
-        f"{offer.together} at a time; at {_SPEED:.0f} tokens/s at most {seconds:.0f} s, and the time for prompts"
+        f"{of_checks} with {of_requests}, {offer.together} at a time; "
+        f"at {_SPEED:.0f} tokens/s at most {seconds:.0f} s, and the time for prompts"
     )
     began = time.monotonic()
     answers = _answers(request, server, key, [ask for _, ask in asks], together=offer.together, progress=progress)

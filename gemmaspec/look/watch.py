@@ -183,9 +183,10 @@ def _verdict(stack: Watched, interval: float) -> Watching:
     blind = stack.started.server.speculates and stack.faults.reference is None
     # either way: an earlier watch may have written them under a clock that ran ahead
     lately = tuple(at for at in stack.restarts if abs(steady_now() - at) < HOUR_S)
+    active = {str(kind): since for kind, since in stack.since.items()}
     return Watching(
         at=stacks.now(),
-        active={str(kind): since for kind, since in stack.since.items()},
+        active=active,
         restarts=lately,
         last=stack.last,
         unknown=(NO_REFERENCE,) if blind else (),

@@ -108,6 +108,7 @@ def measure_cell(
         offset += load.wall
     if drafts and not any(group.drafts for _, _, group, _ in parts):
         raise Broken("the server should speculate but counted no draft in a whole cell")
+    first_waits = [wait for _, _, _, waits in parts for wait in waits]
     return MeasuredCell(
         samples=tuple(samples),
         groups=tuple(group for _, _, group, _ in parts),
@@ -116,7 +117,7 @@ def measure_cell(
         reference_before=before,
         reference_after=after,
         gpu=watch.summary() if watch else None,
-        first_waits=tuple(wait for _, _, _, waits in parts for wait in waits),
+        first_waits=tuple(first_waits),
     )
 
 

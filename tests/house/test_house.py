@@ -16,6 +16,7 @@ from tests.support.sources import nodes_of
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "files with two or more subjects": (15, 15),
     "statements over 60 nodes per 1,000 lines": (1.7, 0.5),
+    "of these, no record of one short row a line": (0.5, 0.2),
     "comprehensions per 1,000 lines": (42, 20),
     "conditional expressions per 1,000 lines": (34, 15),
     "nested conditional expressions": (2, 0),
@@ -43,6 +44,7 @@ def _nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> int:
 MEASURES: Final[Mapping[str, Callable[[], float]]] = {
     "files with two or more subjects": lambda: sum(len(house.islands(file)) > 1 for file in FILES),
     "statements over 60 nodes per 1,000 lines": lambda: _per_thousand(sum(len(house.dense(file)) for file in FILES)),
+    "of these, no record of one short row a line": lambda: _per_thousand(sum(len(house.crowded(f)) for f in FILES)),
     "comprehensions per 1,000 lines": lambda: _per_thousand(_nodes(house.COMPREHENSIONS)),
     "conditional expressions per 1,000 lines": lambda: _per_thousand(_nodes(ast.IfExp)),
     "nested conditional expressions": lambda: sum(len(house.nested(file)) for file in FILES),
@@ -87,6 +89,20 @@ def test_dense_and_nested_statements_are_seen(tmp_path: Path) -> None:
     )
     assert [node.lineno for node in house.dense(file)] == [1]
     assert [node.lineno for node in house.nested(file)] == [3]
+
+
+def test_a_record_of_one_short_row_a_line_is_not_crowded(tmp_path: Path) -> None:
+    rows = "".join(f"    field{number}=value.part{number},\n" for number in range(20))
+    long_row = "    more=[one.a + one.b for one in all_of(value) if one.a and one.b],\n"
+    texts = {"record": f"a = Record(\n{rows})\n", "long": f"a = Record(\n{rows}{long_row})\n", "folded": ""}
+    texts["folded"] = texts["record"].replace("\n", " ")
+    found = {}
+    for name, text in texts.items():
+        file = tmp_path / f"{name}.py"
+        file.write_text(text)
+        assert len(house.dense(file)) == 1
+        found[name] = len(house.crowded(file))
+    assert found == {"record": 0, "long": 1, "folded": 1}
 
 
 def test_a_walk_reads_each_function_once_where_it_is_called_first() -> None:

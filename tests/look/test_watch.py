@@ -606,7 +606,7 @@ def test_a_start_that_is_not_attested_is_an_event_and_the_next_ends_it(
 
 
 def test_what_another_version_of_gemmaspec_started_is_no_fault(
-    one: Watched, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Engine:
         def report(self, server: Server) -> dict[str, Any]:
@@ -614,7 +614,7 @@ def test_what_another_version_of_gemmaspec_started_is_no_fault(
             return {"attested": told}
 
     monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
-    assert read(one, fake, Restarts(), times=2, accepted=3000) == []
+    assert read(one, fake_metrics, Restarts(), times=2, accepted=3000) == []
     kept = verdicts.last_watch(one.started.server.name)
     assert kept
     assert kept.attested == f"NOT ATTESTED: {OTHER_VERSION}"

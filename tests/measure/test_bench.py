@@ -507,12 +507,12 @@ def test_somebody_else_on_the_server_is_seen(
 
 
 def test_the_health_check_of_its_own_container_is_nobody_else(
-    fake: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It asks for one token where nothing moved for a minute."""
-    fake.checked_during = "three"
-    assert run(arguments(fake, prompts, tmp_path / "out")) == 0
-    assert fake.checked_during == ""
+    fake_api.checked_during = "three"
+    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
+    assert fake_api.checked_during == ""
     assert "Another client used the server" not in capsys.readouterr().out
 
 

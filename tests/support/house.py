@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,9 @@ ISLAND: Final = 25
 """Lines of definitions that are a subject of their own."""
 DENSE: Final = 60
 """Syntax nodes of a statement that nobody reads in one breath."""
+ROW: Final = 20
+"""Syntax nodes of a row, one line of a record or table, that is read at a glance."""
+FEWEST_ROWS: Final = 4
 
 COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _BLOCKS: Final = (
@@ -83,6 +86,33 @@ def dense(file: Path) -> list[ast.stmt]:
     """Return the statements of more than DENSE nodes, without those that contain other statements."""
     simple = (node for node in nodes_of(file) if isinstance(node, ast.stmt) and not isinstance(node, _BLOCKS))
     return [node for node in simple if sum(1 for _ in ast.walk(node)) > DENSE]
+
+
+def crowded(file: Path) -> list[ast.stmt]:
+    """Return the dense statements that are no record or table of one short row a line, which is read row by row."""
+    return [statement for statement in dense(file) if not _is_rows(statement)]
+
+
+def _is_rows(statement: ast.stmt) -> bool:
+    rows: list[ast.AST] = []
+    for node in ast.walk(statement):
+        found = _rows_of(node)
+        if len(found) > len(rows) and len({row.lineno for row in found}) == len(found):
+            rows = list(found)
+    sizes = [sum(1 for _ in ast.walk(row)) for row in rows]
+    rest = sum(1 for _ in ast.walk(statement)) - sum(sizes)
+    return len(rows) >= FEWEST_ROWS and max(sizes) <= ROW and rest <= DENSE
+
+
+def _rows_of(node: ast.AST) -> Sequence[ast.expr | ast.keyword]:
+    """Return the fields of a call by keywords, or the entries of a list, a set or a mapping."""
+    if isinstance(node, ast.Call):
+        return node.keywords
+    if isinstance(node, ast.Dict):
+        return node.values
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return node.elts
+    return ()
 
 
 def nested(file: Path) -> list[ast.IfExp]:

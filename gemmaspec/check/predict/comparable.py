@@ -87,16 +87,26 @@ def comparable_rows(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -
         apart = [row for row in alike if any(_apart(row, kind))]
         own = [row for row in alike if row not in apart]
         pairs = [(row, converted) for row in own if (converted := _converted(row, kind, rows, factors))]
-        others = [row for row in apart if _load(row) not in {_load(row) for row, _ in pairs}]
-        far = {row: len(_patches(row, kind)) for row in others}
-        others = [row for row in others if far[row] == min(far[one] for one in far if _load(one) == _load(row))]
+        # rows with other patches count only at loads of which no row has the server's own
+        covered = {_load(row) for row, _ in pairs}
+        others = _fewest_patches_apart([row for row in apart if _load(row) not in covered], kind)
         pairs += [(row, made) for row in others if (made := _converted(row, kind, (*rows, *like), factors))]
+        # a factor of images, KV format or compilation makes a figure that was not measured
         measured |= {_load(row) for row, converted in pairs if converted.step == row.step or row in apart}
         both += pairs
         if not pairs:
             missing[drafts] = why or _unconverted(own, kind)
     were, are = zip(*both, strict=True) if both else ((), ())
     return Comparable(rows=are, own=frozenset(measured), factors=tuple(factors), measured=were, missing=missing)
+
+
+def _fewest_patches_apart(rows: Sequence[Row], kind: Kind) -> list[Row]:
+    """Return of each load the rows whose patches differ least from the server's."""
+    distances = [len(_patches(row, kind)) for row in rows]
+    least: dict[tuple[int, int, int], int] = {}
+    for row, distance in zip(rows, distances, strict=True):
+        least[_load(row)] = min(distance, least.get(_load(row), distance))
+    return [row for row, distance in zip(rows, distances, strict=True) if distance == least[_load(row)]]
 
 
 def _alike(rows: Sequence[Row], kind: Kind) -> tuple[list[Row], str]:

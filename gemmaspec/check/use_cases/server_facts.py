@@ -127,13 +127,17 @@ def release_for(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
 
 
 def _models(profile: Profile, *, shapes: bool) -> Models:
-    draft, target = profile.draft, _open(profile, "target", profile.target, shapes=shapes)
+    target = _open(profile, "target", profile.target, shapes=shapes)
+    target_fp8 = profile.target.quantization in _ONE_BYTE
+    draft = profile.draft
+    if draft is None:
+        return Models(target=target, draft=None, target_fp8=target_fp8, draft_fp8=False, draft_ids=None)
     return Models(
         target=target,
-        draft=_open(profile, "draft", draft, shapes=shapes or target.source == "shipped") if draft else None,
-        target_fp8=profile.target.quantization in _ONE_BYTE,
-        draft_fp8=bool(draft and draft.quantization in _ONE_BYTE),
-        draft_ids=len(draft_ids.read(draft.ids)) if draft and draft.ids else None,
+        draft=_open(profile, "draft", draft, shapes=shapes or target.source == "shipped"),
+        target_fp8=target_fp8,
+        draft_fp8=draft.quantization in _ONE_BYTE,
+        draft_ids=len(draft_ids.read(draft.ids)) if draft.ids else None,
     )
 
 

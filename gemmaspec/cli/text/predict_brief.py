@@ -22,18 +22,14 @@ def lines(document: Document) -> Iterator[str]:
         return (yield from brief.lines(f"{where}: no figure", [("why", document["why"]), *_notes(document)]))
     prompt = any(row["ttft_ms"] for row in rows)
     title = f"{where}, at the fastest k: tokens/s {counted(prompt=prompt)} (90 % interval)"
-    loads = list(dict.fromkeys(row["concurrency"] for row in rows))
-    yield from brief.lines(
-        title,
-        [
-            *((f"{load} at once", _at(load, rows)) for load in loads),
-            ("the profile", _own(document)),
-            *(("warning", warning) for warning in document["warnings"]),
-            *(("change", table) for table in _tables(document)),
-            ("basis", document["why"].partition(": ")[0]),
-            ("unknown", _unknown(document)),
-        ],
-    )
+    loads = dict.fromkeys(row["concurrency"] for row in rows)
+    said: list[tuple[str, str | None]] = [(f"{load} at once", _at(load, rows)) for load in loads]
+    said.append(("the profile", _own(document)))
+    said += [("warning", warning) for warning in document["warnings"]]
+    said += [("change", table) for table in _tables(document)]
+    said.append(("basis", document["why"].partition(": ")[0]))
+    said.append(("unknown", _unknown(document)))
+    yield from brief.lines(title, said)
 
 
 def _notes(document: Document) -> Iterator[tuple[str, str]]:

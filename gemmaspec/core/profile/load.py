@@ -223,8 +223,11 @@ def _blamed(mistake: rules.Mistake, loaded: Loaded) -> tuple[Place, str]:
     The value in an extended profile is right there, and the user should not edit it.
     """
     place, because = loaded.place(*mistake.path), loaded.place(*mistake.because)
-    its = {_shown(loaded.file)}
-    if not mistake.because or place.file in its or place.line == 0 or not (because.file in its or because.line == 0):
+    own = _shown(loaded.file)
+    # line 0: the value was given by --set, which is the user's own as well
+    wrong_is_own = place.file == own or place.line == 0
+    cause_is_own = because.file == own or because.line == 0
+    if not mistake.because or wrong_is_own or not cause_is_own:
         return place, str(mistake)
     key = ".".join(map(str, mistake.path))
     return because, _keyed(

@@ -29,7 +29,8 @@ def orphans(stacks: Path) -> Mapping[str, Record]:
             name = where.removesuffix(_DELETED).removeprefix(f"{stacks}/")
             if where == f"{stacks}/{name}{_DELETED}" and "/" not in name:
                 made = _record(name, int(process.name))
-                by_name |= {name: made} if made and name not in by_name else {}
+                if made and name not in by_name:
+                    by_name[name] = made
     return {name: record.completed(run) for name, run in by_name.items()}
 
 

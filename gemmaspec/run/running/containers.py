@@ -61,18 +61,16 @@ def _running(client: docker.DockerClient, found: Found) -> Running:
         words = processes.argv_of(server)
         given |= _exported(server, given)
     inherited = _pairs(of_image.get("Env"))
+    own = {name: value for name, value in given.items() if inherited.get(name) != value}
+    container = Container(
+        image=_image_name(client, config, attributes),
+        options=tuple(_options(attributes, of_image, words)),
+        mounts=tuple(_mounts(attributes)),
+        moved=moved,
+        changed=_changed(found),
+    )
     return Running(
-        called=f"container {found.name}",
-        argv=words,
-        exact=server is not None,
-        environment={name: value for name, value in given.items() if inherited.get(name) != value},
-        container=Container(
-            image=_image_name(client, config, attributes),
-            options=tuple(_options(attributes, of_image, words)),
-            mounts=tuple(_mounts(attributes)),
-            moved=moved,
-            changed=_changed(found),
-        ),
+        called=f"container {found.name}", argv=words, exact=server is not None, environment=own, container=container
     )
 
 
