@@ -172,23 +172,27 @@ def test_a_container_becomes_a_profile(folder: Path, tmp_path: Path, capsys: pyt
     """The image's own vLLM is started by a wrapper; whether it still imports or has ended, the answer is the same."""
     name, models = f"gemmaspec-adopt-{RUN}", tmp_path / "models"
     (models / "31B").mkdir(parents=True)
-    docker = ("docker", "run", "-d", "--name", name, "--network", "none", "-p", "127.0.0.1:8123:8003")
+    label = ("--label", f"com.docker.compose.service={name}-service")
+    docker = ("docker", "run", "-d", "--name", name, *label, "--network", "none", "-p", "127.0.0.1:8123:8003")
     settings = ("-e", "HF_TOKEN=s3cret", "-e", "NCCL_DEBUG=INFO", "--shm-size", "128m", "-v", f"{models}:/models:ro")
     wrapper = ("--entrypoint", "bash", IMAGE, "-c", 'export TZ=UTC; exec vllm serve "$@"', "--", "/models/31B")
     try:
         subprocess.run([*docker, *settings, *wrapper, *FLAGS], check=True, capture_output=True)
         assert run(["profile", "new", "mine", "--from-running", name]) == 0
+        assert run(["profile", "new", "by-service", "--from-running", f"{name}-service"]) == 0
     finally:
         subprocess.run(["docker", "rm", "-f", name], check=False, capture_output=True)
     said = capsys.readouterr().err
     text = (folder / "mine.yaml").read_text()
     written = yaml.safe_load(text)
+    by_service = yaml.safe_load((folder / "by-service.yaml").read_text())
+    assert by_service | {"name": "mine"} == written
     assert (written["machine"], written["image"]) == ("cpu", IMAGE)
     assert written["target"] == {"model": str(models / "31B")}
     assert written["draft"] == {"model": "google/gemma-4-31B-it-assistant"}
     assert written["serve"]["max_model_len"] == 4096
     assert (written["serve"]["port"], written["serve"]["bind"]) == (8123, "127.0.0.1")
-    assert written["container"] == {"shm_size": "128m" + "b"}
+    assert written["container"] == {"shm_size": "128mb"}
     assert written["env"] == {"NCCL_DEBUG": "INFO", "TZ": "UTC"}
     assert written["pass_env"] == ["HF_TOKEN"]
     assert "VLLM_CPU_KVCACHE_SPACE" not in text, "the image itself sets it"

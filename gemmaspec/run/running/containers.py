@@ -18,24 +18,32 @@ if TYPE_CHECKING:
 
 _DEFAULT_SHM: Final = 64 * 2**20
 _PLAIN_NETWORKS: Final = ("default", "bridge", "none", "")
+_SERVICE: Final = "com.docker.compose.service"
+"""The label in which Compose writes the service of a container."""
 _MOST_CHANGES: Final = 200_000
 """Changed files that are looked at: an environment that was installed at the start has some ten thousand."""
 _SHOWN_CHANGES: Final = 40
 
 
 def container(name: str) -> Running | None:
-    """Return how a container was started; None if Docker has none of this name or id.
+    """Return how a container was started, by its name or id, or by the name of its service in Compose.
 
-    Raises EnvironmentMissing if Docker does not answer.
+    None if there is none. Raises EnvironmentMissing if Docker does not answer, and UsageError for a service that
+    several containers run.
     """
     from docker.errors import APIError, NotFound
 
     with endpoint.client() as client:
         try:
-            found = client.containers.get(name)
-            return _running(client, found)
+            return _running(client, client.containers.get(name))
         except NotFound:
-            return None
+            found = client.containers.list(filters={"label": f"{_SERVICE}={name}"}, ignore_removed=True)
+            if len(found) > 1:
+                called = ", ".join(str(one.name) for one in found)
+                raise UsageError(
+                    f"{len(found)} containers run a service {name!r}: {called}", hint="name one of them"
+                ) from None
+            return _running(client, found[0]) if found else None
         except APIError as error:
             raise EnvironmentMissing(
                 f"docker does not describe the container {name!r:.80}: {clean(str(error.explanation))}",
