@@ -184,8 +184,25 @@ def test_lint_says_it_with_the_line_that_mends_it(capsys: pytest.CaptureFixture[
     assert found["severity"] == "error"
     assert "target PIECEWISE, draft NONE" in found["message"]
     assert PATCH in found["fix"]
-    assert "serve.attention_backend: FLASH_ATTN" in found["fix"]
+    assert found["fix"].startswith("set serve.attention_backend: TRITON_ATTN (or FLASH_ATTN)"), "what ships comes first"
     assert run([*asked, "--set", "serve.attention_backend=FLASH_ATTN"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("profile", "sets", "severity"),
+    [
+        ("nvidia-31b-mtp", ("machine=h200",), "error"),
+        ("nvidia-31b-mtp", ("machine=b200",), "warning"),
+        ("nvidia-31b-mtp", ("machine=h200", "speculative.method=eagle3"), "warning"),
+    ],
+)
+def test_it_is_an_error_where_it_was_measured_and_else_a_warning(
+    profile: str, sets: tuple[str, ...], severity: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for key in (*sets, OWN) for word in ("--set", key)]
+    run(["profile", "lint", profile, *words, "--release", "0.32.0", "--json"])
+    (linted,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert [one["severity"] for one in linted["findings"] if one["code"] == "GS501"] == [severity]
 
 
 FP8, TEXT = "serve.kv_cache_dtype=fp8", "serve.language_model_only=true"

@@ -306,8 +306,8 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.19.1", BATCH, target=LOOKS_BOTH_WAYS, draft=SMALL),
     ),
     "GS317 fp8_cache_on_several_machines": (
-        case("0.32.0", "nodes=2", "serve.kv_cache_dtype=fp8"),
-        case("0.32.0", "serve.tensor_parallel_size=2", "serve.kv_cache_dtype=fp8"),
+        case("0.19.1", "nodes=2", "serve.kv_cache_dtype=fp8"),
+        case("0.20.0", "nodes=2", "serve.kv_cache_dtype=fp8"),
     ),
     "GS401 missing": (case("0.33.0", OFF), case("0.33.0", OFF, BOTH)),
     "GS402 only_optional": (

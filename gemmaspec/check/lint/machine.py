@@ -51,8 +51,9 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
             message += f"; {COST}"
         # on slow memory a draft model's step is bound by its bytes, so that missing graphs hardly show
         bytes_count = subject.method == "draft_model" and not step and not _is_fast(subject)
+        measured = subject.method == "mtp" and (subject.machine.compute_capability or "").startswith("9.")
         severity: Severity | None = None
-        if hurts(profile, modes, slow=True):
+        if measured and hurts(profile, modes, slow=True):
             severity = "error"
         elif bytes_count:
             severity = "note"

@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmaspec.check.inspect.examine import examine
 from gemmaspec.check.inspect.pair import KnownPair, Pairing, pair
+from gemmaspec.check.inspect.split import split_findings
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.finding import Finding, impossible
@@ -146,5 +147,9 @@ def _opened(model: tuple[str, str | None], wanted: _Wanted, request: InspectRequ
 
 
 def _look(checkpoint: Checkpoint, *, drafts: bool = False, profile: Profile | None = None) -> Inspected:
-    text_only = profile is not None and bool(command_of(profile).switched("--language-model-only"))
-    return Inspected(checkpoint=checkpoint, findings=examine(checkpoint, drafts=drafts, text_only=text_only))
+    command = command_of(profile) if profile else None
+    text_only = command is not None and bool(command.switched("--language-model-only"))
+    whole = command is not None and bool(command.switched("--enable-expert-parallel"))
+    gpus = (profile.serve.tensor_parallel_size or 1) if profile else 1
+    found = examine(checkpoint, drafts=drafts, text_only=text_only)
+    return Inspected(checkpoint=checkpoint, findings=(*found, *split_findings(checkpoint, gpus=gpus, whole=whole)))

@@ -279,9 +279,12 @@ def _weakest(supports: Iterable[Supports], *, with_head: bool, keeps: bool) -> t
 
 
 def _mends(vllm: str, where: str, backend: str, *, fp8: bool) -> str:
-    """Return what keeps full graphs with a draft on a GPU. FlashAttention has no masks over an FP8 cache."""
-    line = "serve.attention_backend: " + ("FLASH_ATTN" if where.startswith("9.") and not fp8 else "TRITON_ATTN")
-    text = " or serve.language_model_only: true if you serve only text"
+    """Return what keeps full graphs with a draft on a GPU, what ships first.
+
+    FlashAttention has no masks over an FP8 cache.
+    """
+    flash = " (or FLASH_ATTN)" if where.startswith("9.") and not fp8 else ""
     composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
-    patched = f"list {PATCH} under patches.optional, or " if composite else ""
-    return f"{patched}set {line},{text}"
+    patched = f", or list {PATCH} under patches.optional" if composite else ""
+    text = ", or serve.language_model_only: true if you serve only text"
+    return f"set serve.attention_backend: TRITON_ATTN{flash}{patched}{text}"
