@@ -5,6 +5,8 @@
     .venv/bin/python tools/oracle.py lint [--profiles N] [--seed N] RELEASE …   lint against the engine's verdict
     .venv/bin/python tools/oracle.py backends [--gpu 8.6] [RELEASE …]   the attention backend of each layer, built on
                                                                   the meta device, into core/releases/data/backends.json
+    .venv/bin/python tools/oracle.py attention [RELEASE …]        what each backend has against Gemma 4's layers, into
+                                                                  core/releases/data/attention.json
     .venv/bin/python tools/oracle.py resolved                     what vLLM does with shipped profiles, into
                                                                   tests/data/resolved.json
     .venv/bin/python tools/oracle.py ranks RELEASE                bytes of each part on one of 1, 2, 4 and 8 GPUs
@@ -22,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import oracle_attention
 import oracle_backends
 import oracle_lint
 import oracle_ranks
@@ -126,6 +129,8 @@ def main(words: Sequence[str]) -> int:
     backends = commands.add_parser("backends")
     backends.add_argument("releases", nargs="*")
     backends.add_argument("--gpu", action="append", default=[], help="only this compute capability, such as 8.6")
+    attention = commands.add_parser("attention")
+    attention.add_argument("releases", nargs="*")
     commands.add_parser("resolved")
     ranks = commands.add_parser("ranks")
     ranks.add_argument("release")
@@ -147,6 +152,8 @@ def main(words: Sequence[str]) -> int:
         wanted = options.releases or list(reversed(releases()))
         if options.command == "tables":
             return 3 if ask_about(wanted, processors=options.cpu) else 0
+        if options.command == "attention":
+            return 3 if oracle_attention.ask_about(wanted) else 0
         if options.command == "backends":
             return oracle_backends.ask_about(wanted, options.gpu)
         found = oracle_lint.compare(options.releases, options.profiles, options.seed)

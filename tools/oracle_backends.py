@@ -55,9 +55,9 @@ def ask_about(wanted: Iterable[str], only: Sequence[str] = ()) -> int:
         print(f"vllm {release}: {len(chosen)} backends, {len(supports)} supports, {len(modes)} modes", flush=True)
         silent += not chosen
         again = {("modes",)} if modes else set()
-        _keep("backends.json", release, chosen, {(capability,) for capability in capabilities})
+        keep("backends.json", release, chosen, {(capability,) for capability in capabilities})
         again |= {("supports", capability) for capability in capabilities}
-        _keep("graphs.json", release, supports | modes, again)
+        keep("graphs.json", release, supports | modes, again)
     return silent
 
 
@@ -141,7 +141,7 @@ def _answer(asked: Oracle, machine: str, argv: list[str]) -> dict[str, Any]:
     return {} if "broken" in found else found
 
 
-def _keep(name: str, release: str, rows: Iterable[Row], again: set[Row]) -> None:
+def keep(name: str, release: str, rows: Iterable[Row], again: set[Row]) -> None:
     """Write the answers of a release into a table, in which a span of releases stands behind each answer.
 
     `again`: the beginnings of the rows that were asked; the release's other rows stay.

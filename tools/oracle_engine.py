@@ -16,12 +16,15 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import inspect
 import io
 import json
 import os
 import sys
 import traceback
 import types
+import typing
+from collections.abc import Iterator
 from typing import Any
 
 GIB = 2**30
@@ -317,6 +320,78 @@ def layers(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     return {**found, "resolved": _resolved(config)}
 
 
+_LAYERS = ({"head_size": 256, "has_sliding_window": True}, {"head_size": 512, "has_sliding_window": False})
+"""The two kinds of layers of Gemma 4."""
+
+
+def refusals(argv: list[str]) -> dict[str, Any]:
+    """Return backend → KV format → whether images are masked → what vLLM has against it, for Gemma 4's layers.
+
+    Each backend's own validate_configuration is asked, with the argument names of the release; "" is the selector's
+    answer where no backend is set.
+    """
+    import torch
+
+    _all_libraries()
+    plain = ["--limit-mm-per-prompt", '{"image": 0, "video": 0, "audio": 0}']
+    configs = {
+        (masks, fp8): _engine_args()
+        .from_cli_args(_parsed([*argv, *([] if masks else plain), *(["--kv-cache-dtype", "fp8"] if fp8 else [])]))
+        .create_engine_config(_usage())
+        for masks in (True, False)
+        for fp8 in (True, False)
+    }
+    from vllm.config import set_current_vllm_config
+    from vllm.config.cache import CacheDType
+    from vllm.platforms.interface import DeviceCapability
+
+    asked = {"dtype": torch.bfloat16, "block_size": None, "attn_type": "decoder"}
+    asked["device_capability"] = DeviceCapability(*facts["capability"])
+    found: dict[str, Any] = {}
+    for masks in (True, False):
+        for kv in typing.get_args(CacheDType):
+            # some backends read the whole server's format, by which its config chooses FlashAttention's version
+            config = configs[masks, kv.startswith("fp8")]
+            config.cache_config.cache_dtype = kv
+            with set_current_vllm_config(config):
+                for name, validate in _validators():
+                    given = {**asked, "kv_cache_dtype": kv, "use_mm_prefix": masks}
+                    reasons = [reason for layer in _LAYERS for reason in _reasons(validate, {**given, **layer})]
+                    found.setdefault(name, {}).setdefault(kv, {})[str(masks)] = list(dict.fromkeys(reasons))
+    return found
+
+
+def _validators() -> Iterator[tuple[str, Any]]:
+    """Yield each backend's name and its validate_configuration; "" and one that asks the selector."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+    from vllm.v1.attention.selector import get_attn_backend
+
+    def choose(**layer: Any) -> list[str]:
+        named = inspect.signature(get_attn_backend).parameters
+        get_attn_backend(**{name: value for name, value in layer.items() if name in named})
+        return []
+
+    yield "", choose
+    for name, member in AttentionBackendEnum.__members__.items():
+        try:
+            validate = member.get_class().validate_configuration
+        except Exception:
+            continue  # a name without a class, or one whose packages no installation for CUDA has
+        yield name, validate
+
+
+def _reasons(validate: Any, layer: dict[str, Any]) -> list[str]:
+    """Return what one backend has against one layer; what a release asks for and this does not know is off."""
+    parameters = inspect.signature(validate).parameters.values()
+    required = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    named = {one.name for one in parameters} if required else set(layer)
+    values = dict.fromkeys(required, False) | {name: value for name, value in layer.items() if name in named}
+    try:
+        return list(validate(**values))
+    except Exception as error:
+        return [str(error).partition(" with ")[0][:200]]
+
+
 def rank_bytes(argv: list[str], env: dict[str, str], gpus: int) -> dict[str, Any]:
     """Return the bytes that rank 0 of so many GPUs holds of target and head, by part of the model.
 
@@ -570,6 +645,8 @@ def _found(question: dict[str, Any], argv: list[str], env: dict[str, str]) -> di
         return flags()
     if "modes" in question:
         return modes(question["modes"], env)
+    if question.get("refusals"):
+        return refusals(argv)
     if "ranks" in question:
         return rank_bytes(argv, env, question["ranks"])
     return layers(argv, env) if question.get("layers") else judged(argv, env)

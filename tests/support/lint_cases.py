@@ -57,6 +57,7 @@ def _integers(*groups: str, left: tuple[str, ...] = ()) -> Quantization:
 
 
 BIG, SMALL = checkpoint(), checkpoint("small")
+WORDS_ONLY = checkpoint(text_only=True)
 LOOKS_BOTH_WAYS = checkpoint(text_config={"use_bidirectional_attention": "vision"})
 MIXTURE = replace(BIG, text=replace(BIG.text, experts=128, experts_per_token=8))
 AWQ = replace(BIG, quantization=Quantization(method="modelopt", algorithm="NVFP4_AWQ"))
@@ -296,6 +297,10 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS307 wide_heads": (
         case("0.33.0", "serve.attention_backend=FLASH_ATTN", "machine=dgx-spark"),
         case("0.33.0", "serve.attention_backend=FLASH_ATTN"),
+    ),
+    "GS307 refused_by_vllm": (
+        case("0.33.0", "serve.kv_cache_dtype=nvfp4", "machine=dgx-spark", target=WORDS_ONLY),
+        case("0.33.0", "serve.kv_cache_dtype=fp8", "machine=dgx-spark", target=WORDS_ONLY),
     ),
     "GS308 fast_prefill": (
         case("0.33.0", *MTP, "serve.kv_sharing_fast_prefill=true"),

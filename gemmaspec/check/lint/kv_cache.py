@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
-from gemmaspec.core.releases.backends import support_of
+from gemmaspec.core.releases.backends import refusal_of, support_of
 from gemmaspec.core.releases.items import largest_item
 from gemmaspec.core.resolved.answer import known
 
@@ -25,6 +26,8 @@ _HALVES: Final = ("float16", "bfloat16")
 _NARROW: Final = ("nvfp4", "turboquant", "octave", "ultraquant")
 """Formats whose backends have no mask for images, and Triton does not take them."""
 
+_ELSEWHERE: Final = ("CPU_", "AMX_", "ROCM_", "XPU_")
+"""How the names of backends begin that no GPU of NVIDIA's runs."""
 _UNUSED_UNDER_V2: Final = (
     ("attention_backend", ("draft_model",), ">=0.31"),
     ("attention_backend", ("eagle", "eagle3"), ">=0.25,<0.31"),
@@ -262,6 +265,46 @@ def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
     inherited = given.path if given else ("serve", "kv_cache_dtype")
     path = inherited if own is None else ("speculative", "kv_cache_dtype")
     yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: auto")
+
+
+@rule("GS307", "error")
+def refused_by_vllm(subject: Subject) -> Iterator[Issue]:
+    """What vLLM's own selector, or the backend that the profile sets, has against Gemma 4's layers on this GPU."""
+    capability, masks = subject.machine.compute_capability, subject.resolved.masks
+    if not capability or any(True for _ in (*wide_heads.check(subject), *cache_without_a_backend.check(subject))):
+        return
+    asked = (_asked(subject, "target") or _of_attention_config(subject) or "").upper().replace("AUTO", "")
+    given = subject.argument("--kv-cache-dtype")
+    cache = known(subject.resolved.cache) or (given.value if given else None) or "auto"
+    both = (True, False) if known(masks) is None else (bool(known(masks)),)
+    reasons = [refusal_of(subject.vllm, capability, asked, masks=one, cache=str(cache)) for one in both]
+    if all(reasons):
+        what = asked or f"every attention backend on compute capability {capability}"
+        message = f"vLLM {subject.vllm} refuses {what} with a KV cache of {cache}: {reasons[0]}"
+        own = subject.argument("--attention-backend") or subject.argument("--attention-config")
+        where = own if asked else given
+        path = where.path if where else ("serve", "attention_backend" if asked else "kv_cache_dtype")
+        fix = "use TRITON_ATTN, or let vLLM choose" if asked else "set serve.kv_cache_dtype: auto"
+        yield Issue(path=path, message=message, fix=fix)
+    elif asked.startswith(_ELSEWHERE):
+        message = f"{asked} is for another kind of processor than an NVIDIA GPU"
+        yield Issue(path=_backend_path(subject, "target"), message=message, fix="use TRITON_ATTN, or let vLLM choose")
+    elif asked == "FLEX_ATTENTION" and (subject.method == "mtp" or subject.shares_kv("target")):
+        message = "FlexAttention does not support layers that share the KV cache of others, as this model's do"
+        yield Issue(path=_backend_path(subject, "target"), message=message, fix="use TRITON_ATTN")
+
+
+def _of_attention_config(subject: Subject) -> str | None:
+    """Return the backend in --attention-config, which is JSON; None where it is not one."""
+    given = subject.value("--attention-config")
+    if not given:
+        return None
+    try:
+        parsed = json.loads(given)
+    except ValueError:
+        return None  # another rule says that it is no JSON
+    backend = parsed.get("backend") if isinstance(parsed, dict) else None
+    return backend if isinstance(backend, str) else None
 
 
 def attention_backend(subject: Subject, role: Role) -> str | None:

@@ -2,7 +2,8 @@
 
 data/backends.json and data/graphs.json were made by building the layers of a 31B and its assistant on torch's meta
 device against each release's own selector, with FlashAttention and FlashInfer installed, and by asking their builders
-and `resolve_cudagraph_mode_and_sizes` in vllm/config/compilation.py (tools/oracle_backends.py).
+and `resolve_cudagraph_mode_and_sizes` in vllm/config/compilation.py (tools/oracle_backends.py). data/attention.json has
+what each backend refuses (tools/oracle_attention.py).
 """
 
 from __future__ import annotations
@@ -60,6 +61,17 @@ def modes_of(vllm: str, *, drafting: bool, compiles: str, graphs: str) -> dict[s
     path = ("modes", "drafting" if drafting else "alone", compiles, graphs)
     modes = {support: _at("graphs", vllm, *path, support) for support in LEVELS}
     return {support: mode for support, mode in modes.items() if mode}
+
+
+def refusal_of(vllm: str, capability: str, backend: str, *, masks: bool, cache: str) -> str | None:
+    """Return what vLLM has against a backend for Gemma 4's layers; None where it takes it, and where nobody asked.
+
+    `backend`: "" where the profile sets none. `cache`: the format of the KV cache, as vLLM calls it. The answers are of
+    each backend's own validate_configuration, and of the selector (tools/oracle_attention.py).
+    """
+    kind = "masks" if masks else "causal"
+    rows = (_at("attention", vllm, backend, kind, format_, capability) for format_ in ("*", cache))
+    return next((reasons for reasons in rows if reasons), None)
 
 
 def _at(table: str, vllm: str, *path: str) -> str | None:
