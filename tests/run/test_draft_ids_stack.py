@@ -13,7 +13,10 @@ from gemmaspec.check.fit.roofline import step_bytes
 from gemmaspec.check.use_cases.server_facts import plan_on
 from gemmaspec.cli.app import run
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.measure.servers.tuned import from_anywhere
 from gemmaspec.measure.tune.arms import field_of
+from gemmaspec.run.cluster.objects import objects_of
+from gemmaspec.run.cluster.server import ClusterSettings, pod_server
 from gemmaspec.run.stack.build import build_stack
 from gemmaspec.serve.prepare import prepare
 
@@ -122,3 +125,31 @@ def test_tune_tries_a_draft_with_all_ids_where_a_list_is_named(ids: Path) -> Non
         assert ("a draft that scores all ids" in knobs) is tried
     assert knobs["a draft that scores all ids"] == ("draft.ids=",)
     assert load_profile(SPARK, overrides=[*sets(ids), "draft.ids="]).profile.draft.ids is None  # type: ignore[union-attr]
+
+
+def test_a_tuned_profile_finds_the_list_from_its_own_folder(
+    ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written into another folder than the one in which tune was typed."""
+    work, profiles = tmp_path / "with: a colon", tmp_path / "profiles"
+    work.mkdir()
+    profiles.mkdir()
+    (work / "ids.json").write_text(ids.read_text())
+    monkeypatch.chdir(work)
+    for typed in ("draft.ids=./ids.json", "draft.ids=../with: a colon/ids.json"):
+        assert from_anywhere(typed) == f'draft.ids="{work}/ids.json"'
+        file = profiles / "mine.yaml"
+        file.write_text(f"extends: {SPARK}\nname: mine\ndraft: {{ids: {from_anywhere(typed).partition('=')[2]}}}\n")
+        draft = load_profile(str(file)).profile.draft
+        assert draft
+        assert draft.ids == str(work / "ids.json")
+    assert from_anywhere("patches.speed=off") == "patches.speed=off"
+
+
+def test_a_pod_gets_the_list_and_its_place(ids: Path) -> None:
+    server = pod_server(load_profile(SPARK, overrides=sets(ids)), ClusterSettings())
+    assert json.loads(server.files["draft-ids.json"]) == {"ids": "0-999,2000-33767"}
+    deployment = next(one for one in objects_of(server).values() if one["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    values = {one["name"]: one.get("value") for one in container["env"]}
+    assert values["GEMMASPEC_DRAFT_IDS"] == "/gemmaspec/draft-ids.json"

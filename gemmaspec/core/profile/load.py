@@ -30,7 +30,7 @@ from gemmaspec.core.releases.drafting import method_found
 from gemmaspec.core.strict_yaml import Document, Place
 
 MAX_EXTENDS: Final = 5
-_RELATIVE: Final = ("./", "../")
+RELATIVE: Final = ("./", "../")
 _SET: Final = re.compile(r"([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)=(.*)", re.DOTALL)
 
 
@@ -115,7 +115,7 @@ def _anchored(value: Any, folder: Path) -> Any:
     """Return the value with paths that begin with ./ or ../ resolved from the folder of the file."""
     if isinstance(value, dict):
         return {key: _anchored(item, folder) for key, item in value.items()}
-    if isinstance(value, str) and value.startswith(_RELATIVE):
+    if isinstance(value, str) and value.startswith(RELATIVE):
         return str((folder / value).resolve())
     return value
 

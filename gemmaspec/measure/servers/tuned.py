@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from gemmaspec.core.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.profile.command import settings_digest
 from gemmaspec.core.profile.find import own_folder, profile_folders
-from gemmaspec.core.profile.load import Loaded, load_profile
+from gemmaspec.core.profile.load import RELATIVE, Loaded, load_profile
 from gemmaspec.core.profile.model import Profile, Tuned, TunedLoad
 from gemmaspec.measure.tune.choose import TuneChoice
 from gemmaspec.measure.tune.written import profile_text
@@ -65,10 +67,17 @@ def write(
         no_spec=choice.arm.alone,
     )
     tuned = _tuned(file.stem, choice, measured.profile, document)
-    text = profile_text(file.stem, choice.arm, overrides=overrides, tuned=tuned)
+    arm = dataclasses.replace(choice.arm, overrides=tuple(map(from_anywhere, choice.arm.overrides)))
+    text = profile_text(file.stem, arm, overrides=[from_anywhere(text) for text in overrides], tuned=tuned)
     _check(file, text, tuned.settings)
     write_whole(file, text, mode=0o600)
     return file
+
+
+def from_anywhere(override: str) -> str:
+    """Return KEY=VALUE with a path of the working folder as a whole one: the profile is written into another folder."""
+    key, _, value = override.partition("=")
+    return f"{key}={json.dumps(str(Path(value).resolve()))}" if value.startswith(RELATIVE) else override
 
 
 def _tuned(name: str, choice: TuneChoice, measured: Profile, document: Mapping[str, Any]) -> Tuned:
