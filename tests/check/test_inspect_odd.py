@@ -162,3 +162,13 @@ def test_the_expected_shape_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(["inspect", str(small.write(tmp_path / "model"))]) == 3
     printed = " ".join(capsys.readouterr().out.split())
     assert f"has {WIDTH} x {INNER}, but {WIDTH} x {2 * INNER} is expected" in printed
+
+
+def test_what_is_missing_in_a_folder_is_not_fetched_from_the_hub(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = without("q_norm")(dense())
+    assert run(["inspect", str(small.write(tmp_path / "model"))]) == 3
+    printed = capsys.readouterr().out
+    assert "copy it again from where it came" in printed
+    assert "hf download" not in printed

@@ -12,6 +12,11 @@ TABLE: Final = Path(__file__).with_name("findings.yaml")
 """Severity, impact, fix and patches of each code, as far as they are always the same."""
 
 
+_FOLDERS: Final = ("/", "~", ".", "state:")
+"""What the name of a checkpoint in a folder begins with."""
+_FROM_HUB: Final = "fetch it again: hf download {ref}"
+
+
 def finding(
     code: str,
     message: str,
@@ -23,10 +28,13 @@ def finding(
 ) -> Finding:
     """Return a finding with what its code means; `facts` fill the row, and the other words take its place."""
     row = strict_yaml.table(TABLE)[code]
+    means = row.get("fix", "")
+    if str(facts.get("ref", "")).startswith(_FOLDERS):
+        means = means.replace(_FROM_HUB, "copy it again from where it came")
     if impact is None:
         impact = row.get("impact", "").format(**facts)
     if fix is None:
-        fix = row.get("fix", "").format(**facts)
+        fix = means.format(**facts)
     return Finding(
         code=code,
         severity=severity or row["severity"],
