@@ -130,6 +130,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("bash -c 'vllm serve \"$0\" --port $1 --max-num-seqs ${2:-4} ${3}' a/b 8001", {
             "target": {"model": "a/b"}, "serve": {"port": 8001, "max_num_seqs": 4},
         }),
+        ("bash -c 'set -- a/b -tp 2; exec vllm serve \"$@\"' -- c/d", {
+            "target": {"model": "a/b"}, "serve": {"tensor_parallel_size": 2},
+        }),
+        ("[ -d hf ] && echo there\nN=4; unset N; vllm serve a/b --max-num-seqs ${N:-2}", {"serve": {"max_num_seqs": 2}}),
         ("sh -c 'M=$1; shift; exec vllm serve $M \"$@\"' run a/b -tp 2", {
             "target": {"model": "a/b"}, "serve": {"tensor_parallel_size": 2},
         }),
@@ -235,6 +239,8 @@ def test_what_has_no_key_is_named_with_what_there_is_instead(command: str, named
     [
         ('case "${1:-small}" in\n small) M=a/b;;\n large) M=c/d;;\nesac\nvllm serve $M', "`case`"),
         ('if [ -n "$BIG" ]; then vllm serve c/d; else vllm serve a/b; fi', "`if`"),
+        ('M=a/b\n[ "$BIG" ] && M=c/d\nvllm serve $M', "`[`"),
+        ("M=a/b; [[ -n $BIG ]] && export M=c/d; vllm serve $M", "`[[`"),
         ("for port in 1 2; do vllm serve a/b --port $port; done", "`for`"),
         ("start() {\n vllm serve a/b\n}\nstart", "a function"),
         ('A=(--model a/b)\nvllm serve "${A[@]}"', "an array"),

@@ -62,6 +62,7 @@ _DEEPEST: Final = 5
 
 _BRANCHES: Final = frozenset({"if", "case", "for", "while", "until", "select", "function", "{"})
 """Words that begin what only a shell can follow."""
+_TESTS: Final = frozenset({"[", "[[", "test"})
 _ALL_WORDS: Final = frozenset({"$@", "${@}", "$*", "${*}"})
 _OPERATORS: Final = "();<>|&\n"
 _ADOPTS: Final = "gemmaspec profile new NAME --from-running CONTAINER takes them over"
@@ -98,9 +99,11 @@ def shell(made: TakenOver, text: str, scope: Scope | None = None) -> bool:
     scope = scope or Scope()
     if scope.depth > _DEEPEST:
         raise UsageError(f"--from-command: shells within shells, more than {_DEEPEST}")
-    served = False
+    served, before = False, [""]
     for words in _commands(made, text):
-        if kind := _needs_a_shell(words):
+        kind = _needs_a_shell(words) or _condition(before, words)
+        before = words
+        if kind:
             if served:
                 made.leave(f"{kind} …", _AFTER)
                 return True
@@ -218,6 +221,13 @@ def _command(made: TakenOver, words: list[str], scope: Scope, *, served: bool) -
     if words[0] in ("export", "declare", "setenv"):
         _export(made, words[1:], scope.variables)
         return False
+    if words[0] == "unset":
+        for name in words[1:]:
+            scope.variables.pop(name, None)
+        return False
+    if words[:2] == ["set", "--"]:
+        scope.words = words[2:]
+        return False
     if words[0] == "shift" and scope.words is not None:
         scope.words = scope.words[int(words[1]) if words[1:2] and words[1].isdecimal() else 1 :]
         return False
@@ -321,6 +331,12 @@ def _needs_a_shell(words: Sequence[str]) -> str:
     if any(re.fullmatch(r"\w+\+?=\(", word) or re.search(r"\$\{\w+\[", word) for word in words):
         return "an array"
     return "a text of its own (<<)" if "<<" in words else ""
+
+
+def _condition(before: Sequence[str], words: Sequence[str]) -> str:
+    """Return the test on which a variable's value depends, as in `[ "$1" ] && MODEL=x`; empty where there is none."""
+    sets = words[0] in ("export", "declare") or (len(words) == 1 and _ASSIGNED.fullmatch(words[0]) is not None)
+    return f"`{before[0]}`" if sets and before[0] in _TESTS else ""
 
 
 def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
