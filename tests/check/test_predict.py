@@ -1034,9 +1034,9 @@ def test_six_lines_name_the_fastest_k_of_each_load_and_how_far_the_profile_is_fr
     document = json.loads(capsys.readouterr().out)
     assert run(asked) == 0
     title, *lines = capsys.readouterr().out.splitlines()
-    assert "at the fastest k: tokens/s with the prompt (90 % interval)" in title
+    assert "of such a server: tokens/s with the prompt at the fastest k (90 % interval)" in title
     assert [line[2:14].strip() for line in lines] == [
-        "1 at once", "4 at once", "8 at once", "the profile", "basis", "unknown",
+        "1 at once", "4 at once", "8 at once", "the profile", "unknown",
     ]  # fmt: skip
     slower = []
     for line, load in zip(lines, (1, 4, 8), strict=False):
@@ -1048,6 +1048,17 @@ def test_six_lines_name_the_fastest_k_of_each_load_and_how_far_the_profile_is_fr
             assert f"after {context:,} tokens: {best['tokens_per_second']:,.1f} (" in line
             assert f"with k={best['k']}, {best['speedup']:.2f} times" in line
     assert f"drafts with k=4, at most {max(slower):.0%} slower" in lines[3]
+
+
+def test_where_there_is_no_figure_four_lines_say_why_the_bound_and_how_to_measure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["predict", "nvidia-31b-mtp-32gb", "--machine", "h100"]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "nvidia-31b-mtp-32gb on h100: no figure"
+    assert [line.split()[0] for line in lines] == ["why", "bound", "measure"]
+    assert "KV cache in fp8" in lines[0]
+    assert "at most 731.3 tokens/s" in lines[1]
 
 
 def test_six_lines_say_what_has_no_figure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def test_html_is_written_beside_the_lines(tmp_path: Path, capsys: pytest.Capture
     assert run(["predict", "nvidia-31b-mtp", "--machine", "h100", "--html", str(file)]) == 0
     printed = capsys.readouterr()
     assert f"wrote {file}" in printed.err
-    assert printed.out.startswith("nvidia-31b-mtp on h100, at the fastest k")
+    assert printed.out.startswith("nvidia-31b-mtp on h100, from 34 measured cells")
     text = file.read_text()
     assert not re.findall(r"(?:src|href)=", text)
     assert "prefers-color-scheme:dark" in text

@@ -179,7 +179,7 @@ def test_a_run_with_patches_keeps_their_cells_apart(
     assert {(one.k, one.setting.patches) for one in predicted} == {
         (0, ("always", "faster", "second")), (4, ("always", "faster", "second")), (0, ()), (4, ())
     }  # fmt: skip
-    assert "patches always + faster + second" in drawn(found)["text"]
+    assert "patches for speed: always + faster + second" in drawn(found)["text"]
 
 
 def test_cells_of_different_sets_and_backends_never_explain_each_other() -> None:

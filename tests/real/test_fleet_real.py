@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.data import MODELS
+from gemmaspec.run.engine import volumes
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.fleet import FleetEngine
 from gemmaspec.run.engine.server import Node
@@ -268,10 +270,13 @@ def test_a_host_that_goes_away_in_the_middle_of_up_is_named_and_the_other_is_sto
 def test_gc_finds_and_removes_the_volumes_of_both_hosts(driver: Driver) -> None:
     stack = f"gone-{os.getpid()}"
     name = f"gemmaspec-{stack}_stack"
-    (driver.folder / "state" / "stacks" / stack).mkdir(parents=True)  # another state folder's volumes are not listed
+    own = uuid.uuid4().hex  # another state folder's volumes are not listed
+    (driver.folder / "state").mkdir(exist_ok=True)
+    (driver.folder / "state" / "state-id").write_text(own)
     for host in (driver.bed.one, driver.bed.two):
         with contextlib.closing(host.client()) as client:
-            client.volumes.create(name, labels={"com.docker.compose.project": name.removesuffix("_stack")})
+            labels = {"com.docker.compose.project": name.removesuffix("_stack"), volumes.STATE: own}
+            client.volumes.create(name, labels=labels)
     offered = driver.run("gc", "--volumes", "--json", "--dry-run")
     assert offered.code == 0, offered.err
     assert "volumes were not checked" in offered.err  # this machine's own daemon is away

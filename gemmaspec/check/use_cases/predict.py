@@ -178,10 +178,11 @@ def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
     rows = tuple(on_several(row, one, several, link) for row in wanted)
     if not rows:
         return _bound(facts, request, [note for note in alone.notes if note.startswith("no ")])
+    doubts = (f"how {gpus} GPUs share a step (computed from one GPU and the measured link)", *alone.doubts)
     why = f"{alone.why}; on {gpus} GPUs by bytes and all-reduces at {link.us_per_sum:g} µs each ({link.link})"
     plain = ["no server without a draft was measured on several GPUs"] if any(not row.k for row in rows) else []
     notes = (f"the all-reduces: {link.source}", *plain, *alone.notes, *_instead(facts, rows, alone.rows))
-    return Prediction(profile=profile.name, basis=alone.basis, why=why, notes=notes, rows=rows)
+    return Prediction(profile=profile.name, basis=alone.basis, why=why, notes=notes, doubts=doubts, rows=rows)
 
 
 def _of_one(facts: Facts, request: PredictRequest) -> Prediction:

@@ -19,21 +19,25 @@ def lines(document: Document) -> Iterator[str]:
     rows: list[Row] = document["rows"]
     where = f"{document['profile']} on {document['machine']}"
     if not rows:
-        return (yield from brief.lines(f"{where}: no figure", [("why", document["why"]), *_notes(document)]))
+        return (yield from brief.lines(f"{where}: no figure", _without_figure(document)))
     prompt = any(row["ttft_ms"] for row in rows)
-    title = f"{where}, at the fastest k: tokens/s {counted(prompt=prompt)} (90 % interval)"
+    basis = document["why"].partition(": ")[0]
+    title = f"{where}, from {basis}: tokens/s {counted(prompt=prompt)} at the fastest k (90 % interval)"
     loads = dict.fromkeys(row["concurrency"] for row in rows)
     said: list[tuple[str, str | None]] = [(f"{load} at once", _at(load, rows)) for load in loads]
     said.append(("the profile", _own(document)))
     said += [("warning", warning) for warning in document["warnings"]]
     said += [("change", table) for table in _tables(document)]
-    said.append(("basis", document["why"].partition(": ")[0]))
     said.append(("unknown", _unknown(document)))
     yield from brief.lines(title, said)
 
 
-def _notes(document: Document) -> Iterator[tuple[str, str]]:
-    yield from (("", note) for note in document["notes"])
+def _without_figure(document: Document) -> Iterator[tuple[str, str | None]]:
+    notes: list[str] = document["notes"]
+    yield "why", "; ".join(document["doubts"]) or document["why"]
+    yield from (("warning", warning) for warning in document["warnings"])
+    yield "bound", "; ".join(note for note in notes if note.startswith("at most ")) or None
+    yield "measure", next((note for note in notes if note.startswith("gemmaspec bench ")), None)
 
 
 def _servers(rows: Sequence[Row]) -> Iterator[list[Row]]:
