@@ -25,7 +25,8 @@ def after_interrupt(name: str, note: Callable[[str], None]) -> str:
         if is_group(name):
             note(f"gemmaspec status {name}    # or: gemmaspec down {name}")
             return f"interrupted; {_what_serves(name)}"
-        state = stacks.look(stacks.find(name))
+        started = stacks.find(name)
+        state = stacks.look(started)
     except GemmaspecError:
         return "interrupted; no server was started"
     if state.status in ("running", "restarting"):
@@ -33,7 +34,8 @@ def after_interrupt(name: str, note: Callable[[str], None]) -> str:
         return f"interrupted; {name} keeps running"
     if state.status == "unknown":
         return f"interrupted; cannot tell whether {name} runs: {state.detail}"
-    note(f"gemmaspec restart {name}    # starts it as it ran before")
+    again = "starts it as it ran before" if started.known_good else "starts it again; it was never ready"
+    note(f"gemmaspec restart {name}    # {again}")
     return f"interrupted; {name} is not running"
 
 

@@ -44,7 +44,8 @@ def outcome(outcome: TuneOutcome, *, as_json: bool) -> None:
         output.json_data({"ok": not outcome.interrupted, **outcome.document})
         return
     loads = outcome.tried.loads
-    output.data(f"{outcome.compared.base.profile.name}: {len(outcome.tried.cells)} cells measured")
+    cells = len(outcome.tried.cells)
+    output.data(f"{outcome.compared.base.profile.name}: {cells} {'cell' if cells == 1 else 'cells'} measured")
     columns = (
         *map(table.Column, ("profile", "method", "k", *(f"{load} at once" for load in loads))),
         table.Column("times"),
