@@ -42,11 +42,12 @@ class Suspicion:
 def speed_files(plan: str) -> dict[str, frozenset[str]]:
     """Return the patches for speed in the text of a plan.json, each with the files that it changes."""
     try:
-        rows = [load for load in json.loads(plan)["patches"] if load.get("purpose") == "speed"]
-        return {
-            str(row["id"]): frozenset(str(file["path"]) for variant in row["variants"] for file in variant["files"])
-            for row in rows
-        }
+        files: dict[str, frozenset[str]] = {}
+        for row in json.loads(plan)["patches"]:
+            if row.get("purpose") == "speed":
+                paths = (str(file["path"]) for variant in row["variants"] for file in variant["files"])
+                files[str(row["id"])] = frozenset(paths)
+        return files
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 

@@ -31,12 +31,13 @@ def _windows(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
 
 
 def _sharing(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
-    shared = {
-        role: sum(layer.shares_with is not None for layer in checkpoint.text.layers)
-        for role, checkpoint in (("target", target), ("draft", draft))
-    }
-    if any(shared.values()):
-        message = ", ".join(f"{number} of the {role}'s layers" for role, number in shared.items() if number)
+    shared = []
+    for role, checkpoint in (("target", target), ("draft", draft)):
+        number = sum(layer.shares_with is not None for layer in checkpoint.text.layers)
+        if number:
+            shared.append(f"{number} of the {role}'s layers")
+    if shared:
+        message = ", ".join(shared)
         yield finding(
             "kv-sharing", f"{message} read another layer's KV cache", error=error_text("kv-sharing-uniform-specs")
         )

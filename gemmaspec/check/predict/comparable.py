@@ -247,9 +247,10 @@ def _unconverted(rows: Sequence[Row], kind: Kind) -> str:
     keys = [(key, wanted) for key, wanted in _convertible(kind) if key != _COMPILE]
     apart = [(key, wanted) for key, wanted in keys if all(_of(row, key, kind) != wanted for row in rows)] or keys
     has = " and ".join(_words(key, wanted) for key, wanted in apart)
-    others = {
-        " and ".join(_words(key, _of(row, key, kind)) for key, at in apart if _of(row, key, kind) != at) for row in rows
-    }
+    others = set()
+    for row in rows:
+        values = [(key, _of(row, key, kind), wanted) for key, wanted in apart]
+        others.add(" and ".join(_words(key, value) for key, value, wanted in values if value != wanted))
     said = f"it has {has}, and the cells have {' or '.join(sorted(others))}"
     return f"{said}; no cells that differ in that alone give a factor"
 

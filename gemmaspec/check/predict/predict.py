@@ -206,11 +206,14 @@ class _Timing:
     def fits(self, methods: Sequence[str], context: int) -> dict[str, Steps]:
         """Return the fit of every method for prompts of one length, and that without speculation if measured."""
         alone = [timed for row, timed in self._timed if row.k == 0]
-        bare = {NONE: self._fit(NONE, alone, context)} if alone else {}
-        return bare | {
-            method: self._fit(method, [*alone, *(timed for row, timed in self._timed if row.method == method)], context)
-            for method in methods
-        }
+        fits = {}
+        if alone:
+            fits[NONE] = self._fit(NONE, alone, context)
+        for method in methods:
+            # a method's own steps share the terms of the target with those without a draft
+            own = [timed for row, timed in self._timed if row.method == method]
+            fits[method] = self._fit(method, [*alone, *own], context)
+        return fits
 
     def step(self, step_time: StepTime) -> StepTime:
         """Return a step with the uncertainty of its compilation."""

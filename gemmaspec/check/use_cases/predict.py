@@ -254,12 +254,14 @@ def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Predict
     """Return no figure but what no server exceeds, and why."""
     profile, plan = facts.profile, facts.plan
     asked = _asked(request, facts)
-    bounds = [
-        f"at most {bound.bound:,.1f} tokens/s, {bound.alone:,.1f} without speculation, at {load} x {context:,} tokens"
-        for context in asked.contexts
-        for load in asked.concurrencies
-        if (bound := roofline(plan, context=context, concurrency=load))
-    ]
+    bounds = []
+    for context in asked.contexts:
+        for load in asked.concurrencies:
+            bound = roofline(plan, context=context, concurrency=load)
+            if bound is None:  # the bandwidth of this machine is not known
+                continue
+            speeds = f"at most {bound.bound:,.1f} tokens/s, {bound.alone:,.1f} without speculation"
+            bounds.append(f"{speeds}, at {load} x {context:,} tokens")
     measure = f"gemmaspec bench {profile.name} --dummy-weights --save-measured measures it"
     return Prediction(
         profile=profile.name,

@@ -100,14 +100,12 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
         yield from paragraphs(patch)
     if text.errors:
         yield "Errors in the log without the patch", list(text.errors)
-    yield (
-        "Where it is",
-        [
-            f"vllm {variant.versions}: {', '.join(one or 'the top level' for one in dict.fromkeys(scopes))} in {path}"
-            for variant in text.variants
-            for path, scopes in variant.scopes.items()
-        ],
-    )
+    places = []
+    for variant in text.variants:
+        for path, scopes in variant.scopes.items():
+            names = ", ".join(scope or "the top level" for scope in dict.fromkeys(scopes))
+            places.append(f"vllm {variant.versions}: {names} in {path}")
+    yield "Where it is", places
     runner = "both model runners" if text.runner == "any" else f"model runner {text.runner} only"
     yield "When it takes effect", [f"with {runner}" + (", only with speculation" if text.speculation_only else "")]
     who = [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}"]

@@ -85,6 +85,10 @@ def judged(words: Sequence[Mapping[str, Any]], silent: Sequence[str], targets: M
     }
 
 
+def _imported(module: str, word: Mapping[str, Any]) -> bool:
+    return any(row["module"] == module and row["state"] != "not imported" for row in word["rows"])
+
+
 def _unseen(words: Sequence[Mapping[str, Any]], targets: Mapping[str, Any]) -> Iterator[str]:
     """Yield each role without a process, and each patched module that has to run and was not imported where it runs."""
     expects = {WORKER} if targets["headless"] else {WORKER, ENGINE_CORE, API_SERVER}
@@ -94,8 +98,7 @@ def _unseen(words: Sequence[Mapping[str, Any]], targets: Mapping[str, Any]) -> I
         role = next((role for begins, role in RUNS_IN.items() if module.startswith(begins)), "")
         if role and role not in there:
             continue  # told above, or the role of another machine
-        seen = [any(row["module"] == module and row["state"] != "not imported" for row in word["rows"])
-                for word in words if not role or role in word["roles"]]  # fmt: skip
+        seen = [_imported(module, word) for word in words if not role or role in word["roles"]]
         if not (all(seen) if role else any(seen)):
             yield f"{module}: imported by no {role or 'process'}"
 

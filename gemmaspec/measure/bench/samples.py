@@ -150,20 +150,20 @@ def by_category(cell: MeasuredCell, k: int) -> dict[str, list[float]]:
     if all(group.category for group in cell.groups):
         names = dict.fromkeys(group.category for group in cell.groups)
         return {str(name): list(rates([group for group in cell.groups if group.category == name], k)) for name in names}
-    drafted = [sample for sample in cell.samples if sum(sample.accepted)]
-    return {
-        name: list(_from_histograms([sample for sample in drafted if sample.category == name], k))
-        for name in dict.fromkeys(sample.category for sample in drafted)
-    }
+    drafted: dict[str, list[RequestSample]] = {}
+    for sample in cell.samples:
+        if sum(sample.accepted):
+            drafted.setdefault(sample.category, []).append(sample)
+    return {name: list(_from_histograms(samples, k)) for name, samples in drafted.items()}
 
 
 def _from_histograms(samples: Sequence[RequestSample], k: int) -> tuple[float, ...]:
     steps = sum(sum(sample.accepted) for sample in samples)
-    return (
-        tuple(sum(sum(sample.accepted[i:]) for sample in samples) / steps for i in range(1, k + 1))
-        if steps
-        else (0.0,) * k
-    )
+    if not steps:
+        return (0.0,) * k
+    # accepted[n] counts the steps of which exactly n tokens were taken, so position i was reached by all from i on
+    reached = [sum(sum(sample.accepted[position:]) for sample in samples) for position in range(1, k + 1)]
+    return tuple(count / steps for count in reached)
 
 
 def _length_interval(samples: Sequence[RequestSample]) -> list[float] | None:

@@ -120,7 +120,10 @@ def is_group(name: str) -> bool:
 
 def each_of(names: Sequence[str]) -> list[str]:
     """Return the stacks that these names mean: a profile with replicas means all of them."""
-    return [server for name in names for server in (stacks.replicas_of(name) if is_group(name) else [name])]
+    servers: list[str] = []
+    for name in names:
+        servers += stacks.replicas_of(name) if is_group(name) else [name]
+    return servers
 
 
 def save(group: Group) -> None:
