@@ -17,7 +17,7 @@ export GEMMASPEC_STATE ?= $(CURDIR)/.tools/state
 OPTIONAL := || [ $$? -eq 4 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docker image runtime test test-fast test-two-machines test-kubernetes test-replicas lock lint reference docs golden facts oracle release-day bench load-test clients clean
+.PHONY: help setup demo docker image runtime test test-fast test-two-machines test-kubernetes test-kernels test-replicas lock lint reference docs golden facts oracle release-day bench load-test clients clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-kubernetes: setup ## build Kubernetes 1.20 once, and run rendered pods on t
 	tools/build-kubernetes.sh
 	@$(BIN)/python tools/runtime.py
 	GEMMASPEC_KUBERNETES=1 $(BIN)/pytest tests/real/test_kubernetes.py -s
+
+test-kernels: setup ## compile every Triton patch for seven kinds of GPUs, without a GPU (some 300 builds, ten minutes)
+	GEMMASPEC_KERNELS=1 $(BIN)/pytest tests/check/test_compile_kernels.py -n 0 --durations=10
 
 test-replicas: setup ## change a patch of two replicas of vLLM in Docker under load, and count what failed; needs `make image`
 	@$(BIN)/python tools/runtime.py

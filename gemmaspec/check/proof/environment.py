@@ -46,18 +46,19 @@ def prove_python(*, progress: Callable[[str], None]) -> Path:
     return _complete(f"prove-{_key()}", [TORCH, TRANSFORMERS, *LIGHT], _install, progress) / "bin" / "python"
 
 
-def triton_folder(interpreter: Path, *, progress: Callable[[str], None]) -> Path:
+def triton_folder(interpreter: Path, *, progress: Callable[[str], None], requirement: str = TRITON) -> Path:
     """Return a folder with Triton for probes of numbers; fill it first if it is missing (200 MB to read).
 
-    Raise EnvironmentMissing as prove_python does; Triton is published for Linux alone.
+    `requirement`: another release of it, pinned by ==. Raise EnvironmentMissing as prove_python does; Triton is
+    published for Linux alone.
     """
 
     def install(uv: Uv, folder: Path) -> None:
-        progress(f"installing {TRITON} for Triton's interpreter")
-        uv.run("pip", "install", "--python", str(interpreter), "--no-deps", "--target", str(folder), TRITON)
+        progress(f"installing {requirement} for Triton's interpreter")
+        uv.run("pip", "install", "--python", str(interpreter), "--no-deps", "--target", str(folder), requirement)
 
-    version = TRITON.rpartition("==")[2]
-    return _complete(f"triton-{version}-py{_version()}-{platform.machine()}", [TRITON], install, progress)
+    version = requirement.rpartition("==")[2]
+    return _complete(f"triton-{version}-py{_version()}-{platform.machine()}", [requirement], install, progress)
 
 
 def _complete(
