@@ -50,6 +50,8 @@ def test_every_shipped_patch_has_error_texts_and_a_symptom() -> None:
     silent = {
         "gemma4-dflash-embedding-scale",  # fewer tokens are accepted, and nothing is printed
         "composite-full-graphs",  # the server starts, and is slower
+        "draft-exact-names",  # vLLM's text is that of any layer for which this machine has no kernel
+        "mtp-draft-ids",  # without it the list of ids is not read, and nothing is printed
         "mtp-dense-draft-parallel",  # its text is that of other dense models too: no-experts names the patch
     }
     defects = {name for name, patch in load_patches().items() if patch.text.purpose == "defect"}
