@@ -124,7 +124,10 @@ def _node(text: str, scope: str) -> ast.AST | None:
 
 
 def statement_around(draft: Draft, number: int) -> tuple[int, int] | None:
-    """The released lines of the smallest statement of a block that holds a hunk's old lines, and is not all of it."""
+    """The released lines of the smallest statement of a block that holds a hunk's old lines, and is not all of it.
+
+    A docstring is none: a copy of it changes nothing, so the place behind either is right.
+    """
     hunk, start = draft.edit.hunks[number], draft.starts[number]
     first, last = start + 1, start + len(hunk.old)
     node = function_node(draft.stock, hunk.function)
@@ -133,10 +136,19 @@ def statement_around(draft: Draft, number: int) -> tuple[int, int] | None:
     spans = [
         (one.lineno, one.end_lineno or one.lineno)
         for one in ast.walk(node)
-        if isinstance(one, ast.stmt) and one is not node
+        if isinstance(one, ast.stmt) and one is not node and not is_text(one)
     ]
     around = [(a, b) for a, b in spans if a <= first and last <= b and b - a < 60]
     return min(((a - 1, b) for a, b in around), key=lambda span: span[1] - span[0], default=None)
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Whether a statement is a string alone, as a docstring is."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def indent_of(line: str) -> str:
