@@ -118,7 +118,7 @@ def probes() -> Iterator[Probes]:
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in JUDGED])
 def test_a_probe_that_decides_knows_wrong_fixes(name: str, probes: Probes) -> None:
     found = judge(name, probes)
     assert found.called_closed == []

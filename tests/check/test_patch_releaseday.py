@@ -275,7 +275,9 @@ def test_names_that_a_build_dropped_are_named_with_the_profiles_that_use_them(
         ("GS105", "env.VLLM_ALLOW_LONG_MAX_MODEL_LEN", "warning"),
     } <= drafting
     assert not days["spark-31b-e2b"]["starts"]
-    assert {one["key"] for one in days["spark-e2b"]["findings"]} == {"chat.tool_call_parser"}, "it sets no other of them"
+    assert {one["key"] for one in days["spark-e2b"]["findings"]} == {"chat.tool_call_parser"}, (
+        "it sets no other of them"
+    )
     assert main(["--tree", str(next_release)]) == 5
     out = capsys.readouterr().out
     assert "spark-31b-e2b: would NOT start: GS101" in out

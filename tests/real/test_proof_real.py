@@ -49,7 +49,7 @@ def probes() -> Iterator[Probes]:
         yield found
 
 
-@pytest.mark.parametrize("patch", SHIPPED)
+@pytest.mark.parametrize("patch", [pytest.param(patch, marks=pytest.mark.xdist_group(patch)) for patch in SHIPPED])
 def test_every_patch_is_proven_at_the_ends_of_its_ranges(patch: str, probes: Probes) -> None:
     """Each by itself, with those that it needs."""
     one = SHIPPED[patch]

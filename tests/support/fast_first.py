@@ -19,7 +19,10 @@ LONGEST = (
     "test_speed_real",
     "test_bench_dummy",
     "test_pinning_real",
-    "test_proof_real",  # all patches in one process
+    "test_draft_ids_real",
+    "test_qat_real",
+    "test_judged",  # each patch is a group of its own, here and in test_proof_real
+    "test_proof_real",
     "test_fuzz_attention",
     "test_fleet_real",
 )
