@@ -281,11 +281,13 @@ def refused_by_vllm(subject: Subject) -> Iterator[Issue]:
     if all(reasons):
         what = asked or f"every attention backend on compute capability {capability}"
         message = f"vLLM {subject.vllm} refuses {what} with a KV cache of {cache}: {reasons[0]}"
-        own = subject.argument("--attention-backend") or subject.argument("--attention-config")
-        where = own if asked else given
-        path = where.path if where else ("serve", "attention_backend" if asked else "kv_cache_dtype")
-        fix = "use TRITON_ATTN, or let vLLM choose" if asked else "set serve.kv_cache_dtype: auto"
-        yield Issue(path=path, message=message, fix=fix)
+        if asked:
+            own = subject.argument("--attention-backend") or subject.argument("--attention-config")
+            path = own.path if own else ("serve", "attention_backend")
+            yield Issue(path=path, message=message, fix="use TRITON_ATTN, or let vLLM choose")
+        else:
+            path = given.path if given else ("serve", "kv_cache_dtype")
+            yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: auto")
     elif asked.startswith(_ELSEWHERE):
         message = f"{asked} is for another kind of processor than an NVIDIA GPU"
         yield Issue(path=_backend_path(subject, "target"), message=message, fix="use TRITON_ATTN, or let vLLM choose")
