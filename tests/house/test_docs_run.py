@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import close_session
 
 from gemmaspec.cli.app import run
 from tests.house.test_docs import Shown, shown
@@ -75,8 +76,9 @@ def words_of(one: Shown) -> list[str]:
 
 
 @pytest.fixture
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine of somebody who has just installed it, without anything else."""
+    close_session()  # the Hub's client keeps the proxies that were set when it was made
     monkeypatch.chdir(tmp_path)
     folders = {"HOME": "", "GEMMASPEC_STATE": "state", "XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config"}
     for name, folder in folders.items():
@@ -90,7 +92,8 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for name in ("DOCKER_CONTEXT", "GEMMASPEC_PROFILES", "GEMMASPEC_PATCHES"):
         monkeypatch.delenv(name, raising=False)
-    return tmp_path
+    yield tmp_path
+    close_session()
 
 
 def fault(one: Shown, capsys: pytest.CaptureFixture[str]) -> str:
