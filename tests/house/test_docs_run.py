@@ -43,6 +43,8 @@ NOT_DRY = ("--instead-of", "--running", "--url", "--resume", "--dry-run")
 """Options that take none, of commands that here find no server to ask and none that they could start."""
 STAYS = re.compile(r"gemmaspec (top --web|--install-completion)")
 """What goes on until it is stopped, or is typer's own."""
+EXIT_MISSING = 4
+"""The exit code of everything that is missing on a machine; what a resolver says of it depends on its caches."""
 MISSING = re.compile(
     r"no profile was started|no (stack|server|replica|workspace|rebase) |nothing is running|unknown profile|is not answering"
     r"|missing (file|folder)|does not exist|is not in the cache|already exists|there is no |name a |is not on this machine"
@@ -104,7 +106,7 @@ def fault(one: Shown, capsys: pytest.CaptureFixture[str]) -> str:
     said = f"{printed.out}\n{printed.err}"
     if "Traceback" in said or (code in (1, 3) and words[0] not in ("fit", "compare", "render")):
         return f"{one.line}: exit code {code}: {said[-300:]}"
-    if code == 0 or (code == 1 and words[0] == "fit"):
+    if code in (0, EXIT_MISSING) or (code == 1 and words[0] == "fit"):
         return ""
     if one.inline and "Missing argument" in said:
         return ""  # it only names the command
