@@ -144,7 +144,6 @@ def started() -> Iterator[dict[str, Any]]:
     assert done.code == 0, done.err
     yield done.json
     real.gemmaspec("down", real.PROFILE)
-    real.write_profile()
 
 
 def test_an_assistant_drafts_from_the_targets_cache(started: dict[str, Any]) -> None:
