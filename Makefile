@@ -80,6 +80,7 @@ reference: setup ## update the generated parts of README and docs
 
 docs: $(DOCS) ## build the documentation into .tools/site; a broken link or anchor fails
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/site_docs.py .tools/docs
 	$(BIN)/zensical build --clean --strict
 
 $(DOCS): $(SETUP)

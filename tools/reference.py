@@ -4,7 +4,8 @@
     .venv/bin/python tools/reference.py --check    # name the files that are out of date; exit code 1 if any is
 
 A part is between `<!-- NAME: made from the code -->` and `<!-- end -->`. PARTS lists the names. What a command prints
-is between `<!-- run N: COMMAND -->` and `<!-- end -->`: its first N lines, without a network, state or GPU.
+is between `<!-- run N: COMMAND -->` and `<!-- end -->`: its first N lines, without a network, state or GPU. SITE lists
+the parts that only the built site holds (site_docs.py).
 """
 
 from __future__ import annotations
@@ -549,13 +550,9 @@ def profiles_by_card() -> str:
 
 
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
-    "commands": commands,
     "profile-keys": profile_keys,
     "shipped-profiles": shipped_profiles,
     "profiles-in-short": profiles_in_short,
-    "patch-matrix": patch_matrix,
-    "patches": patches,
-    "failures": failures,
     "smoke-checks": smoke_checks,
     "smoke-issues": smoke_issues,
     "exit-codes": exit_codes,
@@ -564,6 +561,15 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "measured-machines": measured_machines,
     **accuracy.PARTS,
 }
+"""Parts that stand in the repository, because they are read there."""
+
+SITE: Final[Mapping[str, Callable[[], str]]] = {
+    "commands": commands,
+    "patch-matrix": patch_matrix,
+    "patches": patches,
+    "failures": failures,
+}
+"""Parts that a command prints, and that only the site holds."""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

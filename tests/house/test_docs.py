@@ -1,4 +1,4 @@
-"""Every command line that README.md and docs/ show is one that gemmaspec takes, and every YAML block is one that it reads.
+"""Every command line that README.md, docs/ and the help show is one that gemmaspec takes, and every YAML block is one that it reads.
 
 What a page shows a command print is generated where it needs no server (`<!-- run N: … -->`, tools/reference.py); tests/house/test_reference.py
 compares it.
@@ -18,6 +18,7 @@ import typer.main
 
 from gemmaspec.check.lint.check import check
 from gemmaspec.check.lint.rule import as_text
+from gemmaspec.cli import help as help_
 from gemmaspec.cli.app import app
 from gemmaspec.core import data
 from gemmaspec.core.patching.patch import load_patches
@@ -33,7 +34,7 @@ KINDS = ("", "console", "bash", "text")
 BEFORE = re.compile(r"^\s*(?:[A-Z_]+=\S+ |uvx --from \S+ |\.venv/bin/|exec |srun )*")
 """What may stand before a command of gemmaspec."""
 MOST_OF_A_GUIDE = 1_500
-"""Of README.md and docs/ together, and of one guide. Generated pages grow with what they list; then a page written by hand gets shorter."""
+"""Words of one guide."""
 SHIPPED = {name: load_profile(str(file)).profile for name, file in profile_names([data.PROFILES]).items()}
 UsageError: Any = typer.BadParameter.__base__
 """click's, under whichever name typer carries it."""
@@ -58,6 +59,9 @@ def shown() -> Iterator[Shown]:
         for line in dict.fromkeys(INLINE.findall(BLOCK.sub("", text))):
             if line not in found:
                 yield Shown(str(file.relative_to(ROOT)), line, inline=True)
+    for about in help_.ABOUT.values():
+        for line in lines("text", "\n".join(f"gemmaspec {example}" for example in about.examples)):
+            yield Shown("help", line)
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,7 @@ def test_every_part_is_shown_somewhere(reference: dict[str, Any]) -> None:
     text = "".join(file.read_text() for file in reference["documents"]())
     shown = set(re.findall(r"<!-- ([a-z-]+): made from the code -->", text))
     assert shown == set(reference["PARTS"])
+    assert set(re.findall(r"<!-- on the site: ([a-z-]+) -->", text)) == set(reference["SITE"])
 
 
 def test_a_part_that_is_out_of_date_is_replaced(reference: dict[str, Any]) -> None:
@@ -46,6 +47,40 @@ def test_a_part_that_is_out_of_date_is_replaced(reference: dict[str, Any]) -> No
 def test_a_part_that_nobody_makes_is_refused(reference: dict[str, Any]) -> None:
     with pytest.raises(KeyError):
         reference["with_parts"]("<!-- nothing: made from the code -->\n<!-- end -->")
+    import site_docs
+
+    with pytest.raises(KeyError):
+        site_docs.filled_in("<!-- on the site: nothing -->")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages of the site, before they become HTML."""
+    import site_docs
+
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "of-yesterday.md").write_text("<!-- on the site: commands -->")
+    site_docs.write(folder)
+    return folder
+
+
+def test_the_site_has_every_page_with_its_parts_and_no_page_of_yesterday(site: Path) -> None:
+    written = {file.relative_to(site) for file in site.rglob("*.md")}
+    assert written == {file.relative_to(DOCS) for file in DOCS.rglob("*.md")}
+    assert not [file.name for file in site.rglob("*.md") if "<!-- on the site:" in file.read_text()]
+    assert "\n## gemmaspec up\n" in (site / "reference/commands.md").read_text()
+    assert "\n- `no-gemma4` (" in (site / "reference/failures.md").read_text()
+    assert (site / "assets/site.css").read_bytes() == (DOCS / "assets/site.css").read_bytes()
+
+
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    wrong = []
+    for file in site.rglob("*.md"):
+        for path, anchor in LINK.findall(file.read_text()):
+            target = (file.parent / path).resolve() if path else file
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+                wrong.append(f"{file.relative_to(site)} links {path}#{anchor}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("file", OUTSIDE, ids=lambda file: file.name)
