@@ -40,7 +40,10 @@ def raise_again(what: sys.UnraisableHookArgs) -> None:
     if not issubclass(what.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(what)
         return
-    number = signal.SIGINT if what.exc_type is KeyboardInterrupt else signal.SIGTERM
+    if what.exc_type is KeyboardInterrupt:
+        number = signal.SIGINT
+    else:
+        number = signal.SIGTERM
     threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number)).start()
 
 

@@ -106,7 +106,9 @@ def run(arguments: Sequence[str]) -> int:
         return output.failure(output.unwritten(error), as_json=wants_json)  # the help's own print
     except Exception as error:
         return _other(error, as_json=wants_json)
-    return result if isinstance(result, int) else 0
+    if isinstance(result, int):
+        return result
+    return 0
 
 
 _AWAY = (errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV)
@@ -120,7 +122,10 @@ def _unreadable(error: OSError) -> EnvironmentMissing:
     where = error.filename or "a file"
     if isinstance(where, str) and error.filename and other_owner(Path(where)):
         return unwritable(Path(where), error)
-    why = "no permission to read or write" if isinstance(error, PermissionError) else f"{error.strerror}:"
+    if isinstance(error, PermissionError):
+        why = "no permission to read or write"
+    else:
+        why = f"{error.strerror}:"
     return EnvironmentMissing(f"{why} {where}", hint=f"ls -ld {where}")
 
 

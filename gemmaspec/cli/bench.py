@@ -155,7 +155,10 @@ def _show(document: Mapping[str, Any], out: Path, *, as_json: bool) -> None:
         output.told(*text.lines(document, width=output.width_of(sys.stdout)))
     output.progress(f"written to {out}/")
     if named := list(places(document, host=socket.gethostname())):
-        more = f" and {len(named) - _PLACES} more" if len(named) > _PLACES else ""
+        if len(named) > _PLACES:
+            more = f" and {len(named) - _PLACES} more"
+        else:
+            more = ""
         output.progress(
             f"result.json names this machine: {', '.join(named[:_PLACES])}{more}; look at it before you attach it"
         )

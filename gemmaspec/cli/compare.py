@@ -47,4 +47,6 @@ def _share(text: str | None) -> float | None:
         value = -1.0
     if not 0 <= value <= 100:
         raise UsageError(f"--tolerance must be a share such as 5% or 0.05, not {text!r}")
-    return value / 100 if text.strip().endswith("%") or value >= 1 else value
+    if text.strip().endswith("%") or value >= 1:
+        return value / 100
+    return value

@@ -63,7 +63,9 @@ def _down(name: str) -> bool:
     from gemmaspec.serve import down, replicas
 
     try:
-        return replicas.down(name, output.progress) if is_group(name) else down.down(name, output.progress)
+        if is_group(name):
+            return replicas.down(name, output.progress)
+        return down.down(name, output.progress)
     except KeyboardInterrupt:
         raise _interrupted(name) from None
     except EnvironmentMissing as error:
@@ -98,4 +100,6 @@ def _replicas(replicas_of: Callable[[str], Sequence[str]], name: str) -> Sequenc
 
 
 def _said(name: str, *, was_running: bool) -> str:
-    return f"{name} is stopped" if was_running else f"{name} was not running"
+    if was_running:
+        return f"{name} is stopped"
+    return f"{name} was not running"

@@ -98,5 +98,8 @@ def _tell(found: LogExplained) -> None:
 
 def _place(place: RaisedAt) -> str:
     function = f", in {place.function}" if place.function else ""
-    condition = f", if {place.condition}" if place.condition else ""
+    if place.condition:
+        condition = f", if {place.condition}"
+    else:
+        condition = ""
     return f"vllm/{place.file}{function}{condition} ({place.releases})"

@@ -66,7 +66,9 @@ def _sum(pieces: Sequence[Garbage]) -> str:
 
 
 def _what(piece: Garbage) -> str:
-    return f"{piece.name} on {piece.host}" if piece.host else piece.name
+    if piece.host:
+        return f"{piece.name} on {piece.host}"
+    return piece.name
 
 
 def _agreed(json: bool) -> bool:

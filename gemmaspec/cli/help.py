@@ -59,8 +59,14 @@ class HelpedCommand(typer.core.TyperCommand):
         """Return what an unknown option may mean, as the end of a sentence; of -ngl the parser knows -n alone."""
         from gemmaspec.core.profile.model import Profile, Serve
 
-        after = given[given.index(whole) + 1 :][:1] if whole in given else []
-        value = after[0] if after and not after[0].startswith("-") else None
+        if whole in given:
+            after = given[given.index(whole) + 1 :][:1]
+        else:
+            after = []
+        if after and not after[0].startswith("-"):
+            value = after[0]
+        else:
+            value = None
         names = [name for param in self.params for name in param.opts if name.startswith("--")]
         fields = {"serve": Serve.model_fields, "": Profile.model_fields}
         meant = option_meant(whole, value, fields, command) or option_meant(option, value, fields, command)
@@ -71,7 +77,9 @@ class HelpedCommand(typer.core.TyperCommand):
             meant = None
         if meant:
             return f"; {meant}"
-        return f"; did you mean {near}?" if near else ""
+        if near:
+            return f"; did you mean {near}?"
+        return ""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
         """Return [OPTIONS] and the arguments."""
@@ -96,7 +104,10 @@ class CommandGroup(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command with its summary."""
-        sections = PATCH_SECTIONS if self.name == "patch" else self.sections
+        if self.name == "patch":
+            sections = PATCH_SECTIONS
+        else:
+            sections = self.sections
         named = {name for names in sections.values() for name in names}
         rest = tuple(name for name in self.list_commands(ctx) if name not in named)
         prefix = f"{ctx.command_path} ".partition(" ")[2]
@@ -113,10 +124,16 @@ class CommandGroup(typer.core.TyperGroup):
             path = ctx.command_path
             word = args[0].lower()
             inner = (f"{path} {by}" for by, words in WITHIN.items() if by in self.commands and word in words.split())
-            meant = next(inner, None) if ctx.parent else COMMANDS.get(word)
+            if ctx.parent:
+                meant = next(inner, None)
+            else:
+                meant = COMMANDS.get(word)
             near = difflib.get_close_matches(args[0].lower(), list(self.commands), n=1, cutoff=0.75)
             guess = meant or (f"{path} {near[0]}" if near else None)
-            advice = f"Did you mean {guess}?" if guess else f"{path} --help lists the commands."
+            if guess:
+                advice = f"Did you mean {guess}?"
+            else:
+                advice = f"{path} --help lists the commands."
             ctx.fail(f"No such command {args[0]!r}. {advice}")
         return super().resolve_command(ctx, args)
 
@@ -141,13 +158,17 @@ def group(name: str) -> Commands:
 
 def summary(path: str) -> str:
     """Return the summary of a command, by its path without `gemmaspec`."""
-    return ABOUT[path].summary if path in ABOUT else ""
+    if path in ABOUT:
+        return ABOUT[path].summary
+    return ""
 
 
 def examples(path: str) -> str:
     """Return the examples as the end of a command's help; "" for a command without any."""
     lines = ABOUT[path].examples if path in ABOUT else ()
-    return "\n".join(["\b", "Examples:", *(f"  gemmaspec {line}" for line in lines)]) if lines else ""
+    if lines:
+        return "\n".join(["\b", "Examples:", *(f"  gemmaspec {line}" for line in lines)])
+    return ""
 
 
 def _arguments(command: typer.core.TyperCommand) -> list[Any]:
@@ -157,4 +178,6 @@ def _arguments(command: typer.core.TyperCommand) -> list[Any]:
 def _shown(argument: Any) -> str:
     name = str(argument.metavar or argument.name).strip("[].…").upper()
     many = "..." if argument.nargs != 1 else ""
-    return f"{name}{many}" if argument.required else f"[{name}]{many}"
+    if argument.required:
+        return f"{name}{many}"
+    return f"[{name}]{many}"

@@ -24,7 +24,10 @@ _TEXTS: Final = json.loads(TEXTS.read_text(encoding="utf-8"))
 def option(*names: str, of: str = "", **settings: Any) -> Any:
     """Return an option with its texts from options.json; `of`: the command before its name there."""
     text = _TEXTS[f"{of} {next(name for name in names if name.startswith('--'))}".strip()]
-    metavar, said = text if isinstance(text, list) else (None, text)
+    if isinstance(text, list):
+        metavar, said = text
+    else:
+        metavar, said = (None, text)
     return typer.Option(*names, **{"metavar": metavar, "help": said, **settings})
 
 
@@ -232,9 +235,13 @@ def _read(name: str, value: Any) -> Any:
         option, low, high = lists[name]
         return whole_numbers(value, option, low=low, high=high)
     if name == "categories":
-        return tuple(part.strip() for part in value.split(",")) if value else ()
+        if value:
+            return tuple(part.strip() for part in value.split(","))
+        return ()
     if name == "engine":
         return engine_name(value)
     if name == "hosts":
         return host_names(value)
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value

@@ -69,7 +69,9 @@ def width_of(stream: TextIO) -> int | None:
     """Return the width in columns, from $COLUMNS or the terminal; None for a pipe or a file."""
     if (asked := os.environ.get("COLUMNS", "")).isdigit() and int(asked) > 0:
         return int(asked)
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    if stream.isatty():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def fitted(text: str, width: int | None) -> str:
@@ -86,7 +88,9 @@ def _copied(line: str) -> str | None:
     if not match:
         return None
     command, _, comment = match[2].partition("    # ")
-    return f"{match[1]}{command}\n{' ' * len(match[1])}# {comment}" if comment else line
+    if comment:
+        return f"{match[1]}{command}\n{' ' * len(match[1])}# {comment}"
+    return line
 
 
 def _fitted(line: str, width: int) -> str:
@@ -94,7 +98,10 @@ def _fitted(line: str, width: int) -> str:
         return line
     column = _COLUMN.match(line)
     indent = min(len(column[0]) if column else len(line) - len(line.lstrip()) + 2, width // 2)
-    head = line[:indent] if column and len(column[0]) == indent else ""
+    if column and len(column[0]) == indent:
+        head = line[:indent]
+    else:
+        head = ""
     rest = line[len(head) :]
     parts = textwrap.wrap(
         rest.strip(),
@@ -121,8 +128,12 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Set | Mapping):
-        return sorted(value) if isinstance(value, Set) else dict(value)
-    return str(value) if isinstance(value, PurePath) else value.model_dump(mode="json")
+        if isinstance(value, Set):
+            return sorted(value)
+        return dict(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    return value.model_dump(mode="json")
 
 
 def progress(text: str) -> None:
@@ -181,7 +192,9 @@ def _let_go(stream: TextIO) -> None:
 
 def coloured(text: str, colour: int, stream: TextIO | None = None) -> str:
     """Return text in one of ANSI's colours, for a terminal that wants them; by default of standard output."""
-    return f"{_INK}{colour}{_INK}{text}{_INK}0{_INK}" if wants_colour(stream or sys.stdout) else text
+    if wants_colour(stream or sys.stdout):
+        return f"{_INK}{colour}{_INK}{text}{_INK}0{_INK}"
+    return text
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -158,7 +158,10 @@ def _rebased(done: Rebased, *, as_json: bool) -> None:
         output.json_data({"ok": True, "outcome": done.outcome, **facts, **place})
         return
     if done.verdict:
-        variant = f" ({done.verdict.variant})" if done.verdict.variant else ""
+        if done.verdict.variant:
+            variant = f" ({done.verdict.variant})"
+        else:
+            variant = ""
         output.progress(f"{done.patch} fits vllm {done.vllm}: {done.verdict.state}{variant}; nothing to do")
         return
     assert done.folder

@@ -45,7 +45,10 @@ def prove(
         raise error
     wanted = [chosen.every[name] for name in chosen.judges]
     need_probes(wanted)
-    releases = [] if tree and not release else _releases(wanted, release or (), every=all_releases)
+    if tree and not release:
+        releases = []
+    else:
+        releases = _releases(wanted, release or (), every=all_releases)
     proofs, python = [], prove_python(progress=output.progress)
     with Probes(python, lambda: triton_folder(python, progress=output.progress)) as probes:
         on_trees = (proof for folder in tree or () for proof in prove_folder(wanted, chosen.every, folder, probes))
@@ -70,7 +73,9 @@ def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) ->
     published = [release for release in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(release)]
     claims = [variant.specifier for patch in patches for variant in patch.variants]
     claimed = [release for release in published if any(launcher.range_contains(claim, release) for claim in claims)]
-    return claimed if every else ends_of_ranges(patches, claimed)
+    if every:
+        return claimed
+    return ends_of_ranges(patches, claimed)
 
 
 def _tell(proof: Proof) -> None:

@@ -43,7 +43,9 @@ def pull(
 def _fetched(part: PullPart) -> str:
     if part.to_fetch == 0:
         return "cached"
-    return f"{readable_size(part.to_fetch)} new" if part.to_fetch else "new"
+    if part.to_fetch:
+        return f"{readable_size(part.to_fetch)} new"
+    return "new"
 
 
 @contextlib.contextmanager
@@ -75,7 +77,10 @@ class _Plain:
         with self._lock:
             before, total = self._done[role], self._total[role]
             self._done[role] += count
-            tenth = 10 * self._done[role] // total if total else 0
+            if total:
+                tenth = 10 * self._done[role] // total
+            else:
+                tenth = 0
             if total and 10 * before // total < tenth < 10:
                 output.progress(f"{role}: {10 * tenth} %")
 

@@ -58,7 +58,10 @@ def status(
         groups = list(routers_status())
     elif is_group(name):
         groups = [router_status(name)]
-    servers = replicas_status(name) if name and groups else use_case(name)
+    if name and groups:
+        servers = replicas_status(name)
+    else:
+        servers = use_case(name)
     text.show(servers, groups, one=bool(name), as_json=json)
     if any(server.changed or server.word == "degraded" for server in servers):
         raise typer.Exit(5)

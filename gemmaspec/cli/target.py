@@ -45,7 +45,10 @@ def carry_out(
     with told_on_interrupt(name), progress_of.start_progress() as progress:
         result = verb(progress)
     if isinstance(result, Running):
-        last = last_verdicts(result.started, engine_of(result.started)) if verdicts else None
+        if verdicts:
+            last = last_verdicts(result.started, engine_of(result.started))
+        else:
+            last = None
         if not text.running(result, as_json=as_json, last=last):
             raise typer.Exit(5)
     else:

@@ -44,7 +44,9 @@ SIDECAR: Final = {
 def shipped(model: str) -> Path | None:
     """Return the folder in which a tiny model ships that a profile names; None for any other model."""
     folder = MODELS / Path(model).name
-    return folder if model.startswith(TINY) and (folder / "config.json").is_file() else None
+    if model.startswith(TINY) and (folder / "config.json").is_file():
+        return folder
+    return None
 
 
 def patch_folders() -> tuple[Path, ...]:

@@ -56,7 +56,10 @@ def parsed(text: str) -> tuple[int, ...]:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
-    ranges = document.get("ids") if isinstance(document, dict) else None
+    if isinstance(document, dict):
+        ranges = document.get("ids")
+    else:
+        ranges = None
     if not isinstance(ranges, str) or not ranges:
         raise ValueError('it has no "ids", a text of ranges such as "0-255,258"')
     found: list[int] = []

@@ -20,7 +20,9 @@ from gemmaspec.core.errors import EnvironmentMissing
 def state_dir() -> Path:
     """Return the folder for stacks, managed runtimes and tiny models ($GEMMASPEC_STATE, else the platform's)."""
     chosen = os.environ.get("GEMMASPEC_STATE")
-    return Path(chosen).absolute() if chosen else platformdirs.user_state_path("gemmaspec")
+    if chosen:
+        return Path(chosen).absolute()
+    return platformdirs.user_state_path("gemmaspec")
 
 
 def make_folder(folder: Path) -> None:
@@ -40,7 +42,9 @@ def other_owner(path: Path) -> str | None:
             break
         with contextlib.suppress(OSError):
             owner = folder.lstat().st_uid
-            return None if owner == os.geteuid() else _name_of(owner)
+            if owner == os.geteuid():
+                return None
+            return _name_of(owner)
     return None
 
 

@@ -41,7 +41,9 @@ def reason(error: BaseException) -> str:
     if names & _BROKEN:
         return "the connection broke off"
     text = str(error)
-    return "the answer is invalid" if not text or _INTERNAL.search(text) else text[:200]
+    if not text or _INTERNAL.search(text):
+        return "the answer is invalid"
+    return text[:200]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

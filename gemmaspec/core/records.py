@@ -27,7 +27,9 @@ def write(file: Path, record: Any, *, mode: int = 0o644) -> None:
 def parse(kind: type[T], text: bytes | str | None) -> T | None:
     """Return the record in a text; None for no text, and for one that is not such a record."""
     try:
-        return None if text is None else _adapter(kind).validate_json(text, strict=True)
+        if text is None:
+            return None
+        return _adapter(kind).validate_json(text, strict=True)
     except ValidationError:
         return None
 

@@ -86,7 +86,9 @@ class Setting:
         if mode == "eager" or "cudagraph_mode:NONE" in mode or "cudagraph_mode=NONE" in mode:
             return "eager"
         plain = ("none", "disabled", "False", "-O0")
-        return "uncompiled" if mode in plain or "mode:0" in mode or "mode=0" in mode else "compiled"
+        if mode in plain or "mode:0" in mode or "mode=0" in mode:
+            return "uncompiled"
+        return "compiled"
 
     def __str__(self) -> str:
         parts = []
@@ -116,7 +118,9 @@ def _listed(value: object) -> object:
 
 
 def _worded(value: object) -> object:
-    return str(value)[:200] if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)[:200]
+    return value
 
 
 _Rate = Annotated[FiniteFloat, Field(ge=1e-6, le=1e9)]
@@ -153,7 +157,9 @@ class Parallel:
 
     def __str__(self) -> str:
         sizes = [f"{name} {size}" for name, size in self.keys().items() if size > 1]
-        return f"{self.gpus} GPUs ({', '.join(sizes)})" if sizes else "one GPU"
+        if sizes:
+            return f"{self.gpus} GPUs ({', '.join(sizes)})"
+        return "one GPU"
 
 
 class Row(BaseModel):
@@ -248,7 +254,10 @@ class Row(BaseModel):
     @property
     def setting(self) -> Setting:
         """Return what keeps it apart from other rows."""
-        patches = None if self.patches is None else tuple(sorted(set(self.patches)))
+        if self.patches is None:
+            patches = None
+        else:
+            patches = tuple(sorted(set(self.patches)))
         return Setting(
             compile=self.compile,
             vllm=self.vllm,
@@ -309,7 +318,10 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
     if len(text) > MAX_BYTES:
         raise UsageError(f"{file}: is larger than {MAX_BYTES // 2**20} MiB, too large for a measured file")
     document = _json(text, file)
-    rows = document.get("rows") if isinstance(document, dict) else None
+    if isinstance(document, dict):
+        rows = document.get("rows")
+    else:
+        rows = None
     if not isinstance(rows, list):
         raise UsageError(f'{file}: not a measured file; it has no list "rows"', hint="gemmaspec bench PROFILE --json")
     if not rows:
@@ -372,7 +384,10 @@ def _said(key: str, error: Mapping[str, Any]) -> str:
         return sentence(error)
     if error["type"] == "missing":
         return f"{key} is missing"
-    wanted = f"must be one of {', '.join(METHODS)}" if key == "method" else sentence(error).partition(", got ")[0]
+    if key == "method":
+        wanted = f"must be one of {', '.join(METHODS)}"
+    else:
+        wanted = sentence(error).partition(", got ")[0]
     return f"{key} is {_shown(error['input'])}, and {wanted}"
 
 
@@ -389,7 +404,9 @@ def _same_machine(rows: Sequence[Row], file: str) -> None:
 def _shown(value: Any) -> str:
     """Return a value as short text for a message."""
     text = "".join(_printable(ascii(value) if isinstance(value, float) else str(json.dumps(value, default=str))))
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    if len(text) <= 60:
+        return text
+    return f"{text[:57]}…"
 
 
 def _printable(text: str) -> Iterator[str]:
@@ -415,4 +432,6 @@ def read_text(path: Path, *, limit: int) -> str:
 
 def result_file(path: Path) -> Path:
     """Return the file of a result, which may be named by its folder."""
-    return path / RESULT if path.is_dir() else path
+    if path.is_dir():
+        return path / RESULT
+    return path

@@ -21,7 +21,9 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 _YES: Final = ("on", "yes", "y", "true", "1")
@@ -53,7 +55,9 @@ def _text(error: Mapping[str, Any]) -> str:
     if isinstance(value, bool):
         word = "true" if value else "false"
         return f"must be text, but {word} is not; write '{word}' in quotes"
-    return "has no value; write '' for an empty text" if value is None else f"must be text{got(error)}"
+    if value is None:
+        return "has no value; write '' for an empty text"
+    return f"must be text{got(error)}"
 
 
 def _number(error: Mapping[str, Any]) -> str:
@@ -110,7 +114,9 @@ def got(error: Mapping[str, Any]) -> str:
         text = repr(value)
         return f", got {text if len(text) <= 60 else f'{text[:57]}…'}"
     kind = {list: "a list", dict: "a map", type(None): "nothing"}.get(type(value))
-    return f", got {kind}" if kind else ""
+    if kind:
+        return f", got {kind}"
+    return ""
 
 
 def _as_number(value: Any) -> float | None:

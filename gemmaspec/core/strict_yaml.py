@@ -60,7 +60,9 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.line else self.file
+        if self.line:
+            return f"{self.file}:{self.line}"
+        return self.file
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def scalar(text: str) -> str | int | bool | None:
         return None
     if text in ("true", "false"):
         return text == "true"
-    return int(text) if _INTEGER.fullmatch(text) else text
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return text
 
 
 class _Reader:
@@ -155,7 +159,9 @@ class _Reader:
         if isinstance(event, NodeEvent) and getattr(event, "tag", None):
             raise self._refused(event, f"the tag {event.tag} is not supported")  # type: ignore[attr-defined]
         if isinstance(event, ScalarEvent):
-            return self._scalar(event, path) if event.implicit[0] else event.value
+            if event.implicit[0]:
+                return self._scalar(event, path)
+            return event.value
         if isinstance(event, SequenceStartEvent):
             return list(self._items(path))
         assert isinstance(event, MappingStartEvent)
@@ -227,7 +233,10 @@ def _explained(problem: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
     if line.lstrip().startswith("--"):
         flag = line.split()[0].partition("=")[0]
         key = flag.removeprefix("--").replace("-", "_")
-        named = "speculative: {method: mtp, …}" if key == "speculative_config" else f"serve: {{{key}: …}}"
+        if key == "speculative_config":
+            named = "speculative: {method: mtp, …}"
+        else:
+            named = f"serve: {{{key}: …}}"
         return number + 1, f"{flag} is a flag of a command line; a profile writes {named}"
     problem_text = str(problem.problem)
     if problem_text.startswith("mapping values"):
@@ -268,7 +277,10 @@ def _unexpected_line(line: str, column: int) -> str:
 
 
 def _unclosed(problem: yaml.MarkedYAMLError, number: int) -> tuple[int, str]:
-    begin = problem.context_mark.line if problem.context_mark else number
+    if problem.context_mark:
+        begin = problem.context_mark.line
+    else:
+        begin = number
     kind = str(problem.context)
     what = "["
     if "scalar" in kind:
@@ -300,4 +312,6 @@ def _undecodable(data: bytes, position: int) -> tuple[int, str]:
 
 def _indent(line: str) -> str:
     indent = _INDENT.match(line)
-    return indent[0] if indent else ""
+    if indent:
+        return indent[0]
+    return ""

@@ -34,7 +34,10 @@ def after_interrupt(name: str, note: Callable[[str], None]) -> str:
         return f"interrupted; {name} keeps running"
     if state.status == "unknown":
         return f"interrupted; cannot tell whether {name} runs: {state.detail}"
-    again = "starts it as it ran before" if started.known_good else "starts it again; it was never ready"
+    if started.known_good:
+        again = "starts it as it ran before"
+    else:
+        again = "starts it again; it was never ready"
     note(f"gemmaspec restart {name}    # {again}")
     return f"interrupted; {name} is not running"
 
@@ -42,13 +45,19 @@ def after_interrupt(name: str, note: Callable[[str], None]) -> str:
 def after_interrupted_down(name: str) -> str:
     """Return what an interrupted `down` has left running."""
     try:
-        members = replicas_of(name) if is_group(name) else (name,)
+        if is_group(name):
+            members = replicas_of(name)
+        else:
+            members = (name,)
         left = [started for member in members if (started := find(member)).outcome != "stopped"]
         ends = [one.server.name for one in left if one.outcome == "stopping" and _lives(one)]
         runs = [one.server.name for one in left if one.outcome != "stopping" and _lives(one)]
     except GemmaspecError as error:
         return f"interrupted; cannot tell what is left of {name}: {error.message}"
-    parts = [f"{', '.join(ends)} was told to stop, and has not ended yet"] if ends else []
+    if ends:
+        parts = [f"{', '.join(ends)} was told to stop, and has not ended yet"]
+    else:
+        parts = []
     parts += [f"{', '.join(runs)} runs on"] if runs else []
     return f"interrupted; {'; '.join(parts) or f'nothing of {name} runs any more'}"
 

@@ -64,7 +64,10 @@ def endpoint(name: str | None) -> ServerAddress:
     if name is None:
         names = stacks.names_of_stacks()
         if len(names) != 1:
-            problem = f"several profiles were started: {', '.join(names)}" if names else "no profile was started here"
+            if names:
+                problem = f"several profiles were started: {', '.join(names)}"
+            else:
+                problem = "no profile was started here"
             raise UsageError(problem, hint="gemmaspec connect openai NAME" if names else "gemmaspec up")
         name = names[0]
     started = stacks.find(name)
@@ -88,7 +91,10 @@ def check_client(client: str) -> None:
     known = (*CLIENTS, *MONITORS)
     if client not in known:
         near = nearest(client, known) or _with_word(client, known)
-        meant = f"did you mean {near}?" if near else f"the known ones are {', '.join(known)}"
+        if near:
+            meant = f"did you mean {near}?"
+        else:
+            meant = f"the known ones are {', '.join(known)}"
         raise UsageError(f"unknown client {client!r}; {meant}", hint="gemmaspec connect")
 
 

@@ -71,7 +71,8 @@ def drift(profile: str, *, overrides: Sequence[str] = ()) -> Drift:
     loaded = load_request(asked)
     locked = lock_of(loaded)
     stop_on_errors(loaded, lambda _: None, release=release_by(loaded.profile, locked))  # a restart would refuse it too
-    loaded = lock.as_locked(loaded, started.engine, locked) if asked.locked else loaded
+    if asked.locked:
+        loaded = lock.as_locked(loaded, started.engine, locked)
     hosts = hosts_of(loaded, asked.hosts)
     server, stack, _ = prepare(loaded, engine=started.engine, remote=engine.remote, hosts=hosts)
     command = _command(engine, server, stack)
@@ -98,7 +99,10 @@ def _name(profile: str) -> str:
 
 def _command(engine: Engine, server: Server, stack: Stack) -> tuple[str, ...]:
     """Return the argv that would be started."""
-    file = server.nodes[0].compose_file if server.nodes else "compose.yaml"
+    if server.nodes:
+        file = server.nodes[0].compose_file
+    else:
+        file = "compose.yaml"
     if file not in stack.files:
         return without_key(engine.start_command(server))
     service = yaml.safe_load(stack.files[file])["services"]["vllm"]
@@ -112,7 +116,10 @@ def moved_keys(now: Sequence[str], then: Sequence[str]) -> Iterator[str]:
     for flag in dict.fromkeys((*before, *after)):
         if before.get(flag) != after.get(flag):
             field = flag.removeprefix("--").replace("-", "_")
-            name = f"serve.{field}" if field in Serve.model_fields else flag
+            if field in Serve.model_fields:
+                name = f"serve.{field}"
+            else:
+                name = flag
             yield f"{name}: {before.get(flag, 'not set')} → {after.get(flag, 'not set')}"
 
 
@@ -126,7 +133,10 @@ def _flags(words: Sequence[str]) -> dict[str, str]:
         if not equals and following and not following.startswith("--"):
             value = following
         turned_off = flag.startswith("--no-") and not value
-        flags[f"--{flag.removeprefix('--no-')}" if turned_off else flag] = "false" if turned_off else value or "true"
+        if turned_off:
+            flags[f"--{flag.removeprefix('--no-')}" if turned_off else flag] = "false"
+        else:
+            flags[f"--{flag.removeprefix('--no-')}" if turned_off else flag] = value or "true"
     return flags
 
 
@@ -140,4 +150,6 @@ def _image(runs: Runs, server: Server) -> Moved | None:
         return None
     identity = image_identity(server.image)
     now = identity.id if identity else NONE
-    return Moved("image", runs.image, now) if now != runs.image else None
+    if now != runs.image:
+        return Moved("image", runs.image, now)
+    return None

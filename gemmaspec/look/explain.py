@@ -69,7 +69,9 @@ def _near(asked: str) -> str:
     from gemmaspec.core.profile.foreign_words import nearest
 
     near = nearest(asked, (name for of_kind in names().values() for name in of_kind))
-    return f"; did you mean {near}?" if near else ""
+    if near:
+        return f"; did you mean {near}?"
+    return ""
 
 
 def _of_lint(asked: str) -> Iterator[Explained]:
@@ -118,7 +120,10 @@ def _rows() -> Iterator[tuple[tuple[str, ...], str]]:
     for page in _TABLES:
         for line in _page(page).splitlines():
             cells = [_LINK.sub(r"\1", cell.strip()) for cell in line.strip().strip("|").split("|")]
-            words = re.fullmatch(r"`([a-z-]+)`(?:, `([a-z-]+)`)*", cells[0]) if line.startswith("| `") else None
+            if line.startswith("| `"):
+                words = re.fullmatch(r"`([a-z-]+)`(?:, `([a-z-]+)`)*", cells[0])
+            else:
+                words = None
             if words and len(cells) > 1:
                 yield tuple(re.findall(r"`([a-z-]+)`", cells[0])), "\n".join(cells[1:])
 
@@ -159,4 +164,6 @@ def _page(name: str) -> str:
 def _section(page: str, title: str) -> str | None:
     """Return what follows `title` in a heading, and the text below it, without links."""
     section = re.search(rf"^### {title}: ([^\n]*?)(?: \{{#\w+\}})?\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
-    return _LINK.sub(r"\1", f"{section[1]}\n{section[2].strip()}") if section else None
+    if section:
+        return _LINK.sub(r"\1", f"{section[1]}\n{section[2].strip()}")
+    return None

@@ -73,7 +73,10 @@ def router_status(name: str) -> RouterStatus:
         except GemmaspecError as error:
             word, why = "unknown", error.message
     if word == "ready" and not busy and (out := _forgotten(group)):
-        verb = "serves, and gets" if len(out) == 1 else "serve, and get"
+        if len(out) == 1:
+            verb = "serves, and gets"
+        else:
+            verb = "serve, and get"
         word, why = "degraded", f"{', '.join(out)} {verb} no requests; next: {group.options.command}"
     if word == "exited" and not why:
         why = f"next: {group.options.command}"
@@ -117,5 +120,8 @@ def _routed(group: Group) -> dict[str, str]:
         if not server.inside:
             states[name] = "taken out"
         else:
-            states[name] = GETS if server.healthy else "unhealthy"
+            if server.healthy:
+                states[name] = GETS
+            else:
+                states[name] = "unhealthy"
     return states

@@ -65,6 +65,11 @@ def _run(command: Sequence[str], document: str) -> str | None:
             command, input=document, text=True, capture_output=True, timeout=_COMMAND_S, check=False, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        problem = "took too long" if isinstance(error, subprocess.TimeoutExpired) else str(error.strerror)
+        if isinstance(error, subprocess.TimeoutExpired):
+            problem = "took too long"
+        else:
+            problem = str(error.strerror)
         return f"{command[0]}: {problem}"
-    return f"{command[0]} ended with exit code {done.returncode}" if done.returncode else None
+    if done.returncode:
+        return f"{command[0]} ended with exit code {done.returncode}"
+    return None

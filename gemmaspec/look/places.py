@@ -23,7 +23,8 @@ def used_by(started: Started) -> frozenset[str]:
         return frozenset(f"host {node.host}" for node in started.server.nodes)
     try:
         loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
-        loaded = loaded if started.replica is None else replica_of(loaded, started.replica)
+        if started.replica is not None:
+            loaded = replica_of(loaded, started.replica)
     except GemmaspecError:  # the profile is gone, or has fewer replicas now
         return frozenset({ALL})
     return used_by_profile(loaded.profile)

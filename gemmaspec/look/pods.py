@@ -37,7 +37,10 @@ def pods(profile: str | None, *, namespace: str | None) -> list[PodStatus]:
 
     Raises what the cluster's answer raises: EnvironmentMissing without kubectl or cluster.
     """
-    wanted = selector(profile) if profile else {"app.kubernetes.io/name": "gemmaspec"}
+    if profile:
+        wanted = selector(profile)
+    else:
+        wanted = {"app.kubernetes.io/name": "gemmaspec"}
     listed = kubectl.pods(",".join(f"{key}={value}" for key, value in wanted.items()), namespace=namespace)
     return compared([_looked_at(pod) for pod in listed])
 
@@ -73,12 +76,16 @@ def _word(pod: Pod) -> Word:
         return "ready"
     if pod.phase in ("Failed", "Succeeded") or "exit code" in pod.reason:
         return "exited"
-    return "unknown" if pod.phase == "Unknown" else "starting"
+    if pod.phase == "Unknown":
+        return "unknown"
+    return "starting"
 
 
 def _against_plan(status: PodStatus, told: str) -> list[str]:
     runs = str((status.report or {}).get("plan_sha256", ""))
-    return [] if runs == told else [f"it runs the plan {runs[:12] or '?'}, its annotation says {told[:12] or 'none'}"]
+    if runs == told:
+        return []
+    return [f"it runs the plan {runs[:12] or '?'}, its annotation says {told[:12] or 'none'}"]
 
 
 def _against(status: PodStatus, other: PodStatus) -> list[str]:
@@ -95,10 +102,16 @@ def _against(status: PodStatus, other: PodStatus) -> list[str]:
 def _facts(report: Mapping[str, Any]) -> dict[str, str]:
     """Return what must be alike: the version, and the sha256 of every patched file. A report is hostile input."""
     vllm = report.get("vllm")
-    facts = {"vllm": str(vllm.get("version"))} if isinstance(vllm, dict) else {}
+    if isinstance(vllm, dict):
+        facts = {"vllm": str(vllm.get("version"))}
+    else:
+        facts = {}
     patches = report.get("patches")
     for patch in patches if isinstance(patches, list) else []:
-        files = patch.get("files") if isinstance(patch, dict) else None
+        if isinstance(patch, dict):
+            files = patch.get("files")
+        else:
+            files = None
         for file in files if isinstance(files, list) else []:
             if isinstance(file, dict):
                 facts[str(file.get("path"))] = str(file.get("sha256_after") or file.get("sha256_before"))

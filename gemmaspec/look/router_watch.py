@@ -149,7 +149,10 @@ def _act(router: WatchedRouter, fault: RouterFault) -> Iterator[WatchLine]:
     if fault == "left out":
         yield from _tried(router, fault)
         return
-    wished = router.wish.on_exit if fault == "router gone" else router.wish.on_hang
+    if fault == "router gone":
+        wished = router.wish.on_exit
+    else:
+        wished = router.wish.on_hang
     if wished != "restart":
         return
     lately = sum(abs(steady_now() - at) < HOUR_S for at in router.restarts)

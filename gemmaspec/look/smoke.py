@@ -94,8 +94,14 @@ def smoke(request: SmokeRequest, progress: SmokeProgress, *, reference: Referenc
     asked = [check for check in checks if check.id not in left_out and not skipped(check, offer)]
     asks = [(check, ask) for check in asked for ask in check.asks(offer)]
     seconds = budget_s(asked, offer, tokens_per_second=_SPEED)
-    of_checks = "1 check" if len(asked) == 1 else f"{len(asked)} checks"
-    of_requests = "1 request" if len(asks) == 1 else f"{len(asks)} requests"
+    if len(asked) == 1:
+        of_checks = "1 check"
+    else:
+        of_checks = f"{len(asked)} checks"
+    if len(asks) == 1:
+        of_requests = "1 request"
+    else:
+        of_requests = f"{len(asks)} requests"
     progress.note(
         f"{of_checks} with {of_requests}, {offer.together} at a time; "
         f"at {_SPEED:.0f} tokens/s at most {seconds:.0f} s, and the time for prompts"
@@ -193,7 +199,10 @@ def _entry_tokens(server: Server, key: str | None) -> float:
         asked = {"model": server.model, "prompt": book(_ENTRIES)}
         reply = exchange(server.base_url, "/tokenize", body=asked, timeout_s=_LOOK_S, api_key=key)
         document = reply.json() if reply.status == 200 else None
-        count = document.get("count") if isinstance(document, dict) else None
+        if isinstance(document, dict):
+            count = document.get("count")
+        else:
+            count = None
         if isinstance(count, int) and count > _ENTRIES:
             return count / _ENTRIES
     return ServerOffer.entry_tokens
@@ -237,7 +246,9 @@ def _reported(started: Started) -> str | None:
     """Return the release that the launcher's report names."""
     with contextlib.suppress(GemmaspecError):
         report = stacks.engine_of(started).report(started.server)
-        return version_in(report.get("vllm")) if report else None
+        if report:
+            return version_in(report.get("vllm"))
+        return None
     return None
 
 
@@ -280,10 +291,16 @@ def _row(
         why = left_out or skipped(check, offer) or ""
         return SmokeRow(id=check.id, name=check.name, word="skipped", counts=check.counts, seen=why)
     asks = check.asks(offer)
-    other = reference(asks) if reference and Need.REFERENCE in check.needs else {}
+    if reference and Need.REFERENCE in check.needs:
+        other = reference(asks)
+    else:
+        other = {}
     verdict = judged(check, Received(offer=offer, asks=asks, answers=answers, reference=other))
     ask = next((ask for ask in asks if ask.key == verdict.key), None)
-    curl = _curl(check, ask, server) if ask and verdict.word == "fail" else None
+    if ask and verdict.word == "fail":
+        curl = _curl(check, ask, server)
+    else:
+        curl = None
     return SmokeRow(
         id=check.id,
         name=check.name,

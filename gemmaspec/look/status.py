@@ -104,7 +104,10 @@ def status(name: str | None) -> list[Status]:
 
     Raises UsageError if no stack of that name was started here.
     """
-    names = [name] if name else sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
+    if name:
+        names = [name]
+    else:
+        names = sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
     return each(names, whole=bool(name))
 
 
@@ -122,7 +125,10 @@ def _with_log(status: Status, *, alone: bool) -> Status:
     if not status.running:
         return status
     log = of_running(status.started) if alone else None
-    lost = graphs_lost(status.started, log) if status.word == "ready" else None
+    if status.word == "ready":
+        lost = graphs_lost(status.started, log)
+    else:
+        lost = None
     status = dataclasses.replace(status, logged=log or status.logged, graphs=lost)
     if lost is None or not lost.hurts:
         return status
@@ -203,7 +209,10 @@ def _ending(started: Started, state: State, holder: stack_lock.Holder | None) ->
     """Return the status of a server that `down` has begun to stop, and of which something still runs."""
     name = started.server.name
     by_down = holder is not None and holder.command == "down"
-    why = f"by {holder}" if by_down else "down was interrupted; what is left of it may still end by itself"
+    if by_down:
+        why = f"by {holder}"
+    else:
+        why = "down was interrupted; what is left of it may still end by itself"
     follow = f"gemmaspec down {name}    # waits for its end"
     return Status(started=started, state=state, word="stopping", why=why, since=started.since, next=follow)
 
@@ -234,7 +243,10 @@ def _gone(started: Started, state: State) -> Status:
         return Status(started=started, state=state, word="stopped", why=why, since=started.since, next=follow)
     logs = f"gemmaspec logs --previous {name}"
     if started.server.nodes and state.status == "absent":  # `watch` stops all ranks after one has ended
-        why = "its start failed" if started.outcome == "failed" else "a rank has ended, and all were stopped"
+        if started.outcome == "failed":
+            why = "its start failed"
+        else:
+            why = "a rank has ended, and all were stopped"
         return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
     if started.outcome == "failed" and state.status == "absent":
         return Status(
@@ -246,7 +258,10 @@ def _gone(started: Started, state: State) -> Status:
 
 def _died(started: Started, state: State) -> Status:
     """Return the status of a server that ended by itself, with the cause from its log, and how to start it again."""
-    code = f"exit code {state.exit_code}" if state.exit_code is not None else ""
+    if state.exit_code is not None:
+        code = f"exit code {state.exit_code}"
+    else:
+        code = ""
     return Status(
         started=started,
         state=state,
@@ -263,7 +278,10 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     name = started.server.name
     answers = healthy(started.server)
     report, changed, problem = _report(engine, started)
-    counters, slow = _counters(started) if answers else (None, "")
+    if answers:
+        counters, slow = _counters(started)
+    else:
+        counters, slow = (None, "")
     word: Word = "ready"
     why, follow = "", None
     if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
@@ -275,8 +293,14 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
     elif started.outcome != "ready":
         word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec status {name} --wait"
     elif started.by:
-        why = f"measured by {started.by}" if started.by.alive else f"left behind by {started.by}, which has ended"
-        follow = None if started.by.alive else f"gemmaspec down {name}    # or continue that {started.by.command}"
+        if started.by.alive:
+            why = f"measured by {started.by}"
+        else:
+            why = f"left behind by {started.by}, which has ended"
+        if started.by.alive:
+            follow = None
+        else:
+            follow = f"gemmaspec down {name}    # or continue that {started.by.command}"
     if report and word == "starting":  # its processes attest themselves as they come
         report.pop("attested", None)
     return Status(
@@ -320,7 +344,10 @@ def _phase(started: Started, state: State, engine: Engine) -> str:
     with contextlib.suppress(GemmaspecError):
         nodes = started.server.nodes
         for line in engine.logs(started.server, tail=_LOG_LINES):
-            host, text = split_host(line) if nodes else ("", line)
+            if nodes:
+                host, text = split_host(line)
+            else:
+                host, text = ("", line)
             if not nodes or host == nodes[0].host:
                 tracker.feed(text)
     return f"{tracker.phase}{f', restarted {state.restarts} times' if state.restarts else ''}"

@@ -24,8 +24,13 @@ def of(started: Started, event: Event, engine: Engine | None = None) -> tuple[st
             return speedless.in_report(engine.report(started.server))
         plan = (read_regular(started.server.folder / "plan.json") or b"").decode(errors="replace")
         lines = speedless.log_of(engine, started.server)
-        suspicion = speedless.suspicion({"plan.json": plan}, lines, StartFailed(event.reason)) if lines else None
-        return suspicion.named if suspicion else ()
+        if lines:
+            suspicion = speedless.suspicion({"plan.json": plan}, lines, StartFailed(event.reason))
+        else:
+            suspicion = None
+        if suspicion:
+            return suspicion.named
+        return ()
     return ()
 
 

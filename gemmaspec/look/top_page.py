@@ -115,7 +115,9 @@ def _why(watched: _Watched, error: GemmaspecError) -> str:
         state = stacks.engine_of(watched.started).state(watched.started.server)
     except GemmaspecError as unknown:
         return unknown.message
-    return error.message if state.status == "running" else state.status
+    if state.status == "running":
+        return error.message
+    return state.status
 
 
 def _report(started: Started) -> dict[str, Any] | None:
@@ -127,7 +129,9 @@ def _report(started: Started) -> dict[str, Any] | None:
 
 def _version(report: dict[str, Any] | None) -> str | None:
     version = report.get("vllm") if report else None
-    return str(version["version"])[:40] if isinstance(version, dict) and "version" in version else None
+    if isinstance(version, dict) and "version" in version:
+        return str(version["version"])[:40]
+    return None
 
 
 def _patches(report: dict[str, Any] | None) -> tuple[str, ...]:

@@ -120,7 +120,10 @@ def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: floa
     `window_s` and `hang_s`, in seconds, go before those of the profiles.
     Raises UsageError if a name was not started on this machine or its profile is no longer valid.
     """
-    started_all = [stacks.find(name) for name in each_of(names)] if names else list(stacks.started_stacks())
+    if names:
+        started_all = [stacks.find(name) for name in each_of(names)]
+    else:
+        started_all = list(stacks.started_stacks())
     return [_watched(started, window_s, hang_s) for started in started_all]
 
 
@@ -155,7 +158,10 @@ def _reference(loaded: Loaded) -> Reference | None:
     with contextlib.suppress(GemmaspecError):  # without them, one rule is not judged, and the verdict says so
         rows = measurements.own_rows(loaded)
         strange = rows and measurements.foreign(rows, loaded.profile)
-        rows = measurements.of_plan(rows, measurements.taken_by(loaded.profile)) if rows and not strange else ()
+        if rows and not strange:
+            rows = measurements.of_plan(rows, measurements.taken_by(loaded.profile))
+        else:
+            rows = ()
     prompts = Prompts(rows, min((row.step for row in rows), default=1.0))  # a draft shortens none of their time
     for row in rows:
         if row.method == NONE or (spec and row.method == spec.method):
@@ -240,7 +246,10 @@ def _attested(stack: Watched) -> Sequence[Event]:
             if not report or "attested" not in report:
                 continue
             row = report["attested"]
-            text = f"{host}: {row['text']}" if host else row["text"]
+            if host:
+                text = f"{host}: {row['text']}"
+            else:
+                text = row["text"]
             texts.append(text)
             if row["state"] != "attested" and row.get("problems") != [OTHER_VERSION]:
                 wrong.append(text)
@@ -258,8 +267,14 @@ def _graphs(stack: Watched) -> Sequence[Event]:
     if stack.graphs_of == stack.faults.starts:
         return ()
     stack.graphs_of = stack.faults.starts
-    lost = graphs_lost(stack.started) if stack.started.server.speculates else None
-    sentence = f"{lost}; next: {lost.next}" if lost and lost.hurts else ""
+    if stack.started.server.speculates:
+        lost = graphs_lost(stack.started)
+    else:
+        lost = None
+    if lost and lost.hurts:
+        sentence = f"{lost}; next: {lost.next}"
+    else:
+        sentence = ""
     return stack.faults.judged(FaultKind.GRAPHS, sentence, over="it has CUDA graphs")
 
 
@@ -299,7 +314,10 @@ def _look_at_process(stack: Watched, restart: Restart) -> Iterator[WatchLine]:
     if now.outcome == "ready" and state.status == "exited":
         stack.starved = stack.starved or _starved(stack)
         state = dataclasses.replace(state, starved=state.starved or stack.starved)
-        code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+        if state.exit_code is None:
+            code = ""
+        else:
+            code = f" with exit code {state.exit_code}"
         why = ending(now, state, follow=stack.policy.on_exit == "report")
         yield from _told(stack, stack.faults.gone(f"the server has exited{code}{': ' if why else ''}{why}"), restart)
 
@@ -313,7 +331,9 @@ def _starved(stack: Watched) -> str:
         return ""
     killed = (memory_kills() or 0) - stack.kills[0]
     word = "a process" if killed == 1 else f"{killed} processes"
-    return f"memory ran out: the kernel has killed {word} of this machine in that moment" if killed > 0 else ""
+    if killed > 0:
+        return f"memory ran out: the kernel has killed {word} of this machine in that moment"
+    return ""
 
 
 def _lost_rank(stack: Watched) -> State | None:
@@ -324,8 +344,13 @@ def _lost_rank(stack: Watched) -> State | None:
     with contextlib.suppress(GemmaspecError):
         now = stacks.find(stack.started.server.name)
         stack.engine = stack.engine or stacks.engine_of(stack.started)
-        state = stacks.look(now, stack.engine) if now.outcome == "ready" else None
-        return state if state and state.status == "exited" else None
+        if now.outcome == "ready":
+            state = stacks.look(now, stack.engine)
+        else:
+            state = None
+        if state and state.status == "exited":
+            return state
+        return None
     return None
 
 
@@ -349,10 +374,14 @@ def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator
         else:
             stack.since.pop(event.kind, None)
         done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
-        speed = suspects.of(stack.started, event, stack.engine) if event.begins else ()
+        if event.begins:
+            speed = suspects.of(stack.started, event, stack.engine)
+        else:
+            speed = ()
         parts = [event.reason, done.note, suspects.sentence(stack.started.server.name, speed)]
         reason = "; ".join(part for part in parts if part)
-        stack.last = f"{event.kind}: {done.note}" if done.note else stack.last
+        if done.note:
+            stack.last = f"{event.kind}: {done.note}"
         yield _line(stack, "begins" if event.begins else "ends", fault=event.kind, reason=reason)
         _hand_on(stack, event, reason)
         yield from _act(stack, event, done, restart, speed)
@@ -379,7 +408,10 @@ def _act(
         yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
     stack.restarts.append(steady_now())
     off = done.action == "off" and not speedless_first
-    what = "restarted without speculation" if off else "restarted"
+    if off:
+        what = "restarted without speculation"
+    else:
+        what = "restarted"
     what += f" and without {', '.join(speed)}" if speedless_first else ""
     try:
         restart(stack.started, no_spec=off, no_speed=speedless_first)

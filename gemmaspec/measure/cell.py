@@ -239,9 +239,17 @@ def _sample(prompt: Prompt, stream: Stream, offset: float) -> RequestSample:
 
 def _histogram(metrics: Mapping[str, Any] | None) -> tuple[int, ...]:
     """Return the number of steps that accepted 0 … k tokens (`acceptance_histogram`, vLLM 0.30.0 and later)."""
-    spec = metrics.get("speculative_decoding") if metrics else None
-    histogram = spec.get("acceptance_histogram") if isinstance(spec, dict) else None
+    if metrics:
+        spec = metrics.get("speculative_decoding")
+    else:
+        spec = None
+    if isinstance(spec, dict):
+        histogram = spec.get("acceptance_histogram")
+    else:
+        histogram = None
     if not isinstance(histogram, list) or len(histogram) > 1024:
         return ()
     counts = [count for count in histogram if isinstance(count, int) and not isinstance(count, bool) and count >= 0]
-    return tuple(counts) if len(counts) == len(histogram) else ()
+    if len(counts) == len(histogram):
+        return tuple(counts)
+    return ()

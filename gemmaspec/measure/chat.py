@@ -50,7 +50,10 @@ def ask_all(asking: ChatAsking, asks: Sequence[Ask], *, on_answer: Callable[[Ask
 
     def put(ask: Ask) -> ChatAnswer:
         left = min(asking.request_s, until - time.monotonic())
-        answer = ChatAnswer(fault=Fault.NOT_ASKED) if left <= 0 else _answer(chat, asking, ask, left)
+        if left <= 0:
+            answer = ChatAnswer(fault=Fault.NOT_ASKED)
+        else:
+            answer = _answer(chat, asking, ask, left)
         with telling:
             on_answer(ask)
         return answer
@@ -68,7 +71,10 @@ def _answer(chat: ChatClient, asking: ChatAsking, ask: Ask, left: float) -> Chat
     server, key = asking.server, asking.api_key
     before = None
     with contextlib.suppress(GemmaspecError):
-        before = read_counters(server, timeout_s=_COUNTERS_S, api_key=key) if ask.alone and asking.counted else None
+        if ask.alone and asking.counted:
+            before = read_counters(server, timeout_s=_COUNTERS_S, api_key=key)
+        else:
+            before = None
     answer = chat.answer(body_text(ask.body, model=server.model).encode(), timeout_s=left, streams=ask.streams)
     if answer.status == 401:
         raise UsageError("the server refuses the API key", hint="export VLLM_API_KEY with the key of the server")

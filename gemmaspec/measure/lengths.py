@@ -37,8 +37,14 @@ def served(server: Server, api_key: str | None) -> ServedModel:
     """Return the first model of /v1/models. Raises Broken if the server does not list one."""
     reply = exchange(server.base_url, "/v1/models", timeout_s=_TIMEOUT_S, api_key=api_key)
     document = reply.json() if reply.status == 200 else None
-    models = document.get("data") if isinstance(document, dict) else None
-    first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
+    if isinstance(document, dict):
+        models = document.get("data")
+    else:
+        models = None
+    if isinstance(models, list) and models and isinstance(models[0], dict):
+        first = models[0]
+    else:
+        first = {}
     name, length = first.get("id"), first.get("max_model_len")
     if not isinstance(name, str):
         raise Broken(f"the server does not report its model (HTTP {reply.status} of /v1/models)")
@@ -49,14 +55,21 @@ def version_of(server: Server, api_key: str | None) -> str | None:
     """Return the release that a server says it is; None if it does not say."""
     with contextlib.suppress(GemmaspecError):
         reply = exchange(server.base_url, "/version", timeout_s=_VERSION_S, api_key=api_key)
-        return version_in(reply.json()) if reply.status == 200 else None
+        if reply.status == 200:
+            return version_in(reply.json())
+        return None
     return None
 
 
 def version_in(document: Any) -> str | None:
     """Return the version that a server's answer or a report names, as text for a terminal."""
-    version = document.get("version") if isinstance(document, dict) else None
-    return printable(version)[:80] if isinstance(version, str) and version else None
+    if isinstance(document, dict):
+        version = document.get("version")
+    else:
+        version = None
+    if isinstance(version, str) and version:
+        return printable(version)[:80]
+    return None
 
 
 def count(asking: Asking, prompt: Prompt) -> int:
@@ -64,7 +77,10 @@ def count(asking: Asking, prompt: Prompt) -> int:
     body = {"model": asking.server.model, **prompt.body()}
     reply = exchange(asking.server.base_url, "/tokenize", body=body, timeout_s=_TIMEOUT_S, api_key=asking.api_key)
     document = reply.json() if reply.status == 200 else None
-    tokens = document.get("count") if isinstance(document, dict) else None
+    if isinstance(document, dict):
+        tokens = document.get("count")
+    else:
+        tokens = None
     if not isinstance(tokens, int) or isinstance(tokens, bool):
         raise Broken(f"the server cannot count tokens (HTTP {reply.status} of /tokenize)")
     return tokens
@@ -107,7 +123,9 @@ def _exactly(asking: Asking, prompt: Prompt, tokens: int) -> Prompt | None:
         made = padded(prompt, words)
         missing = tokens - count(asking, made)
         if not missing or not words + missing > 0:
-            return None if missing else made
+            if missing:
+                return None
+            return made
         words += missing
     return None
 

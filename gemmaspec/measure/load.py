@@ -101,4 +101,6 @@ class _Together(Generic[_T]):
     def _take(self) -> int | None:
         with self._lock:
             place, self._begun = self._begun, self._begun + 1
-        return None if self.failed or place >= len(self.todo) else place
+        if self.failed or place >= len(self.todo):
+            return None
+        return place

@@ -118,9 +118,13 @@ def _take_choice(stream: Stream, choice: Mapping[str, Any], moment: float) -> No
         stream.chunks += 1
     stream.last = moment
     reason = choice.get("finish_reason")
-    stream.finish_reason = reason[:40] if isinstance(reason, str) else stream.finish_reason
+    if isinstance(reason, str):
+        stream.finish_reason = reason[:40]
     delta = choice.get("delta")
-    text = delta.get("content") if isinstance(delta, dict) else None
+    if isinstance(delta, dict):
+        text = delta.get("content")
+    else:
+        text = None
     stream.characters += len(text) if isinstance(text, str) else 0
 
 
@@ -139,4 +143,6 @@ def _refused(arriving: Arriving) -> GemmaspecError:
 
 
 def _quoted(text: str) -> str:
-    return f": {printable(text)[:300]}" if text else ""
+    if text:
+        return f": {printable(text)[:300]}"
+    return ""

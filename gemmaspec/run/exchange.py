@@ -161,7 +161,9 @@ def _connected(host: str, port: int, deadline: _Deadline, *, secure: bool) -> so
         sock = socket.create_connection((host, port), timeout=deadline.left())
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(deadline.left())
-        return _trusted().wrap_socket(sock, server_hostname=host) if secure else sock
+        if secure:
+            return _trusted().wrap_socket(sock, server_hostname=host)
+        return sock
     except TimeoutError:
         _closed(sock)
         raise

@@ -177,8 +177,13 @@ class Start:
     @property
     def locked_runtime(self) -> Lock | None:
         """The lock whose versions the server's environment must have; None where there is no such environment."""
-        lock = self.observed.lock if self.observed and self.started.locked and not uses_image(self.engine) else None
-        return lock if isinstance(lock, Lock) else None
+        if self.observed and self.started.locked and not uses_image(self.engine):
+            lock = self.observed.lock
+        else:
+            lock = None
+        if isinstance(lock, Lock):
+            return lock
+        return None
 
     @property
     def port_is_free(self) -> bool:
@@ -197,14 +202,20 @@ def decide(request: UpRequest, observed: Observed) -> Start:
     started = _as_started(request, observed)
     runs = bool(before) and _runs_as_rendered(before, started, observed)
     joins = runs and not request.afresh and before is not None and before.started.by == started.by
-    replaces = before if before and before.lives and not joins else None
+    if before and before.lives and not joins:
+        replaces = before
+    else:
+        replaces = None
     of_hub = [seen for seen in observed.models if not seen.model.local]
     tiny = [seen for seen in observed.models if seen.model.is_tiny]
     # on several machines a folder is each machine's own, and its doctor looks
     folders = (
         [] if server.nodes else [seen.model for seen in observed.models if seen.model.local and not seen.model.is_tiny]
     )
-    ask_access = [] if observed.hub_is_off else [seen.model for seen in of_hub if seen.here != "here"]
+    if observed.hub_is_off:
+        ask_access = []
+    else:
+        ask_access = [seen.model for seen in of_hub if seen.here != "here"]
     return Start(
         engine=observed.engine,
         why=observed.why,
@@ -303,7 +314,9 @@ def decide_rollback(
 def _other_than(good: KnownGood, replaces: FoundStack | None) -> KnownGood | None:
     """Return what the replaced server is known as, if that is not the stack that takes its place."""
     before = replaces.good if replaces else None
-    return before if before and before.key != good.key else None
+    if before and before.key != good.key:
+        return before
+    return None
 
 
 def _refuse_unknown(before: FoundStack | None, *, forced: EngineName | None) -> None:
@@ -329,7 +342,9 @@ def _refuse_measured(before: FoundStack | None, by: Caller | None) -> None:
 
 
 def _options_before(before: FoundStack | None) -> Options | None:
-    return before.started.last_good_options if before else None
+    if before:
+        return before.started.last_good_options
+    return None
 
 
 def _runs_as_rendered(before: FoundStack | None, started: Started, observed: Observed) -> bool:
@@ -365,9 +380,14 @@ def offline_for(models: Sequence[ModelSeen]) -> Offline:
     of_hub = [seen for seen in models if not seen.model.local]
     if not of_hub or not all(seen.whole for seen in of_hub):
         return "no"
-    return "yes" if all(seen.pinned for seen in of_hub) else "if the Hub does not answer"
+    if all(seen.pinned for seen in of_hub):
+        return "yes"
+    return "if the Hub does not answer"
 
 
 def _expects(server: Server) -> str:
-    drafts = ", and has drafted for it" if server.speculates and not server.looks_up else ""
+    if server.speculates and not server.looks_up:
+        drafts = ", and has drafted for it"
+    else:
+        drafts = ""
     return f"{server.base_url}/v1 answers as {server.model}{drafts}"

@@ -11,7 +11,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.server import EngineName
-from gemmaspec.serve import doctor_engine, doctor_machine
+from gemmaspec.serve import doctor_engine, doctor_gpu, doctor_machine
 from gemmaspec.serve.doctor_subject import DoctorSubject
 
 Check = Callable[[DoctorSubject], Iterator[CheckResult]]
@@ -38,7 +38,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("lock", doctor_engine.lock),
     ("image", doctor_engine.image),
     ("runtime", doctor_engine.runtime),
-    ("gpu", doctor_engine.gpu),
+    ("gpu", doctor_gpu.gpu),
     ("memory", doctor_machine.memory),
     ("models", doctor_machine.models),
     ("disks", doctor_machine.disks),
@@ -50,7 +50,10 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 
 def doctor(profile: str | None, *, engine: EngineName | None, overrides: Sequence[str] = ()) -> Examined:
     """Check the machine, or all that a profile needs. Raises UsageError and ProfileError for the profile."""
-    loaded = load_profile(profile, overrides=overrides) if profile else None
+    if profile:
+        loaded = load_profile(profile, overrides=overrides)
+    else:
+        loaded = None
     try:
         chosen, why = choose_engine(engine, profile=loaded.profile if loaded else None)
     except EnvironmentMissing:  # docker is asked for or needed and does not answer, which its own row says
@@ -70,5 +73,8 @@ def _rows(name: str, check: Check, subject: DoctorSubject) -> Iterator[CheckResu
     try:
         yield from check(subject)
     except GemmaspecError as error:
-        shown = f"gemmaspec profile show {subject.loaded.typed}" if subject.loaded else "docker info"
+        if subject.loaded:
+            shown = f"gemmaspec profile show {subject.loaded.typed}"
+        else:
+            shown = "docker info"
         yield failed(name, error.message, error.hint or shown)

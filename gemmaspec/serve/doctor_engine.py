@@ -1,18 +1,14 @@
-"""The doctor's checks of what runs a profile: docker, its image, the runtime, the GPU."""
+"""The doctor's checks of what runs a profile: docker, its image, the runtime."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from gemmaspec.check.doctor.driver import driver_row
-from gemmaspec.check.doctor.gpu import capability_row, gpu_row
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.lock.document import moved
 from gemmaspec.core.profile.engines import uses_image
-from gemmaspec.core.profile.machines import MACHINES
-from gemmaspec.core.releases.facts import facts_for
 from gemmaspec.run.engine import compose
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.pulling import not_pulled_here
@@ -76,7 +72,10 @@ def image(subject: DoctorSubject) -> Iterator[CheckResult]:
         yield failed("image", why.message, why.hint) if why else warning("image", pulled, _pull(subject))
     else:
         digest = subject.image.digest or f"{subject.image.id}, built on this machine"
-        versions = f", vllm {subject.versions.vllm}" if subject.versions else ""
+        if subject.versions:
+            versions = f", vllm {subject.versions.vllm}"
+        else:
+            versions = ""
         yield ok("image", f"{profile.image} is {digest}{versions}")
         yield from _locked_image(subject)
 
@@ -109,34 +108,6 @@ def runtime(subject: DoctorSubject) -> Iterator[CheckResult]:
         yield warning("runtime", "not built yet; `up` will build it", _pull(subject, engine=True))
 
 
-def gpu(subject: DoctorSubject) -> Iterator[CheckResult]:
-    """Check the GPU, what it cannot do in this vLLM, and the driver."""
-    wanted = MACHINES[subject.profile.machine].compute_capability if subject.profile else None
-    gpus = subject.gpus
-    yield gpu_row(gpus, wanted=subject.wants_gpu, capability=wanted)
-    if gpus is None or (subject.profile and not subject.wants_gpu):
-        return
-    facts = facts_for(subject.vllm.partition("+")[0]) if subject.vllm else None
-    if row := capability_row(gpus.capabilities[0] if gpus.capabilities else None, facts):
-        yield row
-    yield driver_row(
-        gpus, require=subject.image.environment.get("NVIDIA_REQUIRE_CUDA") if subject.image else None, **_cuda(subject)
-    )
-
-
-def _cuda(subject: DoctorSubject) -> dict[str, str]:
-    """Return the required CUDA version, and what requires it."""
-    if subject.image:
-        return {"cuda": subject.image.environment.get("CUDA_VERSION", ""), "where": "the image"}
-    if subject.versions:
-        build = subject.versions.torch.partition("+cu")[2]
-        return {"cuda": f"{build[:-1]}.{build[-1]}" if build.isdigit() else "", "where": "the runtime's torch"}
-    if subject.vllm is None:
-        return {"cuda": "", "where": ""}
-    facts = facts_for(subject.vllm)
-    return {"cuda": facts.cuda if facts else "", "where": f"the released image of vllm {subject.vllm}"}
-
-
 def _tried(name: str, look: Callable[[], str], *, needed: bool) -> CheckResult:
     try:
         return ok(name, look())
@@ -151,4 +122,6 @@ def _pull(subject: DoctorSubject, *, engine: bool = False) -> str:
 
 
 def _profile(subject: DoctorSubject) -> str:
-    return subject.loaded.typed if subject.loaded else "PROFILE"
+    if subject.loaded:
+        return subject.loaded.typed
+    return "PROFILE"

@@ -47,7 +47,10 @@ def doctor_hosts(profile: str | None, *, overrides: Sequence[str] = ()) -> Exami
 
     Raises UsageError without a fleet.yaml, ProfileError if it or the profile is invalid.
     """
-    loaded = load_profile(profile, overrides=overrides) if profile else None
+    if profile:
+        loaded = load_profile(profile, overrides=overrides)
+    else:
+        loaded = None
     fleet = load_fleet(loaded.file.parent if loaded else None)
     calls = {
         host.name: functools.partial(_reading, host, node, loaded)
@@ -55,7 +58,10 @@ def doctor_hosts(profile: str | None, *, overrides: Sequence[str] = ()) -> Exami
     }
     done = together(calls, seconds=_BOUND_S)
     readings = [_read(host, done[host.name]) for host in fleet.hosts]
-    hub = [model for model in models_of(loaded.profile) if not model.local] if loaded else []
+    if loaded:
+        hub = [model for model in models_of(loaded.profile) if not model.local]
+    else:
+        hub = []
     revisions = {model.model: model.revision if is_commit(model.revision) else None for model in hub}
     image = loaded.profile.image if loaded else None
     eager = bool(loaded and command_of(loaded.profile).switched("--enforce-eager"))

@@ -52,7 +52,10 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
         here += ", computed from shapes that ship with gemmaspec"
     if answer.fits:
         gpus, size = answer.plan.flags.tensor_parallel, size_as_called(device)
-        fits = f"fits on {gpus} GPUs of {size} each" if gpus > 1 else f"fits into {size}"
+        if gpus > 1:
+            fits = f"fits on {gpus} GPUs of {size} each"
+        else:
+            fits = f"fits into {size}"
         yield ok("memory", f"{fits}{here}")
         yield from _idle_gpus(subject, gpus)
     fix = _fix(answer, subject.loaded.typed)
@@ -74,7 +77,9 @@ def _idle_gpus(subject: DoctorSubject, used: int) -> Iterator[CheckResult]:
 def _fix(answer: Fit, profile: str) -> str:
     """Return the first change that makes it fit."""
     change = next((advice.change for advice in answer.advice if advice.starts), None)
-    return f"gemmaspec up {profile} {change}" if change else f"gemmaspec fit {profile}"
+    if change:
+        return f"gemmaspec up {profile} {change}"
+    return f"gemmaspec fit {profile}"
 
 
 def models(subject: DoctorSubject) -> Iterator[CheckResult]:
@@ -147,17 +152,32 @@ def _without_the_hub(subject: DoctorSubject, ref: ModelRef, error: Unreachable) 
 
 def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
     """Check the disk space for stacks and runtimes, for models, and for docker's images, which may be one disk."""
-    cache = Cache(hub_cache(subject.profile)) if subject.profile else Cache(None)
-    models = sum(subject.to_fetch.values()) if subject.to_fetch else None
-    docker = subject.docker if subject.docker and subject.docker_answers else None
+    if subject.profile:
+        cache = Cache(hub_cache(subject.profile))
+    else:
+        cache = Cache(None)
+    if subject.to_fetch:
+        models = sum(subject.to_fetch.values())
+    else:
+        models = None
+    if subject.docker and subject.docker_answers:
+        docker = subject.docker
+    else:
+        docker = None
     root = _docker_root(docker) if docker else None
     image = _image_to_fetch(subject) if docker else None
     needs = {cache.folder: models or 0, **({root: image or 0} if root else {})}
     yield disk_row("disk, state", str(state_dir()), readings.free_bytes(state_dir()), None)
-    needed = together(needs, cache.folder) if models is not None else None
+    if models is not None:
+        needed = together(needs, cache.folder)
+    else:
+        needed = None
     yield disk_row("disk, models", str(cache.folder), readings.free_bytes(cache.folder), needed)
     if docker:
-        needed = together(needs, root) if root and image is not None else None
+        if root and image is not None:
+            needed = together(needs, root)
+        else:
+            needed = None
         yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), needed)
 
 

@@ -46,7 +46,9 @@ class DoctorSubject:
     @property
     def profile(self) -> Profile | None:
         """The profile, if there is one."""
-        return self.loaded.profile if self.loaded else None
+        if self.loaded:
+            return self.loaded.profile
+        return None
 
     @property
     def uses_docker(self) -> bool:
@@ -56,7 +58,9 @@ class DoctorSubject:
     @property
     def docker(self) -> DockerEngine | None:
         """The engine that would run it, if that is docker's: it can also say what the daemon has."""
-        return self.engine if isinstance(self.engine, DockerEngine) else None
+        if isinstance(self.engine, DockerEngine):
+            return self.engine
+        return None
 
     @cached_property
     def docker_answers(self) -> bool:
@@ -81,7 +85,9 @@ class DoctorSubject:
     def image(self) -> Identity | None:
         """The profile's image, if the daemon has it."""
         name = self.profile.image if self.profile else None
-        return image_identity(name) if name and self.uses_docker and self.docker_answers else None
+        if name and self.uses_docker and self.docker_answers:
+            return image_identity(name)
+        return None
 
     @cached_property
     def versions(self) -> Versions | None:
@@ -102,21 +108,29 @@ class DoctorSubject:
         """The vLLM release that would run, if known."""
         if self.versions:
             return self.versions.vllm
-        return release_by(self.loaded.profile, self._lock) if self.loaded else None
+        if self.loaded:
+            return release_by(self.loaded.profile, self._lock)
+        return None
 
     @cached_property
     def _lock(self) -> Lock | ProfileError | None:
-        return lock_of(self.loaded) if self.loaded else None
+        if self.loaded:
+            return lock_of(self.loaded)
+        return None
 
     @property
     def lock(self) -> Lock | None:
         """The profile's lock, if it exists and can be read."""
-        return None if isinstance(self._lock, ProfileError) else self._lock
+        if isinstance(self._lock, ProfileError):
+            return None
+        return self._lock
 
     @property
     def bad_lock(self) -> ProfileError | None:
         """The error from reading the lock, if any."""
-        return self._lock if isinstance(self._lock, ProfileError) else None
+        if isinstance(self._lock, ProfileError):
+            return self._lock
+        return None
 
     @cached_property
     def server(self) -> Server | None:
@@ -129,7 +143,10 @@ class DoctorSubject:
     def runs_now(self) -> bool:
         """Whether a stack of this name is already running and using its resources."""
         try:
-            started = stacks.find(self.profile.name) if self.profile else None
+            if self.profile:
+                started = stacks.find(self.profile.name)
+            else:
+                started = None
             return bool(started and stacks.engine_of(started).state(started.server).status == "running")
         except GemmaspecError:
             return False

@@ -102,7 +102,10 @@ def _write_down(started: Started, outcome: Outcome) -> None:
 def _end_orphan(name: str) -> bool:
     """Stop a server whose stack's folder was deleted; return whether it still ran."""
     lost = stacks.orphaned().get(name)
-    ended = bool(lost) and record.end(lost, grace_s=Server.stop_grace_s) if lost else False
+    if lost:
+        ended = bool(lost) and record.end(lost, grace_s=Server.stop_grace_s)
+    else:
+        ended = False
     claims.settle(name, None)
     return ended
 

@@ -70,7 +70,10 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
     elsewhere = bool(start.server.nodes) or bool(observed.remote)
     capability = None if elsewhere else capability_here(profile)
     # a server that runs already has its memory
-    memory = [] if elsewhere or start.joins else list(_too_little(observed.loaded))
+    if elsewhere or start.joins:
+        memory = []
+    else:
+        memory = list(_too_little(observed.loaded))
     return DryRun(
         start=start,
         ahead=None if start.joins else ahead(start),

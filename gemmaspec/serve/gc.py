@@ -147,7 +147,10 @@ def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
         host = node.host if node else None
         unused = done[host or ""]
         if isinstance(unused, GemmaspecError):
-            where = f"{host}: " if host and not unused.message.startswith(f"{host}: ") else ""
+            if host and not unused.message.startswith(f"{host}: "):
+                where = f"{host}: "
+            else:
+                where = ""
             note(f"{where}{unused.message}; {'its ' if host else ''}volumes were not checked")
             continue
         for volume in unused:

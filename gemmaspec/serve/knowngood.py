@@ -94,14 +94,19 @@ def known_goods(name: str) -> Sequence[KnownGood]:
 
 def find(started: Started) -> KnownGood | None:
     """Return the known good stack that was saved for a start, if any."""
-    goods = known_goods(started.server.name) if started.known_good else []
+    if started.known_good:
+        goods = known_goods(started.server.name)
+    else:
+        goods = []
     return next((good for good in goods if good.key == started.known_good), None)
 
 
 def names() -> Sequence[str]:
     """Return the names of profiles that have a known good stack."""
     folder = state_dir() / "known-good"
-    return sorted(entry.name for entry in folder.iterdir() if known_goods(entry.name)) if folder.is_dir() else []
+    if folder.is_dir():
+        return sorted(entry.name for entry in folder.iterdir() if known_goods(entry.name))
+    return []
 
 
 def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
@@ -162,7 +167,9 @@ def _read(folder: Path) -> KnownGood | None:
         facts = parse_lock(text, file=str(folder / FACTS))
         if started and started.server.name == facts.profile:
             good = KnownGood(id=folder.name, started=started, facts=facts, folder=folder)
-            return good if good.key == _key(read_file(folder / RECORD), good.files()) else None
+            if good.key == _key(read_file(folder / RECORD), good.files()):
+                return good
+            return None
     return None
 
 

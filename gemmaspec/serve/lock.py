@@ -51,10 +51,16 @@ def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], 
         if started and state and state.status == "unknown" and not engine:
             why = f"cannot tell whether {name} runs ({started.engine}): {state.detail}"
             raise EnvironmentMissing(why, hint=state.hint)
-        runs_on = started.engine if started and state and state.status in ("running", "restarting") else None
+        if started and state and state.status in ("running", "restarting"):
+            runs_on = started.engine
+        else:
+            runs_on = None
         chosen, why = choose_engine(engine, runs_on=runs_on, profile=loaded.profile)
         note(f"engine {why}")
-        runs = chosen.runs(started.server) if started and runs_on == chosen.name else None
+        if started and runs_on == chosen.name:
+            runs = chosen.runs(started.server)
+        else:
+            runs = None
         return write_lock(loaded, chosen.name, note, running_image=runs.image if runs else None)
 
 
@@ -114,7 +120,10 @@ def as_locked(loaded: Loaded, engine: EngineName, lock: Lock | ProfileError | No
 def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, str]:
     """Return the facts that a locked start cannot take from the lock, by the names of Lock.facts(). No network."""
     profile = loaded.profile
-    image = _image_now(profile, lock.image) if uses_image(engine) else {}
+    if uses_image(engine):
+        image = _image_now(profile, lock.image)
+    else:
+        image = {}
     facts: dict[str, str] = {"engine": engine, "plan": plan_digest(profile), "draft.model": NONE}
     for model in models_of(profile):
         facts |= {f"{model.role}.model": model.model, f"{model.role}.asked": model.revision or NONE}
@@ -126,7 +135,10 @@ def known_now(loaded: Loaded, engine: EngineName, lock: Lock) -> Mapping[str, st
 def _image_now(profile: Profile, locked: LockedImage | None) -> dict[str, str]:
     """Return the image name, with its current id if the locked image is gone and cannot be pulled."""
     name = profile.image or NONE
-    by_id = locked.id if locked and name == locked.name and not locked.digest else None
+    if locked and name == locked.name and not locked.digest:
+        by_id = locked.id
+    else:
+        by_id = None
     if by_id is None or image_identity(by_id):
         return {"image.name": name}
     now = image_identity(name)
@@ -149,7 +161,10 @@ def by_lock(loaded: Loaded, engine: EngineName, note: Callable[[str], None]) -> 
     lock = read_lock(loaded)
     if lock is None:
         return loaded
-    image = lock.image if lock.image and lock.image.digest and lock.image.name == loaded.profile.image else None
+    if lock.image and lock.image.digest and lock.image.name == loaded.profile.image:
+        image = lock.image
+    else:
+        image = None
     models = {"target": lock.target, "draft": lock.draft}
     fits = {
         model.role: locked

@@ -75,7 +75,10 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
     release = release_by(loaded.profile, locked)
     stop_on_errors(loaded, note, release=release, to_measure=request.to_measure)
     before = observe_stack(loaded.profile.name, note)
-    runs_on = before.started.engine if before and (before.lives or before.state.status == "unknown") else None
+    if before and (before.lives or before.state.status == "unknown"):
+        runs_on = before.started.engine
+    else:
+        runs_on = None
     hosts = hosts_of(loaded, request.hosts)
     if nodes := nodes_of(hosts):
         engine, why = engine_on(nodes, forced=request.engine, profile=request.profile)
@@ -85,7 +88,10 @@ def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> 
         loaded = lock.as_locked(loaded, engine.name, locked)
     server, stack, runtime = prepare(loaded, engine=engine.name, remote=engine.remote, hosts=hosts)
     models = tuple(models_of(loaded.profile))
-    cache = None if hosts else server_cache(loaded.profile, in_image=uses_image(engine.name))
+    if hosts:
+        cache = None
+    else:
+        cache = server_cache(loaded.profile, in_image=uses_image(engine.name))
     is_off = hub_is_off(loaded.profile)
     if runtime and describe(runtime).complete:
         runtime = None  # nothing is left to build

@@ -60,7 +60,10 @@ def prepare(
         form = "process"
         environment = _environment(profile, paths)
         runtime = None if paths.python else runtime_spec(loaded)
-        python = interpreter_of(runtime) if runtime else Path(paths.python or "")
+        if runtime:
+            python = interpreter_of(runtime)
+        else:
+            python = Path(paths.python or "")
         of_engine = {"python": python, "command": served.command, "environment": environment}
     if hosts:
         of_engine |= {"nodes": nodes_of(hosts), "reached_at": reached_at(loaded, hosts[0])}
@@ -99,7 +102,10 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
             hint=f"gemmaspec up {loaded.typed} --engine process --set runtime.vllm=0.33.0",
         )
     transformers = transformers_for(profile.runtime.vllm)
-    bounds = {"transformers": transformers} if transformers else {}
+    if transformers:
+        bounds = {"transformers": transformers}
+    else:
+        bounds = {}
     return RuntimeSpec(
         vllm=profile.runtime.vllm,
         device="cuda" if MACHINES[profile.machine].gpus else "cpu",
@@ -159,7 +165,10 @@ def resolve(
     Raises EnvironmentMissing for a missing image, runtime or model folder.
     """
     profile = loaded.profile
-    image = _locked_image(loaded, running_image, asks_registry=asks_registry) if uses_image(engine) else None
+    if uses_image(engine):
+        image = _locked_image(loaded, running_image, asks_registry=asks_registry)
+    else:
+        image = None
     commit = commit or in_cache(profile, in_image=uses_image(engine))
     refs = tuple(models_of(profile))
     models = [_locked_model(ref, commit) for ref in refs]
@@ -182,7 +191,10 @@ def _versions(loaded: Loaded, image: LockedImage | None) -> Versions | None:
     profile = loaded.profile
     if image is None:
         paths = _paths(profile, "process")
-        python = Path(paths.python) if paths.python else interpreter_of(runtime_spec(loaded))
+        if paths.python:
+            python = Path(paths.python)
+        else:
+            python = interpreter_of(runtime_spec(loaded))
         if versions := versions_at(python, profile.env):
             return versions
         why = f"the runtime of {profile.name} has not been built yet"
@@ -204,7 +216,9 @@ def _locked_image(loaded: Loaded, running: str | None, *, asks_registry: bool) -
 
         pinned = LockedImage(name=name, digest=registry_digest(name))
         here = image_identity(pinned.ref)  # a pull by an earlier lock leaves it without its tag
-        return pinned.model_copy(update={"id": here.id}) if here else pinned
+        if here:
+            return pinned.model_copy(update={"id": here.id})
+        return pinned
     if identity is None:
         raise EnvironmentMissing(
             f"the image {name} is not on this machine", hint=f"gemmaspec pull {loaded.typed} --engine docker"

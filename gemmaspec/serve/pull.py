@@ -77,7 +77,8 @@ def pull(
     loaded = load_profile(profile, overrides=overrides)
     chosen, why = choose_engine(engine, profile=loaded.profile)
     progress.note(f"engine {why}")
-    loaded = loaded if latest else lock.for_pull(loaded, chosen.name, progress.note)
+    if not latest:
+        loaded = lock.for_pull(loaded, chosen.name, progress.note)
     cache = Cache(hub_cache(loaded.profile))
     listings = [
         list_files(ref.model, ref.revision, role=ref.role) for ref in _of_the_hub(loaded, chosen, progress.note)

@@ -42,7 +42,10 @@ def manifests(loaded: Loaded, settings: ClusterSettings, *, locked: bool, note: 
 
     `locked` demands that nothing has moved since. Raises what as_locked and build_manifests raise.
     """
-    pinned = as_locked(loaded, "docker", lock_of(loaded)) if locked else by_lock(loaded, "docker", note)
+    if locked:
+        pinned = as_locked(loaded, "docker", lock_of(loaded))
+    else:
+        pinned = by_lock(loaded, "docker", note)
     if "@" in (pinned.profile.image or ""):
         note(f"image by digest, as {lock_file(loaded)} pins it" if pinned is not loaded else "image by digest")
     else:

@@ -208,7 +208,10 @@ def _serving(request: UpRequest, loaded: Loaded) -> Callable[[str, StartProgress
 def _on_one_engine(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[UpRequest, EngineName]:
     """Return the request with one engine for all replicas. Raises UsageError for a daemon on another machine."""
     before = groups.read(loaded.profile.name)
-    runs_on = before.options.engine if before and not before.stopped else None
+    if before and not before.stopped:
+        runs_on = before.options.engine
+    else:
+        runs_on = None
     engine, why = choose_engine(request.engine, runs_on=runs_on, profile=loaded.profile)
     if engine.remote:
         raise UsageError(
@@ -234,7 +237,9 @@ def _refuse_others(loaded: Loaded) -> None:
 
 def _live(name: str) -> FoundStack | None:
     observed = observe_stack(name, lambda _: None)
-    return observed if observed and observed.lives else None
+    if observed and observed.lives:
+        return observed
+    return None
 
 
 def _ensure_gpus(loaded: Loaded) -> None:
@@ -285,7 +290,10 @@ def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: s
         first_port=first_port,
         program=program,
     )
-    typed = str(loaded.file) if is_path(request.profile) else request.profile
+    if is_path(request.profile):
+        typed = str(loaded.file)
+    else:
+        typed = request.profile
     return Group(
         name=profile.name,
         options=Options.of(request, profile=typed, engine=engine),
@@ -309,13 +317,17 @@ def _found(request: UpRequest) -> Found:
     start = decide(request, observed)
     if start.joins:
         return "same"
-    return "changed" if observed.before and observed.before.lives else "absent"
+    if observed.before and observed.before.lives:
+        return "changed"
+    return "absent"
 
 
 def _router_found(before: Group | None, router: RouterServer) -> RouterFound:
     if before is None or routers.state(before.router).status != "running":
         return "absent"
-    return "same" if before.router == router else "changed"
+    if before.router == router:
+        return "same"
+    return "changed"
 
 
 def _with_before(group: Group, roll: Roll, before: Group | None) -> Group:
@@ -341,8 +353,12 @@ def _good(name: str, key: str) -> knowngood.KnownGood:
 def _found_for_rollback(name: str, goods: dict[str, knowngood.KnownGood]) -> Found:
     alive = _live(name)
     if name in goods and current(name) != goods[name].key:
-        return "changed" if alive else "absent"
-    return "same" if alive else "absent"
+        if alive:
+            return "changed"
+        return "absent"
+    if alive:
+        return "same"
+    return "absent"
 
 
 def _last_good(name: str) -> knowngood.KnownGood:

@@ -90,7 +90,9 @@ class Rolling:
         if step.action not in ("start", "replace") or not self._serves(step.replica):
             return "failed"
         ran = self.ran.get(step.replica)
-        return "back" if step.action == "replace" and ran and rollback.current(step.replica) == ran else "done"
+        if step.action == "replace" and ran and rollback.current(step.replica) == ran:
+            return "back"
+        return "done"
 
     def _as_it_is_now(self, events: list[RollEvent], end: End) -> Group:
         """Return the record after a failure: with the router that runs, and the change only if it changed a replica."""
@@ -113,7 +115,10 @@ class Rolling:
             outcome_line = self._act(step)
         except GemmaspecError as error:
             self.error = self.error or error
-            outcome = "back" if step.action == "replace" and self._serves(step.replica) else "failed"
+            if step.action == "replace" and self._serves(step.replica):
+                outcome = "back"
+            else:
+                outcome = "failed"
             outcome_line = error.message.splitlines()[0]
         except BaseException:
             self._audit(step, "interrupted")

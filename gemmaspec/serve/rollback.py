@@ -101,7 +101,10 @@ def choose(name: str, to: str | None) -> KnownGood:
     if not goods and name not in names and nearest(name, names):
         stacks.find(name)  # it says which one was meant
     known = ", ".join(good.id for good in goods) or "none"
-    wanted = f"with the id {to}" if to else "other than the current one"
+    if to:
+        wanted = f"with the id {to}"
+    else:
+        wanted = "other than the current one"
     raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
 
 
@@ -109,7 +112,9 @@ def current(name: str) -> str | None:
     """Return the key of the last started stack, if it became ready."""
     with contextlib.suppress(GemmaspecError):
         started = stacks.find(name)
-        return None if started.was_undone else started.known_good
+        if started.was_undone:
+            return None
+        return started.known_good
     return None
 
 

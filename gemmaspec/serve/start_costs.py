@@ -66,9 +66,18 @@ class Part:
     """What a download of unknown size is counted as; None where nobody can say."""
 
     def __str__(self) -> str:
-        unknown = "of unknown size" if self.verb == "download" and not self.note else ""
-        shown = readable_size(self.nbytes) if self.nbytes else unknown
-        took = f"about {duration(self.seconds)}, as before" if self.seconds else ""
+        if self.verb == "download" and not self.note:
+            unknown = "of unknown size"
+        else:
+            unknown = ""
+        if self.nbytes:
+            shown = readable_size(self.nbytes)
+        else:
+            shown = unknown
+        if self.seconds:
+            took = f"about {duration(self.seconds)}, as before"
+        else:
+            took = ""
         return ", ".join(filter(None, (f"{self.what} {self.name}", shown, self.note, took)))
 
 
@@ -83,7 +92,9 @@ class Earlier:
     def left(self, phase: Phase) -> float | None:
         """Return how long a start took from the beginning of a phase on; None for a phase that it did not have."""
         names = list(self.phases)
-        return sum(list(self.phases.values())[names.index(phase) :]) if phase in names else None
+        if phase in names:
+            return sum(list(self.phases.values())[names.index(phase) :])
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +163,9 @@ def ahead(start: Start) -> Ahead:
 
 def _machine(start: Start) -> str:
     """Return the kind of machine that a start's profile is for; "" where that is not known."""
-    return machine_kind(start.observed.loaded.profile.machine) if start.observed else ""
+    if start.observed:
+        return machine_kind(start.observed.loaded.profile.machine)
+    return ""
 
 
 def _is_toy(start: Start) -> bool:
@@ -163,7 +176,10 @@ def _is_toy(start: Start) -> bool:
 def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]:
     if start.image:
         size, estimate = image_bytes(start.image)
-        note = f"about {estimate / 1e9:.0f} GB, as vLLM's images have" if estimate else ""
+        if estimate:
+            note = f"about {estimate / 1e9:.0f} GB, as vLLM's images have"
+        else:
+            note = ""
         yield Part(verb="download", what="image", name=start.image, nbytes=size, note=note, estimate=estimate)
     if start.runtime:
         unknown = ensure_released(start.runtime)
@@ -173,7 +189,10 @@ def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]
         note = "; ".join(filter(None, (disk, unknown, "" if took else _BUILDS[start.runtime.device])))
         yield Part(verb="build", what="runtime", name=start.runtime.key, seconds=took, note=note)
     for model in start.ask_access:
-        elsewhere = "" if model in start.fetch else "unless the container's volume has it"
+        if model in start.fetch:
+            elsewhere = ""
+        else:
+            elsewhere = "unless the container's volume has it"
         yield Part(verb="download", what=model.role, name=model.model, nbytes=sizes[model], note=elsewhere)
     for model in start.place:
         yield Part(verb="copy", what=model.role, name=model.model)

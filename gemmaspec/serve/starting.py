@@ -170,7 +170,10 @@ def stop_replaced(start: Start, told: Told) -> None:
     if start.replaces:
         before = start.replaces.started
         told.doing("stopping")
-        what = "runs unchanged" if start.unchanged else "runs an earlier version"
+        if start.unchanged:
+            what = "runs unchanged"
+        else:
+            what = "runs an earlier version"
         told.note(f"{before.server.name} {what} ({before.engine}, port {before.server.port}); stopping it")
         stacks.engine_of(before).stop(before.server)
 
@@ -359,7 +362,10 @@ def _with_outlook(
         return error
     name, reason = start.server.name, error.message
     before = start.replaces.started
-    command = f"{before.options.command}    # as it was" if before.server.nodes else f"gemmaspec rollback {name}"
+    if before.server.nodes:
+        command = f"{before.options.command}    # as it was"
+    else:
+        command = f"gemmaspec rollback {name}"
     if start.rollback:
         told.note(f"{reason.splitlines()[0]}; rolling back to {start.rollback.id}")
         try:

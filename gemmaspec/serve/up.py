@@ -98,7 +98,10 @@ def _start(
     say_ahead(start, told.note)
     timeout_s = request.timeout_s
     way_back = way_back_of(told, timeout_s=timeout_s)
-    instead = None if request.to_measure or request.locked else partial(_without_speed, request, engine, told)
+    if request.to_measure or request.locked:
+        instead = None
+    else:
+        instead = partial(_without_speed, request, engine, told)
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
     if not request.to_measure:
         keeps = not (start.joins or start.server.nodes)  # of several machines, only what it was on one is kept
@@ -157,7 +160,10 @@ def tuned_remark(loaded: Loaded, runs: Lock | Exception) -> str | None:
         return None
     when = f"tuned on {tuned.date[:10]}"
     if isinstance(runs, Exception):
-        problem = str(runs.strerror) if isinstance(runs, OSError) else str(runs)
+        if isinstance(runs, OSError):
+            problem = str(runs.strerror)
+        else:
+            problem = str(runs)
         return f"warning: {when}; cannot tell whether this is still what was measured: {problem}"
     differs = list(dict.fromkeys(_differences(tuned, loaded, runs.facts())))
     if not differs:
@@ -192,4 +198,6 @@ def _short(value: str | None) -> str:
     text = value or "unknown"
     if text.startswith("sha256:"):
         return text[:19]
-    return text[:12] if re.fullmatch(r"[0-9a-f]{40}", text) else text
+    if re.fullmatch(r"[0-9a-f]{40}", text):
+        return text[:12]
+    return text

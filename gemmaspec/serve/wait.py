@@ -50,7 +50,9 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
         on_phase = _unsaid
     ready = wait_ready(engine, started.server, timeout_s=left, on_phase=on_phase)
     running = Running(started=started, ready=ready, report=engine.report(started.server), was_running=True)
-    return _remembered(running, progress) if started.outcome == "starting" else running
+    if started.outcome == "starting":
+        return _remembered(running, progress)
+    return running
 
 
 def _unsaid(_: Phase, __: float) -> None:
@@ -60,12 +62,21 @@ def _unsaid(_: Phase, __: float) -> None:
 def _not_running(started: Started, state: State) -> StartFailed:
     name = started.server.name
     if started.is_unwanted or started.outcome == "interrupted":
-        how = "it was stopped" if started.is_unwanted else "its start was interrupted"
+        if started.is_unwanted:
+            how = "it was stopped"
+        else:
+            how = "its start was interrupted"
         return StartFailed(f"{name} is not running: {how}", hint=started.again)
     cause = why_ended(started, state).why
-    how = "its start failed" if started.outcome == "failed" else state.detail or state.status
+    if started.outcome == "failed":
+        how = "its start failed"
+    else:
+        how = state.detail or state.status
     logs = f"gemmaspec logs --previous {name}"
-    hint = logs if started.outcome == "failed" else next_after(started, state)
+    if started.outcome == "failed":
+        hint = logs
+    else:
+        hint = next_after(started, state)
     return StartFailed(f"{name} is not running: {how}{f': {cause}' if cause else ''}", hint=hint)
 
 

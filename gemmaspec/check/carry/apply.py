@@ -62,7 +62,10 @@ def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) 
     ids = list(dict.fromkeys(patch.id for judge in chosen.judges.values() for patch in judge.patches))
     speed = {id_: () for id_ in ids if chosen.every[id_].is_speed}
     ids = [id_ for id_ in ids if id_ not in speed]
-    optional = [] if patches else [id_ for id_ in ids if not is_required(id_, asked_for=bool(folders))]
+    if patches:
+        optional = []
+    else:
+        optional = [id_ for id_ in ids if not is_required(id_, asked_for=bool(folders))]
     required = [id_ for id_ in ids if id_ not in optional]
     return launcher.parse_plan(compile_plan("overlay", required, optional, (), chosen.every, speed=speed))
 

@@ -42,16 +42,22 @@ def _folder(place: TreeSource) -> Path | None:
     """Return a folder with the whole vllm/ of a place; None for an image or a running server."""
     if place.kind == "release":
         return source_of(place.ref)
-    return Path(place.ref) if place.kind == "tree" else None
+    if place.kind == "tree":
+        return Path(place.ref)
+    return None
 
 
 def _asked(cell: PatchOnTree, patch: Patch, folder: Path, behaviour: Behaviour) -> PatchOnTree:
     seen, state = behaviour.of(patch, folder), cell.verdict.state
     if seen.state == "closed":
         rules = ", ".join(_rules(patch, folder, cell.vllm))
-        add = f"; reviewed, add to superseded: {rules}" if rules else ""
+        if rules:
+            add = f"; reviewed, add to superseded: {rules}"
+        else:
+            add = ""
         detail = f"the probe finds no bug: {seen.seen}; {_at_a_start(patch)}{add}"
-        state = "superseded" if deciding_probe(patch.folder) else state
+        if deciding_probe(patch.folder):
+            state = "superseded"
     elif seen.state == "open":
         detail = f"the bug is there: {seen.seen}; a start with it ends; "
         detail += f"run gemmaspec patch rebase {patch.id} --tree {folder}"

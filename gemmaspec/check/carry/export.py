@@ -62,7 +62,9 @@ def _diff(path: str, before: bytes, after: bytes) -> bytes:
 def _ended(lines: list[bytes]) -> list[bytes]:
     """Return the lines with their newlines; the last one has none if the file does not end in one."""
     ended = [line + b"\n" for line in lines[:-1]]
-    return ended if lines[-1] == b"" else [*ended, lines[-1]]
+    if lines[-1] == b"":
+        return ended
+    return [*ended, lines[-1]]
 
 
 def _complete(lines: Iterator[bytes]) -> Iterator[bytes]:

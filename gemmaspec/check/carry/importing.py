@@ -59,8 +59,14 @@ def import_diff(request: ImportRequest) -> Import:
     if request.date and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", request.date):
         raise UsageError(f"--date {request.date!r} must be like 2026-11-20")
     address = "://" in request.source
-    data = fetch(_diff_address(request.source)) if address else _read(Path(request.source))
-    name = request.source if address else Path(request.source).name
+    if address:
+        data = fetch(_diff_address(request.source))
+    else:
+        data = _read(Path(request.source))
+    if address:
+        name = request.source
+    else:
+        name = Path(request.source).name
     try:
         incoming = reduce_diff(data.decode("utf-8"), name)
     except UnicodeDecodeError as error:
@@ -95,7 +101,9 @@ def _id_of(source: str) -> str:
 def _diff_address(source: str) -> str:
     """Return the address of a GitHub pull request's diff, given any of its pages; other addresses stay unchanged."""
     pull = _PULL.fullmatch(source)
-    return f"{pull[1]}.diff" if pull else source
+    if pull:
+        return f"{pull[1]}.diff"
+    return source
 
 
 def _read(file: Path) -> bytes:
@@ -170,6 +178,8 @@ def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher
 
 def _state(hunk: launcher.Hunk, data: bytes | None) -> str:
     try:
-        return launcher.find_hunk(hunk, launcher.Source(data)).state if data is not None else "conflict"
+        if data is not None:
+            return launcher.find_hunk(hunk, launcher.Source(data)).state
+        return "conflict"
     except launcher.NOT_PYTHON:
         return "conflict"

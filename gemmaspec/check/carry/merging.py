@@ -123,7 +123,10 @@ class _Merger:
             sides = [_cut(base, scope), _cut(ours, scope), _cut(theirs, name)]
             done = merge(base=sides[0], ours=sides[1], theirs=sides[2], labels=self._labels)
             conflicts += done.conflicts
-            merged = done.data if whole else merged.replace(sides[2], done.data, 1)
+            if whole:
+                merged = done.data
+            else:
+                merged = merged.replace(sides[2], done.data, 1)
         file = CarriedFile(path=path, source=source, conflicts=conflicts, theirs=launcher.sha256(theirs))
         return Merge(file=file, base=base, ours=ours, theirs=theirs, merged=merged)
 
@@ -137,7 +140,10 @@ class _Merger:
         self._say(f"{path}: {scope} is missing; searching {self._target.place}")
         if self._successor:
             home, _, name = self._successor.partition(":")
-            found_there = self._target.files([home])[home] if name else None
+            if name:
+                found_there = self._target.files([home])[home]
+            else:
+                found_there = None
             if found_there is None or not defines(found_there, name):
                 raise PatchConflict(f"{home} of {self._target.place} does not define {name or 'a function'}")
             self._say(f"{scope} is now {name} in {home}, as given by --successor")
@@ -158,7 +164,10 @@ class _Merger:
         if not offers:
             return PatchConflict(message, hint=self._by_hand())
         best = offers[0]
-        where = f"--release {self._target.place.ref}" if self._target.place.kind == "release" else "--tree …"
+        if self._target.place.kind == "release":
+            where = f"--release {self._target.place.ref}"
+        else:
+            where = "--tree …"
         return PatchConflict(
             f"{message}; the most similar code: {', '.join(map(str, offers[:3]))}",
             hint=f"gemmaspec patch rebase {self._patch} {where} --successor {best.path}:{best.scope}",
@@ -188,7 +197,10 @@ class _Merger:
 
     def _by_hand(self) -> str:
         place = self._target.place
-        where = f"--release {place.ref}" if place.kind == "release" else f"--tree {place.ref}"
+        if place.kind == "release":
+            where = f"--release {place.ref}"
+        else:
+            where = f"--tree {place.ref}"
         return f"gemmaspec patch new {self._labels[0].partition(' ')[2]} {where} --file vllm/….py"
 
 

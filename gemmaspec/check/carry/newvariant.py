@@ -236,7 +236,9 @@ def _lowest(variant: launcher.Variant) -> str:
 def plain(version: str) -> str:
     """Return a release without .post1 or +cpu, as in ranges."""
     number = re.match(launcher.VERSION_NUMBER, version)
-    return number[0] if number else version
+    if number:
+        return number[0]
+    return version
 
 
 def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:

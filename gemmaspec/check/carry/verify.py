@@ -129,11 +129,17 @@ def _with_start(verdict: PatchVerdict, patches: PatchSet, *, required: bool) -> 
     if patch.is_speed:
         does = "a start leaves it out"
     elif deciding_probe(patch.folder):
-        ends = "it ends" if required else "it goes on without the patch"
+        if required:
+            ends = "it ends"
+        else:
+            ends = "it goes on without the patch"
         does = "a start runs its probe first (half a minute as a rule), as --by-behaviour does"
         does += f"; if the bug is there, {ends}"
     else:
-        does = "a start that requires it ends with exit code 5" if required else "a start goes on without it"
+        if required:
+            does = "a start that requires it ends with exit code 5"
+        else:
+            does = "a start goes on without it"
     return "; ".join(filter(None, (verdict.detail, does)))
 
 
@@ -194,7 +200,10 @@ def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[
 
 def _images(request: VerifyRequest, outcome: Verification) -> Mapping[str, str]:
     """Return the images to inspect, each with the interpreter that runs its vLLM."""
-    shipped = shipped_images() if request.images or request.names_no_tree else {}
+    if request.images or request.names_no_tree:
+        shipped = shipped_images()
+    else:
+        shipped = {}
     if not request.names_no_tree:
         return {ref: shipped.get(ref, "") for ref in request.images}
     from gemmaspec.run.trees import image

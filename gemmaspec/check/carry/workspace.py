@@ -79,9 +79,15 @@ def open_workspace(
                 f"--file {path!r} is not a .py file in vllm/", hint="--file vllm/v1/core/kv_cache_utils.py"
             )
     reader = open_reader(release, tree, functools.cache(listing.published))
-    before = load(id_) if place.exists() else Workspace(1, id_, reader.vllm, str(reader.place), ())
+    if place.exists():
+        before = load(id_)
+    else:
+        before = Workspace(1, id_, reader.vllm, str(reader.place), ())
     if before.place != str(reader.place) or not paths:
-        why = f"the workspace of {id_} contains files of {before.place}" if paths else "name the files to edit"
+        if paths:
+            why = f"the workspace of {id_} contains files of {before.place}"
+        else:
+            why = "name the files to edit"
         raise UsageError(why, hint=f"--file vllm/….py; to begin again: rm -r {place}")
     new = [path for path in dict.fromkeys(paths) if path not in {file.path for file in before.files}]
     contents = _pristine(reader, new)

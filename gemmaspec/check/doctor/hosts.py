@@ -164,7 +164,10 @@ def _link(reading: HostReading, seen: Seen) -> CheckResult:
         return failed(name, f"it has no interface {host.interface} (it has: {known})", "ip -brief address    # there")
     if host.address not in about.addresses:
         there = _interface_of(reading)
-        where = f"; {there} has it" if there else f" (it has: {', '.join(about.addresses) or 'none'})"
+        if there:
+            where = f"; {there} has it"
+        else:
+            where = f" (it has: {', '.join(about.addresses) or 'none'})"
         return failed(name, f"{host.interface} does not have {host.address}{where}", "ip -brief address    # there")
     if about.state not in ("up", "unknown"):
         return failed(name, f"{host.interface} is {about.state}", f"ip link set {host.interface} up    # there")

@@ -66,7 +66,10 @@ def container_shm_row(size: str | None, ipc: str) -> CheckResult:
     given = size_bytes(size) if size else _DOCKER_SHM
     if given >= SHM_BYTES:
         return ok("shared memory", f"container.shm_size is {size}")
-    size_line = f"container.shm_size is {size}" if size else "docker gives a container 64 MiB"
+    if size:
+        size_line = f"container.shm_size is {size}"
+    else:
+        size_line = "docker gives a container 64 MiB"
     fix = "set `container: {shm_size: 1gb}` in the profile"
     return failed("shared memory", f"{size_line}, but vLLM 0.32 requires {SHM_BYTES // 1024**2} MiB", fix)
 
@@ -74,7 +77,9 @@ def container_shm_row(size: str | None, ipc: str) -> CheckResult:
 def size_bytes(size: str) -> int:
     """Return the bytes of a size in a profile: 32gb, 64m."""
     match = re.fullmatch(r"(\d+)([bkmg])b?", size.lower())
-    return int(match[1]) * _UNITS[match[2]] if match else 0
+    if match:
+        return int(match[1]) * _UNITS[match[2]]
+    return 0
 
 
 def disk_row(name: str, folder: str, free: int | None, needed: int | None) -> CheckResult:

@@ -132,7 +132,10 @@ def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
     if not wanted:
         return
     least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
-    share = wanted[least] if plan.problems() and least < len(wanted) else wanted[-1]
+    if plan.problems() and least < len(wanted):
+        share = wanted[least]
+    else:
+        share = wanted[-1]
     changed = _with(plan, utilization=share)
     change, effect = f"--set serve.gpu_memory_utilization={share:g}", f"{share:.0%} of the memory for vLLM"
     yield change, changed, effect

@@ -143,7 +143,10 @@ def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
     planned = [layer for group in plan.cache.groups for layer in group.layers]
     for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):
         for kind in ("sliding", "full"):
-            of_kind = [layer for layer in model.text.layers if layer.kind == kind] if model else []
+            if model:
+                of_kind = [layer for layer in model.text.layers if layer.kind == kind]
+            else:
+                of_kind = []
             caches = [layer.cache for layer in planned if layer.kind == kind and layer.name.startswith(f"{role}.")]
             if not of_kind:
                 continue

@@ -107,7 +107,10 @@ class Flags:
     @property
     def in_flight(self) -> int:
         """Tokens that may be in flight."""
-        batches = self.batches if kv_rules(self.vllm).batches_in_flight else 1
+        if kv_rules(self.vllm).batches_in_flight:
+            batches = self.batches
+        else:
+            batches = 1
         return batches * self.max_num_batched_tokens
 
 
@@ -158,7 +161,10 @@ def _needed(answer: int | Unknown, name: str) -> int:
 def _sized(cache: str | Unknown) -> str:
     """Return a format whose size is known. Raises UsageError for another."""
     if isinstance(cache, Unknown) or cache not in known_cache_dtypes():
-        named = cache.because if isinstance(cache, Unknown) else cache
+        if isinstance(cache, Unknown):
+            named = cache.because
+        else:
+            named = cache
         raise UsageError(f"fit does not know the size of a KV cache of {named}")
     return cache
 
@@ -185,13 +191,18 @@ def _asynchronous(profile: Profile, command: Command, vllm: str, device: Device)
     spec = profile.speculative
     if spec is None:
         return True
-    unable = {"suffix"} if Version(vllm) >= Version("0.33.0") else {"suffix", "ngram"}
+    if Version(vllm) >= Version("0.33.0"):
+        unable = {"suffix"}
+    else:
+        unable = {"suffix", "ngram"}
     return spec.method not in unable and not spec.disable_padded_drafter_batch
 
 
 def _number(text: str | None) -> int:
     """Return a number of machines; 1 if it is missing or not a number."""
-    return int(text) if text and re.fullmatch(r"[1-9][0-9]{0,3}", text) else 1
+    if text and re.fullmatch(r"[1-9][0-9]{0,3}", text):
+        return int(text)
+    return 1
 
 
 _UNITS: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -210,7 +221,9 @@ def _given_cache(command: Command) -> int | None:
 
 def _cpu_cache(env: Mapping[str, str]) -> int | None:
     space = env.get("VLLM_CPU_KVCACHE_SPACE", "")
-    return int(space) * GIB if space.isdigit() and int(space) else None
+    if space.isdigit() and int(space):
+        return int(space) * GIB
+    return None
 
 
 _WITH_DEFAULT: Final = _COUNTED[:6]

@@ -81,5 +81,10 @@ def _positions(target: Checkpoint) -> int:
 def _number(target: Checkpoint, key: str, otherwise: int) -> int:
     """Return a number of the tower's config; `otherwise` is the 31B's, the larger one."""
     vision = target.config.get("vision_config")
-    value = vision.get(key) if isinstance(vision, Mapping) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else otherwise
+    if isinstance(vision, Mapping):
+        value = vision.get(key)
+    else:
+        value = None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return otherwise

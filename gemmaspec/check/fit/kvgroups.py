@@ -85,7 +85,10 @@ def _promoted(layers: Sequence[Owned], rules: KvRules, joins_windows: bool) -> S
     full = {layer.cache.block_size for layer in layers if not layer.cache.sliding}
     if not full:
         raise Unplannable(TWO_WINDOWS)
-    block = full.pop() if rules.promotes_block and len(full) == 1 else None
+    if rules.promotes_block and len(full) == 1:
+        block = full.pop()
+    else:
+        block = None
     promoted = [
         replace(layer, cache=replace(layer.cache, sliding=False, block_size=block or layer.cache.block_size))
         if layer.cache.sliding
@@ -120,7 +123,10 @@ def _split(layers: Sequence[Owned]) -> list[KvGroup]:
     for layer in layers:
         kinds.setdefault(layer.cache, []).append(layer)
     counts = [len(kind) for kind in kinds.values()]
-    length = max(counts) if max(counts) < min(counts) * 1.5 else min(counts)
+    if max(counts) < min(counts) * 1.5:
+        length = max(counts)
+    else:
+        length = min(counts)
     groups = []
     for kind in kinds.values():
         number = -(-len(kind) // length)
@@ -167,7 +173,9 @@ class KvCache:
 
     def usable(self, available: int) -> int:
         """Return the blocks that vLLM allows the longest request."""
-        return available - self.block_bytes if self.rules.spare_block else available
+        if self.rules.spare_block:
+            return available - self.block_bytes
+        return available
 
     def starts_with(self, available: int, tokens: int) -> bool:
         """Return whether vLLM would start, which requires that one request of max_model_len fits."""
@@ -184,7 +192,10 @@ class KvCache:
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+            if fits(middle):
+                low, high = (middle, high)
+            else:
+                low, high = (low, middle - 1)
         return low
 
     def sequences(self, available: int, tokens: int) -> int:

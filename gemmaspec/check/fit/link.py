@@ -38,7 +38,9 @@ class Link:
     @property
     def sending(self) -> float | None:
         """Time of the bytes at the link's rate; None if that is unknown."""
-        return None if self.rate is None else self.sent / self.rate
+        if self.rate is None:
+            return None
+        return self.sent / self.rate
 
 
 def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
@@ -48,8 +50,14 @@ def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
         return None
     passes = [(plan.models.target, concurrency * (flags.draft_tokens + 1))]
     if plan.models.draft:
-        number = 1 if flags.method in BLOCKS else flags.draft_tokens
-        each = flags.draft_tokens + 1 if flags.method in BLOCKS else 1
+        if flags.method in BLOCKS:
+            number = 1
+        else:
+            number = flags.draft_tokens
+        if flags.method in BLOCKS:
+            each = flags.draft_tokens + 1
+        else:
+            each = 1
         passes += [(plan.models.draft, concurrency * each)] * number
     sums = sum(_SUMS * len(model.text.layers) for model, _ in passes)
     added = sum(

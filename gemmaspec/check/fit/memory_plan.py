@@ -62,7 +62,9 @@ class MemoryPlan:
         weights = weights_of(model, vllm=self.flags.vllm, fp8_online=fp8, gpus=gpus)
         same = rotary_key(model.text) == rotary_key(self.models.target.text)
         weights = replace(weights, rotary=0) if same else weights
-        return weights if self.models.draft_ids is None else only_listed(weights, model, self.models.draft_ids)
+        if self.models.draft_ids is None:
+            return weights
+        return only_listed(weights, model, self.models.draft_ids)
 
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:
@@ -75,7 +77,9 @@ class MemoryPlan:
         CPU, or where what is reserved is enough."""
         models = [model for model in (self.models.target, self.models.draft) if model]
         profiled = sum(overhead.nbytes for overhead in self.overheads if overhead.name == "activations")
-        return None if self.device.cpu else full_step(models, self.flags, profiled)
+        if self.device.cpu:
+            return None
+        return full_step(models, self.flags, profiled)
 
     @property
     def weights(self) -> int:
@@ -94,7 +98,9 @@ class MemoryPlan:
     @property
     def held(self) -> int | None:
         """Peak bytes that the GPU may hold while loading, including memory freed but kept by torch; None on a CPU."""
-        return None if self.device.cpu else self.weights + HELD
+        if self.device.cpu:
+            return None
+        return self.weights + HELD
 
     @property
     def requested(self) -> int:
@@ -105,7 +111,9 @@ class MemoryPlan:
     def item(self) -> Item | None:
         """The image or video that a batch must hold whole, if any."""
         sees = sees_images(self.models.target, self.flags) and self.flags.whole_items
-        return largest_item(self.flags.media) if sees else None
+        if sees:
+            return largest_item(self.flags.media)
+        return None
 
     @property
     def available(self) -> int:
@@ -174,11 +182,17 @@ class MemoryPlan:
         wanted, each, nodes = self.flags.tensor_parallel, self.device.gpus, self.flags.nodes
         if not self.device.cpu and each is not None and wanted > each * nodes:
             has = f"{each} GPU{'s' if each > 1 else ''}"
-            have = f"{self.device.name} has {has}" if nodes == 1 else f"{nodes} machines with {has} each have fewer"
+            if nodes == 1:
+                have = f"{self.device.name} has {has}"
+            else:
+                have = f"{nodes} machines with {has} each have fewer"
             yield f"tensor_parallel_size {wanted} needs {wanted} GPUs, and {have}; nodes: N is for several machines"
 
     def _too_heavy(self) -> Iterator[str]:
-        free = self.device.memory if self.device.free is None else self.device.free
+        if self.device.free is None:
+            free = self.device.memory
+        else:
+            free = self.device.free
         if not self.device.cpu and self.loading > free:
             yield f"loading takes {gib(self.loading)}, but the machine has {gib(free)}"
 
@@ -211,7 +225,10 @@ class MemoryPlan:
         if free is None or free >= wanted:
             return
         share = f"gpu_memory_utilization {self.flags.utilization:g}"
-        why = "VLLM_CPU_KVCACHE_SPACE" if self.flags.cpu_cache else share
+        if self.flags.cpu_cache:
+            why = "VLLM_CPU_KVCACHE_SPACE"
+        else:
+            why = share
         yield (
             f"{gib(free)} of {gib(self.device.memory)} are free now, but vLLM requires {gib(wanted)} "
             f"({why}) at the start"

@@ -73,7 +73,10 @@ def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device
 
 def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
     """Return whether Marlin computes 4-bit experts: if requested, for weight-only formats, or without FP4 cores."""
-    algorithm = (target.quantization.algorithm or "") if target.quantization else ""
+    if target.quantization:
+        algorithm = target.quantization.algorithm or ""
+    else:
+        algorithm = ""
     if not target.text.experts or not algorithm.endswith("NVFP4"):
         return False
     if flags.moe_backend not in (None, "auto"):
@@ -114,7 +117,9 @@ def profiled_rows(flags: Flags) -> int:
     sampler with one drafted token (_dummy_sampler_run in v1/worker/gpu_model_runner.py), from 0.25.1: both far
     fewer than the k+1 of a request that drafts.
     """
-    return 2 if flags.runner == "v1" and flags.draft_tokens else 1
+    if flags.runner == "v1" and flags.draft_tokens:
+        return 2
+    return 1
 
 
 def full_step(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead | None:
@@ -165,7 +170,10 @@ def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead
     It has a second copy of a model's largest embedding table for a moment, and takes it for needed; a start that finds
     its code in the cache has not. The embeddings of a target that sees images are computed outside of what is compiled.
     """
-    inside = models[1:] if sees_images(models[0], flags) else models
+    if sees_images(models[0], flags):
+        inside = models[1:]
+    else:
+        inside = models
     peaks = [_BASE + _table(model, flags.tensor_parallel) + _pass(model, flags)[0] for model in inside]
     formula = "first start only: a copy of the largest embedding table; a start from the compile cache does not need it"
     return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
@@ -184,7 +192,10 @@ def graphs(flags: Flags, device: Device) -> Overhead:
     number, (base, each) = graph_sizes(flags, device), _GRAPHS
     pieces = " in pieces" if flags.graphs == "PIECEWISE" else ""
     captured = 2 if captures_head(flags) else 1
-    twice = ", for the target and for its head" if captured == 2 else ""
+    if captured == 2:
+        twice = ", for the target and for its head"
+    else:
+        twice = ""
     formula = f"30 MB + 16 MB x {number} batch sizes{pieces}{twice}"
     return Overhead(name="CUDA graphs", nbytes=captured * (base + number * each), formula=formula)
 

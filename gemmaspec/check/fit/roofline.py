@@ -23,7 +23,9 @@ is a B200's, 126 MB. The bound takes that much off every pass."""
 
 def tokens_per_step(a: float, k: int) -> float:
     """Return the expected tokens of a step: the accepted ones and the one that the target adds."""
-    return float(k + 1) if a >= 1 else (1 - a ** (k + 1)) / (1 - a)
+    if a >= 1:
+        return float(k + 1)
+    return (1 - a ** (k + 1)) / (1 - a)
 
 
 def acceptance_of(length: float, k: int) -> float:
@@ -33,7 +35,10 @@ def acceptance_of(length: float, k: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if tokens_per_step(middle, k) < length else (low, middle)
+        if tokens_per_step(middle, k) < length:
+            low, high = (middle, high)
+        else:
+            low, high = (low, middle)
     return low
 
 
@@ -133,7 +138,9 @@ def _draft_bytes(plan: MemoryPlan, tokens: int, *, alike: bool) -> int:
     if plan.draft is None:
         return 0
     read = plan.draft.read(tokens, alike=alike)
-    return read if plan.draft.head or plan.draft.embeddings else read + (plan.target.head or plan.target.embeddings)
+    if plan.draft.head or plan.draft.embeddings:
+        return read
+    return read + (plan.target.head or plan.target.embeddings)
 
 
 def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
@@ -144,7 +151,10 @@ def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
     caches = {layer.name: layer.cache for layer in plan.layers}
     total = 0
     for index, layer in enumerate(model.text.layers):
-        source = index if layer.shares_with is None else layer.shares_with
+        if layer.shares_with is None:
+            source = index
+        else:
+            source = layer.shares_with
         cache = caches.get(f"{role}.{source}")
         if cache:
             total += cache.token_bytes * min(context, layer.window or context)
@@ -154,6 +164,10 @@ def _cache_bytes(plan: MemoryPlan, role: str, context: int) -> int:
 def weights_format(model: Checkpoint | None, fp8: bool) -> Literal["4-bit", "8-bit", "16-bit"]:
     """Return the format of a model's weights as they are multiplied; `fp8`: made FP8 while loading."""
     if model is None or model.quantization is None:
-        return "8-bit" if fp8 else "16-bit"
+        if fp8:
+            return "8-bit"
+        return "16-bit"
     format_ = f"{model.quantization.method} {model.quantization.algorithm or ''}".lower()
-    return "8-bit" if "8" in format_ and "fp4" not in format_ else "4-bit"
+    if "8" in format_ and "fp4" not in format_:
+        return "8-bit"
+    return "4-bit"

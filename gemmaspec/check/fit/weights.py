@@ -51,7 +51,10 @@ class Weights:
     @property
     def total(self) -> int:
         """Total bytes."""
-        vocabulary = self.embeddings + self.head if self.listed is None else self.listed
+        if self.listed is None:
+            vocabulary = self.embeddings + self.head
+        else:
+            vocabulary = self.listed
         return self.decoder + self.experts + vocabulary + self.per_layer + self.towers + self.rotary
 
     def read(self, tokens: int, *, alike: bool = False) -> int:
@@ -60,7 +63,10 @@ class Weights:
         With n experts of which a token uses m, t tokens use 1 - (1 - m/n)^t of them, if they choose independently.
         Tokens of one text do not; `alike` computes with all of them choosing the same experts, which is the least.
         """
-        used = self.experts_share if alike else 1 - (1 - self.experts_share) ** tokens
+        if alike:
+            used = self.experts_share
+        else:
+            used = 1 - (1 - self.experts_share) ** tokens
         head = self.head or self.embeddings
         if self.listed is not None:
             head = self.listed
@@ -87,12 +93,18 @@ def weights_of(
     for tensor, nbytes in _kept(model, vllm, towers):
         place = _place(tensor)
         divided = (place, _divided_as(tensor, place))
-        size = nbytes // 2 if fp8_online and _linear(tensor, place) else nbytes
+        if fp8_online and _linear(tensor, place):
+            size = nbytes // 2
+        else:
+            size = nbytes
         by_rank[divided] = by_rank.get(divided, 0) + size
     sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
     for (place, part), nbytes in by_rank.items():
         sizes[place] += math.ceil(nbytes * on_each(text, part, gpus))
-    share = text.experts_per_token / text.experts if text.experts else 0.0
+    if text.experts:
+        share = text.experts_per_token / text.experts
+    else:
+        share = 0.0
     return Weights(
         decoder=sizes["decoder"],
         experts=sizes["experts"],
@@ -169,7 +181,9 @@ def _decoder_layer(model: Checkpoint, tensor: Tensor) -> Layer | None:
         return None
     match = _LAYER.search(tensor.name)
     index = int(match[1]) if match else -1
-    return model.text.layers[index] if 0 <= index < len(model.text.layers) else None
+    if 0 <= index < len(model.text.layers):
+        return model.text.layers[index]
+    return None
 
 
 def _place(tensor: Tensor) -> str:
@@ -180,7 +194,9 @@ def _place(tensor: Tensor) -> str:
         return "per-layer"
     if part in ("embeddings", "lm_head"):
         return part
-    return "experts" if _EXPERTS.search(tensor.name) else "decoder"
+    if _EXPERTS.search(tensor.name):
+        return "experts"
+    return "decoder"
 
 
 _MATRICES: Final = ((".q_proj.", "queries"), (".o_proj.", "output"), (".mlp.", "mlp"))

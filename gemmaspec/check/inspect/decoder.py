@@ -34,4 +34,6 @@ def some(names: Sequence[str]) -> str:
 
 def how_many(count: int, what: str) -> str:
     """Return a number with its noun and verb: 1 module is, 3 modules are."""
-    return f"1 {what} is" if count == 1 else f"{count} {what}s are"
+    if count == 1:
+        return f"1 {what} is"
+    return f"{count} {what}s are"

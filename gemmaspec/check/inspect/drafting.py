@@ -86,14 +86,22 @@ def _shares(draft: Checkpoint, speculator: Speculator) -> Finding:
         taken = [called for name, called in places if name not in stored]
         kept = ["KV cache", *(called for name, called in places if name in stored)]
     scored = speculator.scored_tokens
-    few = f"; it scores {scored} of {draft.text.vocab_size} words per token" if scored else ""
-    used = f"the target's {_and(taken)}" if taken else "only the target's hidden states"
+    if scored:
+        few = f"; it scores {scored} of {draft.text.vocab_size} words per token"
+    else:
+        few = ""
+    if taken:
+        used = f"the target's {_and(taken)}"
+    else:
+        used = "only the target's hidden states"
     message = f"the head uses {used}, and its own {_and(kept)}{few}"
     return finding("shares", message)
 
 
 def _and(words: list[str]) -> str:
-    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+    if len(words) > 1:
+        return " and ".join((", ".join(words[:-1]), words[-1]))
+    return "".join(words)
 
 
 def _assistant(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:

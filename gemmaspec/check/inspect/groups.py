@@ -71,7 +71,10 @@ def _by_columns(module: str, leaves: Leaves, quantization: Quantization) -> _Pac
     inputs, rows = (first, second * in_one)
     if quantization.method not in _AWQ:
         inputs, rows = first * 32 // (quantization.bits or 4), second
-    groups = scale.shape[0] if scale and len(scale.shape) == 2 else None
+    if scale and len(scale.shape) == 2:
+        groups = scale.shape[0]
+    else:
+        groups = None
     return _Packed(module=module, inputs=inputs, rows=rows, scale=scale, groups=groups)
 
 
@@ -90,7 +93,10 @@ def _by_rows(module: str, leaves: Leaves, checkpoint: Checkpoint) -> _Packed | N
         inputs = input_width(checkpoint.text, weight.name) or _of_bits(columns, checkpoint.quantization)
     else:
         return None
-    groups = scale.shape[-1] if scale and len(scale.shape) == 2 else None
+    if scale and len(scale.shape) == 2:
+        groups = scale.shape[-1]
+    else:
+        groups = None
     return _Packed(module=module, inputs=inputs, rows=rows, scale=scale, groups=groups)
 
 

@@ -125,7 +125,10 @@ def _experts(checkpoint: Checkpoint) -> Iterator[Finding]:
         lacking = sorted(set(range(text.experts)) - numbers)
         beyond = sorted(number for number in numbers if number >= text.experts)
         if lacking or beyond:
-            shown = f"expert {lacking[0]} is the first that is missing" if lacking else f"expert {beyond[0]} is beyond"
+            if lacking:
+                shown = f"expert {lacking[0]} is the first that is missing"
+            else:
+                shown = f"expert {beyond[0]} is beyond"
             yield finding(
                 "experts-differ",
                 f"config.json has {text.experts} experts, and layer {index} stores {len(numbers)}: {shown}",

@@ -63,9 +63,15 @@ def pair(
 
     `words`, if both tokenizers were read: the number of tokens with the same id in both, and of the target's tokens.
     """
-    fitting = draft.speculator.method if draft.speculator else "draft_model"
+    if draft.speculator:
+        fitting = draft.speculator.method
+    else:
+        fitting = "draft_model"
     asked = method or fitting
-    matching = own_head_findings(target, draft) if draft.speculator else own_cache_findings(target, draft)
+    if draft.speculator:
+        matching = own_head_findings(target, draft)
+    else:
+        matching = own_cache_findings(target, draft)
     match = next((row for row in known if (row.target, row.draft) == (target.ref, draft.ref)), None)
     findings = (
         *method_findings(target, draft, fitting=fitting, asked=asked),
@@ -103,7 +109,10 @@ def likeness_findings(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding
 def step_bytes(checkpoint: Checkpoint) -> int:
     """Return the bytes of weights that one step of the decoder reads: its layers, and the experts that a token uses."""
     text = checkpoint.text
-    share = text.experts_per_token / text.experts if text.experts else 1.0
+    if text.experts:
+        share = text.experts_per_token / text.experts
+    else:
+        share = 1.0
     layers = [tensor for tensor in checkpoint.tensors if part_of(tensor.name) == "decoder layers"]
     return round(sum(tensor.nbytes * (share if ".experts." in tensor.name else 1.0) for tensor in layers))
 
@@ -121,7 +130,9 @@ def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
 
 
 def _article(kind: str) -> str:
-    return f"an {kind}" if kind == "instruct" else f"a {kind}"
+    if kind == "instruct":
+        return f"an {kind}"
+    return f"a {kind}"
 
 
 def _context(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
@@ -209,7 +220,10 @@ def _control_tokens(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
             f"{len(moved)} control tokens have different ids; {first!r} is {mine[first]} in the target and "
             f"{other[first]} in the draft",
         )
-    alone = sorted(mine.keys() ^ other.keys()) if mine and other else []
+    if mine and other:
+        alone = sorted(mine.keys() ^ other.keys())
+    else:
+        alone = []
     if alone:
         shown = ", ".join(map(repr, alone[:4])) + (" …" if len(alone) > 4 else "")
         yield finding("special-tokens-unshared", f"{len(alone)} control tokens are known to only one of them: {shown}")

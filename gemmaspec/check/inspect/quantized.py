@@ -257,7 +257,10 @@ def _scales(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
 
 
 def _awq(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
-    algorithm = checkpoint.quantization.algorithm if checkpoint.quantization else None
+    if checkpoint.quantization:
+        algorithm = checkpoint.quantization.algorithm
+    else:
+        algorithm = None
     if algorithm == AWQ:
         factors = f"{parts.pre_quant_scales} modules have a pre_quant_scale"
         yield finding(
@@ -273,8 +276,14 @@ def _awq(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
 
 
 def _weight_only(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
-    algorithm = checkpoint.quantization.algorithm if checkpoint.quantization else None
-    method = checkpoint.quantization.method if checkpoint.quantization else None
+    if checkpoint.quantization:
+        algorithm = checkpoint.quantization.algorithm
+    else:
+        algorithm = None
+    if checkpoint.quantization:
+        method = checkpoint.quantization.method
+    else:
+        method = None
     if algorithm == WEIGHT_ONLY and method == "modelopt":
         yield finding("w4a16", f"declares {WEIGHT_ONLY}: 4-bit weights, 16-bit activations")
     elif algorithm in ("NVFP4", AWQ) and parts.count("NVFP4") and not parts.input_scales:
@@ -284,7 +293,10 @@ def _weight_only(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
 
 
 def _kv_scales(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
-    declared = checkpoint.quantization.kv_cache if checkpoint.quantization else None
+    if checkpoint.quantization:
+        declared = checkpoint.quantization.kv_cache
+    else:
+        declared = None
     if declared and not parts.kv_scales:
         yield finding("kv-scales-missing", f"declares a KV cache in {declared}, and stores no k_scale or v_scale")
     elif parts.kv_scales and not declared:

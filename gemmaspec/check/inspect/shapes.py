@@ -52,7 +52,9 @@ def _unpacked(checkpoint: Checkpoint, tensor: Tensor) -> Shape | None:
     """Return the shape of the matrix that a tensor stores; None where its type does not tell."""
     if tensor.dtype == "U8" and checkpoint.quantization and tensor.shape:
         return (*tensor.shape[:-1], 2 * tensor.shape[-1])
-    return tensor.shape if tensor.dtype in _FULL else None
+    if tensor.dtype in _FULL:
+        return tensor.shape
+    return None
 
 
 def _outside(name: str, text: TextModel, speculator: Speculator | None) -> Shape | None:
@@ -128,7 +130,9 @@ def _of_mixture(name: str, text: TextModel) -> Shape | None:
         return joined[name]
     if name.endswith((".gate_proj.weight", ".up_proj.weight")):
         return inner, hidden
-    return (hidden, inner) if name.endswith(".down_proj.weight") else None
+    if name.endswith(".down_proj.weight"):
+        return (hidden, inner)
+    return None
 
 
 def _written(shape: Shape) -> str:

@@ -79,7 +79,10 @@ class _Raised:
 def _assumed(subject: Subject) -> Iterator[Issue]:
     """The vLLM release is not named."""
     message = f"the profile does not name a vLLM release; checked against {subject.vllm}, the newest known one"
-    pin = "pin the image to a release's tag (v0.33.0)" if subject.profile.image else "set runtime.vllm"
+    if subject.profile.image:
+        pin = "pin the image to a release's tag (v0.33.0)"
+    else:
+        pin = "set runtime.vllm"
     fix = f"{pin}, run gemmaspec lock, or use --release RELEASE"
     yield Issue(path=_says_so(subject), message=message, fix=fix)
 
@@ -105,7 +108,9 @@ def _not_in_table(subject: Subject) -> Iterator[Issue]:
 def _says_so(subject: Subject) -> Path:
     """Return the key that names the vLLM release, or could."""
     profile = subject.profile
-    return ("image",) if profile.image and not profile.runtime.vllm else ("runtime", "vllm")
+    if profile.image and not profile.runtime.vllm:
+        return ("image",)
+    return ("runtime", "vllm")
 
 
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
@@ -165,7 +170,9 @@ def _about_the_release(vllm: Vllm) -> Sequence[Rule]:
     if vllm.assumed:
         return [_assumed]
     known = vllm.facts.vllm in (vllm.version, Version(vllm.version).public)
-    return [] if known else [_not_in_table]
+    if known:
+        return []
+    return [_not_in_table]
 
 
 def _raised(subject: Subject, rules: Iterable[Rule]) -> list[_Raised]:

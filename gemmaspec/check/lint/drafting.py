@@ -163,7 +163,10 @@ def head_of_another_size(subject: Subject) -> Iterator[Issue]:
     if subject.method not in HEADS:
         return
     target, draft = subject.target, subject.draft
-    width = draft.speculator.target_hidden_size if draft and draft.speculator else None
+    if draft and draft.speculator:
+        width = draft.speculator.target_hidden_size
+    else:
+        width = None
     if target and width:
         if width != target.text.hidden_size:
             message = f"is made for hidden states of {width}, but the target's have {target.text.hidden_size}"
@@ -186,7 +189,10 @@ def unknown_size(subject: Subject) -> Iterator[Issue]:
         name, size = subject.called(role), _size(subject, role)
         if subject.checkpoint(role) or not _GOOGLE.search(name) or size in SIZES:
             continue
-        what = f"names {size}, which is not a size of Gemma 4 known here" if size else "names no size of Gemma 4"
+        if size:
+            what = f"names {size}, which is not a size of Gemma 4 known here"
+        else:
+            what = "names no size of Gemma 4"
         message = f"{name} {what} ({', '.join(SIZES)}): rules about its size, windows and experts were not checked"
         yield Issue(path=(role, "model"), message=message, fix="add --models, which reads its config.json")
 
@@ -194,7 +200,10 @@ def unknown_size(subject: Subject) -> Iterator[Issue]:
 @rule("GS803", "error", any_release=True)
 def sampling_refused(subject: Subject) -> Iterator[Issue]:
     """Defaults that vLLM rejects under speculation (SamplingParams._validate_spec_decode, from 0.19.1)."""
-    given = subject.argument("--override-generation-config") if subject.method else None
+    if subject.method:
+        given = subject.argument("--override-generation-config")
+    else:
+        given = None
     defaults = _json(given.value if given else None)
     refused = [key for key in ("min_p", "logit_bias") if defaults.get(key)]
     if given and refused:
@@ -220,7 +229,10 @@ def json_under_concurrency(subject: Subject) -> Iterator[Issue]:
 @rule("GS807", "error")
 def unknown_format(subject: Subject) -> Iterator[Issue]:
     """A head whose format this vLLM does not support yet."""
-    declared = subject.draft.config.get("speculators_model_type") if subject.draft else None
+    if subject.draft:
+        declared = subject.draft.config.get("speculators_model_type")
+    else:
+        declared = None
     name = subject.called("draft").lower()
     for kind, called, since in HEAD_FORMATS:
         if (declared == kind if declared else name.endswith(called)) and not subject.runs(f">={since}"):
@@ -271,7 +283,9 @@ def _is_base(subject: Subject) -> bool:
 def _size(subject: Subject, role: Role) -> str | None:
     """Return the size in a model's name, as E2B or 26B-A4B."""
     size = _SIZE.search(subject.called(role))
-    return "-".join(filter(None, size.groups())).upper() if size else None
+    if size:
+        return "-".join(filter(None, size.groups())).upper()
+    return None
 
 
 def _json(text: str | None) -> dict[str, object]:
@@ -279,7 +293,9 @@ def _json(text: str | None) -> dict[str, object]:
         content = json.loads(text or "{}")
     except ValueError:
         return {}
-    return content if isinstance(content, dict) else {}
+    if isinstance(content, dict):
+        return content
+    return {}
 
 
 _KEY: Final[Path] = ("speculative", "k_by_requests")
@@ -324,7 +340,9 @@ def table_not_compared(subject: Subject) -> Iterator[Issue]:
 
 def _table(subject: Subject) -> dict[int, int]:
     spec = subject.profile.speculative
-    return dict(spec.k_by_requests or {}) if spec else {}
+    if spec:
+        return dict(spec.k_by_requests or {})
+    return {}
 
 
 def _why_not(subject: Subject, table: dict[int, int]) -> str:

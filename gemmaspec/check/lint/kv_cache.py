@@ -71,8 +71,14 @@ def fp8_with_mtp(subject: Subject) -> Iterator[Issue]:
     """An MTP head reads the target's FP8 cache without its scales."""
     if subject.method != "mtp" or (subject.runs(">=0.31") and subject.runner == "v2"):
         return
-    quantization = subject.target.quantization if subject.target else None
-    declared = (quantization.kv_cache or "").lower() if quantization else ""
+    if subject.target:
+        quantization = subject.target.quantization
+    else:
+        quantization = None
+    if quantization:
+        declared = (quantization.kv_cache or "").lower()
+    else:
+        declared = ""
     dtype = subject.value("--kv-cache-dtype") or "auto"
     if not (declared if dtype == "auto" else dtype).startswith("fp8") or (subject.target and not declared):
         return
@@ -110,7 +116,10 @@ def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
         return
     chosen = attention_backend(subject, "draft")
     if chosen != wanted.upper():
-        what = f"takes {chosen}" if chosen else "chooses one itself"
+        if chosen:
+            what = f"takes {chosen}"
+        else:
+            what = "chooses one itself"
         message = f"the draft does not inherit serve.attention_backend, {wanted}: under vLLM {subject.vllm} it {what}"
         fix = f"set speculative.attention_backend: {wanted}"
         yield Issue(path=("speculative",), message=message, fix=fix)
@@ -138,7 +147,10 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
         if not asked or (role == "draft" and subject.method != "draft_model"):
             continue
         where = _cannot(subject, asked.upper())
-        refused = None if where or role == "draft" else _refused(subject, asked.upper())
+        if where or role == "draft":
+            refused = None
+        else:
+            refused = _refused(subject, asked.upper())
         if where or refused:
             message = refused or f"{asked} does not support Gemma 4's head size of {_WIDE} {where}"
             fix = "use TRITON_ATTN" + ("" if _capability(subject) in (10, 11) else ", or let vLLM choose")
@@ -204,7 +216,10 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
             f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not split"
         )
         fix = f"use {item.tokens} or more, or set serve.language_model_only: true if you serve only text"
-        path = given.path if given else ("serve", "max_num_batched_tokens")
+        if given:
+            path = given.path
+        else:
+            path = ("serve", "max_num_batched_tokens")
         sure = subject.target is not None and whole is True
         yield Issue(path=path, message=message, fix=fix, severity="error" if sure else "warning")
 
@@ -240,7 +255,10 @@ def _fp8_before_ada(subject: Subject) -> Iterator[Issue]:
     if asked is None or asked.upper() in ("AUTO", "TRITON_ATTN"):
         message = f"FP8 KV cache is not supported by the Triton attention backend on compute capability {capability}"
         given = subject.argument("--kv-cache-dtype")
-        path = given.path if given else ("serve", "kv_cache_dtype")
+        if given:
+            path = given.path
+        else:
+            path = ("serve", "kv_cache_dtype")
         yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16, or int8_per_token_head")
 
 
@@ -262,8 +280,14 @@ def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
         return
     message = f"FlashAttention reads no FP8 KV cache on compute capability {capability}, and the draft attends with it"
     given = subject.argument("--kv-cache-dtype")
-    inherited = given.path if given else ("serve", "kv_cache_dtype")
-    path = inherited if own is None else ("speculative", "kv_cache_dtype")
+    if given:
+        inherited = given.path
+    else:
+        inherited = ("serve", "kv_cache_dtype")
+    if own is None:
+        path = inherited
+    else:
+        path = ("speculative", "kv_cache_dtype")
     yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: auto")
 
 
@@ -283,10 +307,16 @@ def refused_by_vllm(subject: Subject) -> Iterator[Issue]:
         message = f"vLLM {subject.vllm} refuses {what} with a KV cache of {cache}: {reasons[0]}"
         if asked:
             own = subject.argument("--attention-backend") or subject.argument("--attention-config")
-            path = own.path if own else ("serve", "attention_backend")
+            if own:
+                path = own.path
+            else:
+                path = ("serve", "attention_backend")
             yield Issue(path=path, message=message, fix="use TRITON_ATTN, or let vLLM choose")
         else:
-            path = given.path if given else ("serve", "kv_cache_dtype")
+            if given:
+                path = given.path
+            else:
+                path = ("serve", "kv_cache_dtype")
             yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: auto")
     elif asked.startswith(_ELSEWHERE):
         message = f"{asked} is for another kind of processor than an NVIDIA GPU"
@@ -305,8 +335,13 @@ def _of_attention_config(subject: Subject) -> str | None:
         parsed = json.loads(given)
     except ValueError:
         return None  # another rule says that it is no JSON
-    backend = parsed.get("backend") if isinstance(parsed, dict) else None
-    return backend if isinstance(backend, str) else None
+    if isinstance(parsed, dict):
+        backend = parsed.get("backend")
+    else:
+        backend = None
+    if isinstance(backend, str):
+        return backend
+    return None
 
 
 def attention_backend(subject: Subject, role: Role) -> str | None:
@@ -318,19 +353,25 @@ def attention_backend(subject: Subject, role: Role) -> str | None:
 def _attending(subject: Subject) -> tuple[Role, ...]:
     """Yield the roles whose backends matter: the draft's only if it is a separate model under model runner v1."""
     separate = subject.profile.draft and subject.runner == "v1" and subject.runs(">=0.21")
-    return ("target", "draft") if separate else ("target",)
+    if separate:
+        return ("target", "draft")
+    return ("target",)
 
 
 def _asked(subject: Subject, role: Role) -> str | None:
     if role == "target":
         return subject.value("--attention-backend")
     spec = subject.profile.speculative
-    return spec.attention_backend if spec else None
+    if spec:
+        return spec.attention_backend
+    return None
 
 
 def _backend_path(subject: Subject, role: Role) -> Path:
     given = subject.argument("--attention-backend")
-    return given.path if role == "target" and given else ("speculative", "attention_backend")
+    if role == "target" and given:
+        return given.path
+    return ("speculative", "attention_backend")
 
 
 def _cannot(subject: Subject, backend: str) -> str | None:
@@ -354,7 +395,10 @@ def _refused(subject: Subject, backend: str) -> str | None:
     masks = known(subject.resolved.masks)
     if masks and (backend == "FLASHINFER" or (hopper and subject.runs("<0.24"))):
         return f"{backend} of vLLM {subject.vllm} has no masks for images"
-    masked = " with masks for images" if subject.runs(">=0.31") else ""
+    if subject.runs(">=0.31"):
+        masked = " with masks for images"
+    else:
+        masked = ""
     if hopper and known(subject.resolved.caches_fp8) and subject.runs(">=0.24") and (masks or not masked):
         return f"{backend} of vLLM {subject.vllm} reads no FP8 KV cache{masked}"
     return None

@@ -45,7 +45,10 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
         return
     if modes.lost:
         step = modes.target in LOST
-        lost = "decoding gets no full CUDA graph" if step else "the draft gets no CUDA graph"
+        if step:
+            lost = "decoding gets no full CUDA graph"
+        else:
+            lost = "the draft gets no CUDA graph"
         message = f"{lost} ({modes.words()}): {modes.why}"
         if step and modes.draft == "NONE":
             message += f"; {COST}"

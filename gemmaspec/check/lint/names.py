@@ -29,7 +29,10 @@ def flag(subject: Subject) -> Iterator[Issue]:
         known = subject.facts.flags.get(given.flag)
         if known and (known.negatable or not given.negated):
             continue
-        shown = f"--no-{given.flag.removeprefix('--')}" if given.negated else given.flag
+        if given.negated:
+            shown = f"--no-{given.flag.removeprefix('--')}"
+        else:
+            shown = given.flag
         message = f"vLLM {subject.vllm} has no flag {shown}; available {spans('flag', given.flag)}"
         fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags)
         fix = fix or key_meant(("serve", "extra_args"), given.flag) or "remove it"
@@ -74,7 +77,10 @@ def variable(subject: Subject) -> Iterator[Issue]:
     for name in _variables(subject):
         if name in subject.facts.environment:
             continue
-        effect = "and --fail-on-environ-validation makes this fatal" if strict else "and ignores it"
+        if strict:
+            effect = "and --fail-on-environ-validation makes this fatal"
+        else:
+            effect = "and ignores it"
         message = (
             f"vLLM {subject.vllm} does not know the variable {name} (available: {spans('variable', name)}), {effect}"
         )
@@ -116,7 +122,10 @@ def _configured_parser(subject: Subject) -> Iterator[Issue]:
     name, early = asked.get("reasoning_parser", ""), subject.runs("<0.28")
     if not path or not isinstance(name, str) or subject.value("--reasoning-parser"):
         return  # the flag takes the key's place (_set_default_reasoning_config_args, from 0.20.0)
-    spared = asked.get("reasoning_start_str") and asked.get("reasoning_end_str") if early else not name
+    if early:
+        spared = asked.get("reasoning_start_str") and asked.get("reasoning_end_str")
+    else:
+        spared = not name
     if not spared and name not in subject.facts.reasoning_parsers - {"none"}:
         message = f"vLLM {subject.vllm} has no parser {name!r} for reasoning_parser in --reasoning-config"
         yield Issue(path=path, message=message, fix=one_of(name, subject.facts.reasoning_parsers))
@@ -154,7 +163,9 @@ def given_twice(subject: Subject) -> Iterator[Issue]:
 
 def _speculative(subject: Subject) -> dict[str, object]:
     spec = subject.profile.speculative
-    return spec.model_dump(exclude_none=True, exclude={"k_by_requests"}) if spec else {}
+    if spec:
+        return spec.model_dump(exclude_none=True, exclude={"k_by_requests"})
+    return {}
 
 
 def _variables(subject: Subject) -> Iterator[str]:
@@ -191,7 +202,9 @@ def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
-    return f"did you mean {near[0]}?" if near else None
+    if near:
+        return f"did you mean {near[0]}?"
+    return None
 
 
 def one_of(value: str, known: Iterable[str]) -> str:

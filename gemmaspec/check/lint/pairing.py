@@ -26,7 +26,10 @@ def detected_method(subject: Subject) -> Iterator[Issue]:
     if taken and taken not in (method, subject.method):
         message = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
         local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
-        fix = "rename the folder" if local else "use a folder with another name for the draft"
+        if local:
+            fix = "rename the folder"
+        else:
+            fix = "use a folder with another name for the draft"
         yield Issue(path=("draft", "model"), message=message, fix=fix, severity="warning" if local else None)
 
 
@@ -37,7 +40,10 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
     head = subject.draft.speculator if subject.draft else None
     runs_anyway = subject.method != asked
     if head and asked != head.method:
-        does = f"; vLLM {subject.vllm} drafts with {head.method} anyway" if runs_anyway else ""
+        if runs_anyway:
+            does = f"; vLLM {subject.vllm} drafts with {head.method} anyway"
+        else:
+            does = ""
         message = f"{subject.name('draft')} is made for {head.method}{does}"
         severity: Severity = "note" if runs_anyway else "error"
         if (asked, head.method) == ("eagle", "eagle3") and not runs_anyway:
@@ -45,14 +51,20 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
             severity = "warning"
         yield Issue(path=path, message=message, fix=f"set method: {head.method}", severity=severity)
     elif not head and asked in _OTHER_HEADS and "assistant" in subject.name("draft").lower():
-        stops = "has no model for it and stops" if asked == "draft_model" else f"does not draft with it as {asked}"
+        if asked == "draft_model":
+            stops = "has no model for it and stops"
+        else:
+            stops = f"does not draft with it as {asked}"
         does = "drafts with mtp anyway" if runs_anyway else stops
         message = f"{subject.name('draft')} looks like an MTP head; vLLM {subject.vllm} {does}"
         fix = "set method: mtp and use vLLM 0.21 or later"
         if runs_anyway:
             level: Severity = "note"
         else:
-            level = "warning" if asked == "draft_model" else "error"
+            if asked == "draft_model":
+                level = "warning"
+            else:
+                level = "error"
         yield Issue(path=path, message=message, fix=fix, severity=level)
 
 
@@ -133,7 +145,10 @@ def shortened_context(subject: Subject) -> Iterator[Issue]:
         message = (
             f"the draft supports {drafted} tokens, and vLLM {subject.vllm} lowers max_model_len from {limit} to that"
         )
-        key = ("speculative", "max_model_len") if spec.max_model_len else ("draft", "model")
+        if spec.max_model_len:
+            key = ("speculative", "max_model_len")
+        else:
+            key = ("draft", "model")
         yield Issue(
             path=key, message=message, fix=f"set serve.max_model_len: {drafted}, so that the profile shows what runs"
         )
@@ -141,5 +156,10 @@ def shortened_context(subject: Subject) -> Iterator[Issue]:
 
 def _number(subject: Subject, key: str) -> int | None:
     """Return a whole number of the draft's config.json."""
-    value = subject.draft.config.get(key) if subject.draft else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if subject.draft:
+        value = subject.draft.config.get(key)
+    else:
+        value = None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return None

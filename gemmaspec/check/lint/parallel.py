@@ -80,7 +80,10 @@ def split_experts(subject: Subject) -> Iterator[Issue]:
 
 def _format_of_experts(subject: Subject) -> str:
     """Return what the target's experts are stored in, by its own declaration or its name; "" for another format."""
-    quantization = subject.target.quantization if subject.target else None
+    if subject.target:
+        quantization = subject.target.quantization
+    else:
+        quantization = None
     said = (quantization.algorithm or "") if quantization else ""
     if subject.target is None:
         said = subject.called("target").upper()
@@ -189,8 +192,14 @@ def external_data_parallelism(subject: Subject) -> Iterator[Issue]:
 def fp8_cache_on_several_machines(subject: Subject) -> Iterator[Issue]:
     """An FP8 KV cache on several machines in 0.19: seen to stop there, and served by others since 0.26."""
     given, dtype = subject.argument("--kv-cache-dtype"), subject.value("--kv-cache-dtype") or "auto"
-    quantization = subject.target.quantization if subject.target else None
-    used = (quantization.kv_cache or "").lower() if dtype == "auto" and quantization else dtype
+    if subject.target:
+        quantization = subject.target.quantization
+    else:
+        quantization = None
+    if dtype == "auto" and quantization:
+        used = (quantization.kv_cache or "").lower()
+    else:
+        used = dtype
     if subject.profile.nodes == 1 or not used.startswith("fp8") or not subject.runs(_FP8_CACHE_FAILS):
         return
     path = given.path if given else ("serve", "kv_cache_dtype")

@@ -69,7 +69,10 @@ def missing(subject: Subject) -> Iterator[Issue]:
     for need in needs(subject):
         if need.patch not in listed:
             sure = need.certain and need.fatal
-            doubt = "" if need.certain else " (according to the models' names)"
+            if need.certain:
+                doubt = ""
+            else:
+                doubt = " (according to the models' names)"
             message = f"the patch {need.patch} is missing{doubt}: {need.message}"
             fix = f"add {need.patch} to patches.required"
             yield Issue(path=("patches",), message=message, fix=fix, severity=None if sure else "warning")
@@ -111,7 +114,10 @@ def unknown(subject: Subject) -> Iterator[Issue]:
     meant = _misspelt(subject)
     for path, name in _places(subject):
         if name not in subject.patches:
-            fix = f"did you mean {meant[name]}?" if name in meant else "list the patches with: gemmaspec patch list"
+            if name in meant:
+                fix = f"did you mean {meant[name]}?"
+            else:
+                fix = "list the patches with: gemmaspec patch list"
             yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
 
 
@@ -126,7 +132,10 @@ def wrong_list(subject: Subject) -> Iterator[Issue]:
     for path, name in _speed_places(subject):
         if name not in subject.patches:
             near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
-            fix = f"did you mean {near[0]}?" if near else "list the patches with: gemmaspec patch list"
+            if near:
+                fix = f"did you mean {near[0]}?"
+            else:
+                fix = "list the patches with: gemmaspec patch list"
             yield Issue(path=path, message=f"unknown patch {name}", fix=fix)
         elif name not in known:
             yield _no_speed_patch(subject, path, name)
@@ -238,7 +247,10 @@ def _for_scale(subject: Subject) -> Iterator[NeededPatch]:
     if subject.method != "dflash" or not subject.runs(">=0.26"):
         return
     head = subject.draft
-    by_speculators = "speculators_model_type" in head.config if head else "speculator" in subject.name("draft").lower()
+    if head:
+        by_speculators = "speculators_model_type" in head.config
+    else:
+        by_speculators = "speculator" in subject.name("draft").lower()
     if not by_speculators:
         yield NeededPatch(patch=_SCALE, message=_symptom(subject, _SCALE), certain=head is not None, fatal=False)
 
@@ -273,7 +285,10 @@ def _for_thoughts(subject: Subject) -> Iterator[NeededPatch]:
 def _for_awq(subject: Subject) -> Iterator[NeededPatch]:
     for role in ("target", "draft"):
         checkpoint = subject.checkpoint(role)
-        quantization = checkpoint.quantization if checkpoint else None
+        if checkpoint:
+            quantization = checkpoint.quantization
+        else:
+            quantization = None
         if quantization and quantization.algorithm == "NVFP4_AWQ":
             yield NeededPatch(patch=_AWQ, message=f"no vLLM loads the {role}'s NVFP4_AWQ by itself", certain=True)
 
@@ -294,8 +309,13 @@ def _for_sampling(subject: Subject) -> Iterator[NeededPatch]:
 def _symptom(subject: Subject, name: str) -> str:
     """Return what fails without a patch, according to its folder."""
     patch = subject.patches.get(name)
-    symptom = bug_of(patch.text).symptom.removesuffix(".") if patch else "vLLM needs it"
-    return symptom if symptom.startswith("vLLM") else symptom[0].lower() + symptom[1:]
+    if patch:
+        symptom = bug_of(patch.text).symptom.removesuffix(".")
+    else:
+        symptom = "vLLM needs it"
+    if symptom.startswith("vLLM"):
+        return symptom
+    return symptom[0].lower() + symptom[1:]
 
 
 def _listed(subject: Subject) -> tuple[str, ...]:

@@ -49,17 +49,26 @@ def _asked(subject: Subject, role: Role) -> str | None:
     if role == "target":
         return subject.value("--quantization")
     draft = subject.profile.draft
-    return draft.quantization if draft else None
+    if draft:
+        return draft.quantization
+    return None
 
 
 def _path(subject: Subject, role: Role) -> Path:
     """Return where a quantization is set: a key, or a word of `extra_args`."""
-    given = subject.argument("--quantization") if role == "target" else None
-    return given.path if given else (role, "quantization")
+    if role == "target":
+        given = subject.argument("--quantization")
+    else:
+        given = None
+    if given:
+        return given.path
+    return (role, "quantization")
 
 
 def _own(checkpoint: Checkpoint | None) -> str | None:
-    return checkpoint.quantization.method if checkpoint and checkpoint.quantization else None
+    if checkpoint and checkpoint.quantization:
+        return checkpoint.quantization.method
+    return None
 
 
 def _taken_over(declared: str | None) -> bool:

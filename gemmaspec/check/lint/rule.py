@@ -55,7 +55,9 @@ class Subject:
     @property
     def asked_method(self) -> str | None:
         """The speculative method that the profile names; None without speculation."""
-        return self.profile.speculative.method if self.profile.speculative else None
+        if self.profile.speculative:
+            return self.profile.speculative.method
+        return None
 
     @cached_property
     def resolved(self) -> Resolved:
@@ -80,7 +82,9 @@ class Subject:
         called = self.called("draft")
         if _HEAD.search(called):
             return True
-        return False if size_called(called) else None
+        if size_called(called):
+            return False
+        return None
 
     @property
     def tokens(self) -> int:
@@ -138,7 +142,9 @@ class Subject:
         if self._is_called_a_head(role):
             return None
         size = size_called(self.called(role))
-        return size.shares_kv if size else None
+        if size:
+            return size.shares_kv
+        return None
 
     def windows(self, role: Role) -> frozenset[int] | None:
         """Return the sliding windows of a model, in tokens; None: not known."""
@@ -148,7 +154,9 @@ class Subject:
         if self._is_called_a_head(role):
             return None
         size = size_called(self.called(role))
-        return frozenset({size.window}) if size else None
+        if size:
+            return frozenset({size.window})
+        return None
 
     def _is_called_a_head(self, role: Role) -> bool:
         """Return whether the name is a head's: the size in it is then the target's, not the head's."""
@@ -156,12 +164,16 @@ class Subject:
 
     def checkpoint(self, role: Role) -> Checkpoint | None:
         """Return what is known of a model."""
-        return self.target if role == "target" else self.draft
+        if role == "target":
+            return self.target
+        return self.draft
 
     def name(self, role: Role) -> str:
         """Return a model's id or folder; empty when there is none."""
         model = self.profile.target if role == "target" else self.profile.draft
-        return model.model if model else ""
+        if model:
+            return model.model
+        return ""
 
     def called(self, role: Role) -> str:
         """Return the last part of a model's id or folder: what it is called, without whose or where it is."""

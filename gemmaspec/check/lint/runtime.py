@@ -45,14 +45,20 @@ _SNAPSHOT: Final = re.compile(r"gemma-?4?(?:-(?P<name>0505|unified)(?:-[\w.-]+)?
 def snapshot(subject: Subject) -> Iterator[Issue]:
     """An image that was built from a branch before the release that has its fixes."""
     repository, _, tag = (subject.profile.image or "").partition("@")[0].partition(":")
-    found = _SNAPSHOT.fullmatch(tag) if repository.endswith("vllm/vllm-openai") else None
+    if repository.endswith("vllm/vllm-openai"):
+        found = _SNAPSHOT.fullmatch(tag)
+    else:
+        found = None
     if found is None:
         return
     if found["name"] == "0505":
         why = "its MTP head reads half of its MLP, and vllm#41789 saw 0.2 % of the drafts accepted; fixed in 0.21.0"
         severity: Severity | None = "error" if subject.asked_method == "mtp" else None
     else:
-        first = "0.23.0, the first with the 12B and its draft" if found["name"] else "0.21.0, the first with MTP heads"
+        if found["name"]:
+            first = "0.23.0, the first with the 12B and its draft"
+        else:
+            first = "0.21.0, the first with MTP heads"
         why, severity = f"it is older than vLLM {first}", None
     message = f"the tag {tag} is a snapshot of a branch: {why}"
     yield Issue(path=("image",), message=message, fix=f"use vllm/vllm-openai:v{newest()}", severity=severity)
@@ -116,7 +122,10 @@ def architecture(subject: Subject) -> Iterator[Issue]:
     size = subject.resolved.size
     named = UNIFIED if size and size.unified else None
     if subject.target:
-        named = UNIFIED if subject.target.model_type == "gemma4_unified" else subject.target.architecture
+        if subject.target.model_type == "gemma4_unified":
+            named = UNIFIED
+        else:
+            named = subject.target.architecture
     if latest and named in latest.architectures - subject.facts.architectures:
         message = f"vLLM {subject.vllm} has no native model for {named}; available {spans('architecture', named)}"
         yield Issue(path=("target", "model"), message=message, fix="use a release that has it")
@@ -212,7 +221,10 @@ def no_tool_parser(subject: Subject) -> Iterator[Issue]:
     if not subject.value("--tool-call-parser"):
         message = "there is no tool call parser, so vLLM answers agents, whose requests bring tools, with HTTP 400"
         of_gemma = "add chat: {tool_call_parser: gemma4, template: gemma4}"
-        fix = "name the model's own as chat.tool_call_parser" if subject.is_other_family else of_gemma
+        if subject.is_other_family:
+            fix = "name the model's own as chat.tool_call_parser"
+        else:
+            fix = of_gemma
         yield Issue(path=("chat",), message=message, fix=fix)
 
 
@@ -252,7 +264,10 @@ def model_file(subject: Subject) -> Iterator[Issue]:
     for role in ("target", "draft"):
         is_file = subject.here.get(role) == "file" or subject.name(role).lower().endswith(".gguf")
         if is_file or _GGUF.search(subject.called(role)):
-            what = "is a file" if is_file else "is named as a set of GGUF files"
+            if is_file:
+                what = "is a file"
+            else:
+                what = "is named as a set of GGUF files"
             message = f"{subject.name(role)} {what}, but a model is a folder with config.json and safetensors"
             yield Issue(
                 path=(role, "model"), message=message, fix="name that folder, or a model of the Hub (owner/name)"
@@ -274,5 +289,8 @@ def template_file(subject: Subject) -> Iterator[Issue]:
         )
     if template and subject.here.get("template") == "missing":
         near = difflib.get_close_matches(template, ["gemma4", *subject.templates], n=1, cutoff=0.6)
-        fix = f"did you mean {near[0]}?" if near else "use gemma4, or the path of a file"
+        if near:
+            fix = f"did you mean {near[0]}?"
+        else:
+            fix = "use gemma4, or the path of a file"
         yield Issue(path=("chat", "template"), message=f"unknown template {template}", fix=fix)

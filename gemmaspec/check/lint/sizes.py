@@ -41,7 +41,10 @@ def partner(subject: Subject) -> Iterator[Issue]:
         given = subject.argument(flag)
         if given and not given.negated and not subject.switched(wanted):
             message = f"{flag} requires {wanted}, and vLLM stops without it"
-            added = fix.replace("gemma4", "the model's own parser") if subject.is_other_family else fix
+            if subject.is_other_family:
+                added = fix.replace("gemma4", "the model's own parser")
+            else:
+                added = fix
             yield Issue(path=given.path, message=message, fix=f"add {added}, or remove it")
     for flag, (wanted, value) in CONDITIONS["values"].items():
         given = subject.argument(flag)
@@ -218,7 +221,10 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
     wanted = tensor * stages * (subject.number("--prefill-context-parallel-size") or 1)
     if nodes > 1 and wanted % nodes:
         several = subject.argument("--nnodes")
-        path = several.path if several else ("serve", "extra_args")
+        if several:
+            path = several.path
+        else:
+            path = ("serve", "extra_args")
         message = f"{nodes} machines do not divide {wanted} GPUs evenly, which vLLM rejects"
         yield Issue(path=path, message=message, fix="make tensor times pipeline parallel size a multiple of --nnodes")
     if not given or each is None or subject.value("--distributed-executor-backend") in ("ray", "external_launcher"):
@@ -268,7 +274,10 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
         return
     message = f"a batch of {batch} tokens has no room for the drafts of {sequences} requests, {slots} slots each"
     given = subject.argument("--max-num-seqs") or subject.argument("--max-num-batched-tokens")
-    path = given.path if given else ("speculative", "num_speculative_tokens")
+    if given:
+        path = given.path
+    else:
+        path = ("speculative", "num_speculative_tokens")
     fix = f"write serve.max_num_batched_tokens: {slots * sequences + 2048}, or fewer serve.max_num_seqs"
     message += f": max_num_scheduled_tokens is set to {batch - slots * sequences}"
     yield Issue(path=path, message=message, fix=fix)
@@ -304,7 +313,10 @@ def no_window(subject: Subject) -> Iterator[Issue]:
 def dflash_attention(subject: Subject) -> Iterator[Issue]:
     """DFlash needs non-causal attention, which Triton's kernels have from 0.24 on (supports_non_causal)."""
     spec = subject.profile.speculative
-    backend = (spec.attention_backend or "").upper() if spec else ""
+    if spec:
+        backend = (spec.attention_backend or "").upper()
+    else:
+        backend = ""
     if subject.method == "dflash" and backend == "TRITON_ATTN" and subject.runs("<0.24"):
         message = f"TRITON_ATTN of vLLM {subject.vllm} has no kernels for non-causal attention, which dflash needs"
         path = ("speculative", "attention_backend")
@@ -321,7 +333,10 @@ def long_prompts(subject: Subject) -> Iterator[Issue]:
         return
     unsplit = f"Triton's attention of vLLM {subject.vllm} reads a request's cache in one piece when it verifies drafts"
     message = f"{unsplit}: {_unsplit_costs(subject.machine.compute_capability)}"
-    ours = f"list {_SPLIT} under patches.speed, " if _SPLIT in subject.patches and subject.runs(">=0.26") else ""
+    if _SPLIT in subject.patches and subject.runs(">=0.26"):
+        ours = f"list {_SPLIT} under patches.speed, "
+    else:
+        ours = ""
     fix = f"{ours}use vLLM 0.33 or later for long prompts, or measure yours (gemmaspec bench --context)"
     yield Issue(path=("speculative", "method"), message=message, fix=fix)
 

@@ -43,7 +43,10 @@ def head_of_another_training(subject: Subject) -> Iterator[Issue]:
     if is_qat(head):
         told = "the draft is for a target that was trained with its quantization (QAT), and this one was not"
     fitting = draft_for(target)
-    fix = f"draft: {{model: {fitting}}}" if fitting else "use the draft of the same training"
+    if fitting:
+        fix = f"draft: {{model: {fitting}}}"
+    else:
+        fix = "use the draft of the same training"
     yield Issue(path=("draft", "model"), message=f"{told}; {_ACCEPTED}", fix=fix)
 
 
@@ -79,12 +82,17 @@ def too_few_bits(subject: Subject) -> Iterator[Issue]:
 
 def _needs(checkpoint: Checkpoint) -> tuple[str, str] | None:
     """Return what only later releases load, and the first of them."""
-    groups = checkpoint.quantization.of_groups if checkpoint.quantization else ()
+    if checkpoint.quantization:
+        groups = checkpoint.quantization.of_groups
+    else:
+        groups = ()
     weights = [group for group in groups if _FEW_BITS.fullmatch(group)]
     if weights:
         return f"weights of {weights[0]} (few bits, 16-bit activations)", _FEW_BITS_FROM
     mobile = [group for group in groups if _OUTPUTS.fullmatch(group) or group.endswith("embeddings")]
-    return (f"modules of {mobile[0]}", _TABLES_FROM) if mobile else None
+    if mobile:
+        return (f"modules of {mobile[0]}", _TABLES_FROM)
+    return None
 
 
 @rule("GS233", "error")

@@ -41,7 +41,10 @@ def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
 
 def _refused(subject: Subject, given: Argument, known: Flag, word: str) -> str | None:
     configs = subject.facts.configs
-    name = known.form.lstrip("?@") if known.form.startswith(("@", "?@")) else ""
+    if known.form.startswith(("@", "?@")):
+        name = known.form.lstrip("?@")
+    else:
+        name = ""
     inner: Any = _read(word)
     if not given.keys:
         form = known.form.lstrip("+*")
@@ -72,7 +75,9 @@ def _read(word: str) -> Any:
     try:
         return json.loads(word)
     except (ValueError, RecursionError):
-        return int(word[:-1]) if word[:-1].isdecimal() and word[-1] in "kKmMgGtT" else word
+        if word[:-1].isdecimal() and word[-1] in "kKmMgGtT":
+            return int(word[:-1])
+        return word
 
 
 def _shown(word: str) -> str:
@@ -82,7 +87,9 @@ def _shown(word: str) -> str:
 def _fix(refusal: str) -> str:
     if "JSON" in refusal:
         return "write it as one JSON object in single quotes, or its keys one by one, as --a.b=value"
-    return "use another key, or remove it" if "has no key" in refusal else "use another value, or remove it"
+    if "has no key" in refusal:
+        return "use another key, or remove it"
+    return "use another value, or remove it"
 
 
 @rule("GS102", "error")
@@ -106,7 +113,10 @@ def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
     path: Path = ()
     for argument in subject.arguments:
         if argument.flag == flag and argument.value is not None:
-            inner = {argument.keys[0]: _read(argument.value)} if argument.keys else _read(argument.value)
+            if argument.keys:
+                inner = {argument.keys[0]: _read(argument.value)}
+            else:
+                inner = _read(argument.value)
             if isinstance(inner, dict):  # without a word, or with None, the flag is as if it were not given
                 asked, path = asked | inner, argument.path
     return asked, path
@@ -131,7 +141,10 @@ def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
             continue
         if known.switch and given.value is not None and not given.keys:
             message = f"{known.name} takes no value, and vLLM {subject.vllm} rejects {_shown(given.value)}"
-            no = f"--no-{known.name.removeprefix('--')}" if known.negatable else "nothing"
+            if known.negatable:
+                no = f"--no-{known.name.removeprefix('--')}"
+            else:
+                no = "nothing"
             yield Issue(path=given.path, message=message, fix=f"write {known.name} to turn it on, {no} to turn it off")
         if given.value is None and not known.bare:
             yield Issue(

@@ -55,7 +55,9 @@ class Kind:
 
     def graphs(self, row: Row) -> tuple[GraphMode | None, GraphMode | None]:
         """Return the graph modes that a row of this server has."""
-        return self.drafting if row.k else (self.alone, None)
+        if row.k:
+            return self.drafting
+        return (self.alone, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +196,10 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         has = _of(row, key, kind)
         if has == wanted:
             continue
-        requests, ratios = _ratios(rows, key, has, wanted, row, kind) if has is not None else (0, [])
+        if has is not None:
+            requests, ratios = _ratios(rows, key, has, wanted, row, kind)
+        else:
+            requests, ratios = (0, [])
         if len(ratios) < (1 if key in _EACH_STEP else _LEAST):
             if key == _COMPILE:  # predict has a factor of its own for that, from measurements of several servers
                 continue
@@ -202,13 +207,19 @@ def _converted(row: Row, kind: Kind, rows: Sequence[Row], factors: dict[str, Non
         factor = math.exp(statistics.mean(ratios))
         value *= factor
         if key == _COMPILE:
-            compiled = "default" if wanted == "compiled" else "none"
+            if wanted == "compiled":
+                compiled = "default"
+            else:
+                compiled = "none"
         drafted = f"{'with' if row.k else 'without'} a draft"
         if key in _EACH_STEP:
             drafted += f" and {requests} request{'s'[: requests > 1]}"
         pairs = f"{len(ratios)} measured pair{'s'[: len(ratios) > 1]}"
         turned = f"{'with' if wanted else 'without'} {key}"
-        change = turned if key in _EACH_STEP else f"{_words(key, has)} to {_words(key, wanted)}"
+        if key in _EACH_STEP:
+            change = turned
+        else:
+            change = f"{_words(key, has)} to {_words(key, wanted)}"
         said.append(f"{change}: a step takes {factor:.3f} times as long {drafted} ({pairs})")
     factors |= dict.fromkeys(said)
     timed = {"step_ms": row.step_ms and row.step_ms * value, "tokens_per_second": row.tokens_per_second / value}
@@ -229,7 +240,9 @@ def _patches(row: Row, kind: Kind) -> list[tuple[str, bool]]:
 def _of(row: Row, key: str, kind: Kind) -> object:
     if key in _EACH_STEP:
         return key in frozenset(row.patches or ()) - _resting(row, kind)
-    return row.setting.graphs if key == _COMPILE else getattr(row, key, None)
+    if key == _COMPILE:
+        return row.setting.graphs
+    return getattr(row, key, None)
 
 
 def _words(key: str, value: object) -> str:
@@ -238,7 +251,9 @@ def _words(key: str, value: object) -> str:
     if key == "images":
         if value is None:
             return "images that were not recorded"
-        return "images on" if value else "images off"
+        if value:
+            return "images on"
+        return "images off"
     return f"a KV cache in {value or 'an unknown format'}"
 
 

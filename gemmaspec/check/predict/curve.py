@@ -47,7 +47,10 @@ def curve(rows: Sequence[Row], *, k: int, context: int, known: float | None = No
     same = [row for row in drafted if row.k == k]
     rates = _mean(same or drafted, k)
     if not rates:
-        mean, spread = (known, SPREAD) if known is not None else UNKNOWN
+        if known is not None:
+            mean, spread = (known, SPREAD)
+        else:
+            mean, spread = UNKNOWN
         return _continued((), mean, spread, k)
     return _continued(rates, _next(rates), SPREAD, k)
 

@@ -94,7 +94,10 @@ def law_of(family: str | None, weights: Weights) -> Law:
     off = [math.log((overhead + machine.at_peak_s * inverse) / machine.step_s) for machine in counted]
     spread = math.sqrt(sum(one**2 for one in off) / len(off))
     exact = len(of_family) <= 2  # two parameters go through two servers: their spread is zero
-    least = _STRANGE["weights"] if of_family else _STRANGE["family"]
+    if of_family:
+        least = _STRANGE["weights"]
+    else:
+        least = _STRANGE["family"]
     if len(same) > 1 and not exact:
         least = _LEAST
     said = _said(family, weights, of_family, same)
@@ -112,7 +115,10 @@ def _fitted(machines: Sequence[Served]) -> tuple[float, float]:
     bb = sum(b * b for _, b in rows)
     a, b = sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
-    overhead = (a * bb - b * ab) / determinant if determinant > 1e-9 * aa * bb else 0.0
+    if determinant > 1e-9 * aa * bb:
+        overhead = (a * bb - b * ab) / determinant
+    else:
+        overhead = 0.0
     if overhead <= 0:
         return 0.0, b / bb
     return overhead, max((aa * b - ab * a) / determinant, 1.0)
@@ -201,6 +207,9 @@ class Roofline:
         """Return the time of the target's pass and of those of the draft, one after the other."""
         law, of_draft = (law_of(self.family, weights) for weights in self.weights)
         first = law.seconds(target, self.bandwidth)
-        others = passes * of_draft.seconds(draft, self.bandwidth, part=self.draft_part) if draft else 0.0
+        if draft:
+            others = passes * of_draft.seconds(draft, self.bandwidth, part=self.draft_part)
+        else:
+            others = 0.0
         whole = first + others
         return StepTime(whole, (first * law.deviation + others * of_draft.deviation) / whole)

@@ -21,7 +21,10 @@ def best_k(speeds: Speeds) -> dict[int, int]:
 
 def best_single(speeds: Speeds) -> int | None:
     """Return the k that drafts and is fastest over all loads, each of which counts the same; None without any."""
-    common = set.intersection(*({k for k in speed if k} for speed in speeds.values())) if speeds else set()
+    if speeds:
+        common = set.intersection(*({k for k in speed if k} for speed in speeds.values()))
+    else:
+        common = set()
     return max(common, key=lambda k: statistics.fmean(math.log(speed[k]) for speed in speeds.values()), default=None)
 
 
@@ -34,10 +37,15 @@ def k_table(speeds: Speeds, single: int) -> dict[int, int]:
     table: dict[int, int] = {}
     for load, rates in sorted(speeds.items()):
         best = max((k for k in rates if k), key=lambda k: rates[k])
-        k = best if rates[best] > rates[single] * (1 + GAIN) else single
+        if rates[best] > rates[single] * (1 + GAIN):
+            k = best
+        else:
+            k = single
         if not table or k != list(table.values())[-1]:
             table[load if table else 1] = k
-    return table if len(table) > 1 else {}
+    if len(table) > 1:
+        return table
+    return {}
 
 
 def speeds_of(cells: Iterable[tuple[int, int, float]]) -> dict[int, dict[int, float]]:

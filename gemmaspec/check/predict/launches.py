@@ -36,5 +36,8 @@ def launches(*, family: str | None, scales_outputs: bool, bandwidth: float, toke
 
     `scales_outputs` says whether the target's layers do, as the mobile form's.
     """
-    of_tokens = (tokens - 1) * _TOKEN_S * _BANDWIDTH / bandwidth if scales_outputs else 0.0
+    if scales_outputs:
+        of_tokens = (tokens - 1) * _TOKEN_S * _BANDWIDTH / bandwidth
+    else:
+        of_tokens = 0.0
     return of_tokens + (_DRAFTING_S.get(family or "", 0.0) if drafts else 0.0)

@@ -97,7 +97,10 @@ class Predicted:
     @property
     def _decoding(self) -> float:
         """Seconds of an answer's steps; the first token comes with the prompt."""
-        tokens = self.answer_tokens - 1 if self.prompts[0] else self.answer_tokens
+        if self.prompts[0]:
+            tokens = self.answer_tokens - 1
+        else:
+            tokens = self.answer_tokens
         return tokens / self.curve.tokens_per_step * self.step.seconds
 
 
@@ -120,7 +123,9 @@ def _compiled(settings: Sequence[Setting], asked: Cells) -> Setting:
     """Return the setting that is predicted from rows of settings that explain each other."""
     if asked.compile is not None:
         wanted = replace(settings[0], compile=asked.compile)
-        return wanted if wanted.apart == settings[0].apart else settings[0]
+        if wanted.apart == settings[0].apart:
+            return wanted
+        return settings[0]
     return statistics.mode(settings)
 
 
@@ -136,7 +141,10 @@ def predicted_json(row: Predicted, *, baseline: Predicted | None) -> dict[str, A
         "ttft_ms": row.first_token and row.first_token * 1000,
         "answer_tokens": row.answer_tokens,
     }
-    speedup = row.tokens_per_second / baseline.tokens_per_second if baseline else None
+    if baseline:
+        speedup = row.tokens_per_second / baseline.tokens_per_second
+    else:
+        speedup = None
     speed = {
         "decoding_per_second": row.decoding_per_second,
         "tokens_per_second": row.tokens_per_second,

@@ -82,7 +82,9 @@ def _read(plan: MemoryPlan, k: int, concurrency: int, context: int) -> int:
 def _passes(plan: MemoryPlan, k: int) -> int:
     if not k or plan.draft is None:
         return 0
-    return 1 if plan.flags.method in BLOCKS else k
+    if plan.flags.method in BLOCKS:
+        return 1
+    return k
 
 
 def on_several(row: Predicted, one: MemoryPlan, several: MemoryPlan, link: Between) -> Predicted:

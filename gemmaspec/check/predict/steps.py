@@ -90,8 +90,12 @@ def server_of(setting: Setting, sequences: int | None = None) -> StepServer:
     """
     numbers = tuple(int(part) for part in (setting.vllm or "").split(".")[:2] if part.isdigit())
     patches = setting.patches or ()
-    split = 2 if "triton-verify-split-kv" in patches or numbers >= (0, 33) else 0
-    split = 10 if split and "triton-group-geometry" in patches else split
+    if "triton-verify-split-kv" in patches or numbers >= (0, 33):
+        split = 2
+    else:
+        split = 0
+    if split and "triton-group-geometry" in patches:
+        split = 10
     if setting.backend not in (None, "TRITON_ATTN"):
         split = _ALL
     return StepServer(split=split, padded=numbers >= (0, 31), sequences=sequences)
@@ -153,12 +157,16 @@ def graph_tokens(cell: StepAt, server: StepServer) -> int:
         padded = requests * (cell.k + 1)
     else:
         padded = _listed(tokens)
-    return padded if padded <= 512 else tokens
+    if padded <= 512:
+        return padded
+    return tokens
 
 
 def _listed(number: int) -> int:
     if number <= 4:
-        return number if number < 3 else 4
+        if number < 3:
+            return number
+        return 4
     step = 8 if number <= 256 else 16
     return -(-number // step) * step
 
@@ -221,7 +229,9 @@ class _Equation:
         """Return the prior of d: a pass of the draft over a step of the target."""
         if self.method in BLOCKS or self.method in _FREE:
             return 0.01, 0.02
-        return (0.25, 0.3) if self.method == "draft_model" else (0.06, 0.1)
+        if self.method == "draft_model":
+            return (0.25, 0.3)
+        return (0.06, 0.1)
 
 
 class _Leftover:

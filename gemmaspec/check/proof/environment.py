@@ -88,7 +88,9 @@ def _version() -> str:
 
 def _python() -> str:
     """Return the running Python unless it is too new, so that no other is downloaded."""
-    return sys.executable if sys.version_info[:2] <= _NEWEST_PYTHON else _version()
+    if sys.version_info[:2] <= _NEWEST_PYTHON:
+        return sys.executable
+    return _version()
 
 
 def _build(folder: Path, lock: int, install: Callable[[Uv, Path], None], progress: Callable[[str], None]) -> None:

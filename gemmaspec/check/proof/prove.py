@@ -180,7 +180,10 @@ def _prove_release(
     stock = probes.run([source], files) if files else {}
     with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as folder:
         overlay = launcher.build_overlay(source / "vllm", Path(folder), changed) or source
-        patched = probes.run([overlay, source], files) if files else {}
+        if files:
+            patched = probes.run([overlay, source], files)
+        else:
+            patched = {}
         numbers = probes.compare(source, overlay, counts)
     for patch in claimed:
         looks = (stock.get(patch.id), patched.get(patch.id), numbers.get(patch.id))

@@ -96,7 +96,9 @@ def _read(url: str, session: requests.Session, begin: int, end: int | None) -> b
     if path := wheels.local_path(url):
         with path.open("rb") as file:
             file.seek(begin)
-            return file.read() if end is None else file.read(end - begin)
+            if end is None:
+                return file.read()
+            return file.read(end - begin)
     last = "" if end is None else end - 1
     answer = session.get(url, headers={"Range": f"bytes={begin}-{last}"}, timeout=wheels.TIMEOUT)
     answer.raise_for_status()

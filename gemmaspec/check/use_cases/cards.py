@@ -54,12 +54,17 @@ class Cards:
     @property
     def machine(self) -> str | None:
         """The name of a machine with all of them; None for a GPU that is not known by name."""
-        return counted_name(self.kind, self.count) if self.kind else None
+        if self.kind:
+            return counted_name(self.kind, self.count)
+        return None
 
     def __str__(self) -> str:
         several = f"{self.count} x " if self.count > 1 else ""
         each = " each" if self.count > 1 else ""
-        size = f", {self.size_gb} GB{each}" if self.size_gb else ""
+        if self.size_gb:
+            size = f", {self.size_gb} GB{each}"
+        else:
+            size = ""
         return f"{several}{self.name}{size}{f' ({self.machine})' if self.machine else ''}"
 
 
@@ -87,7 +92,9 @@ def why_not(name: str, machine: str | None) -> str | None:
 
     with contextlib.suppress(EnvironmentMissing):
         answer = fit(FitRequest(profile=name, machine=machine or HERE))
-        return None if answer.fits else next(iter((*answer.problems, *answer.refused)), "not enough memory")
+        if answer.fits:
+            return None
+        return next(iter((*answer.problems, *answer.refused)), "not enough memory")
     return None
 
 
@@ -101,7 +108,10 @@ def expected(name: str, machine: str | None, overrides: Sequence[str] = ()) -> I
         alone = next((row for row in guess.rows if row.k == 0 and row.concurrency == 1), None)
         if drafted:
             low, high = drafted.interval
-            without = f"; {alone.tokens_per_second:.0f} without a draft" if alone and k else ""
+            if alone and k:
+                without = f"; {alone.tokens_per_second:.0f} without a draft"
+            else:
+                without = ""
             yield (
                 f"expected: {drafted.tokens_per_second:.0f} tokens/s for one request ({low:.0f} to {high:.0f} with "
                 f"90 % probability){without}: predicted {_BASES[guess.basis]}"
@@ -124,7 +134,10 @@ def idle(name: str, cards: Cards) -> Iterator[str]:
     yield f"  one server, as it is offered{_figures(one, eight)}"
     shared = max(1, -(-SEVERAL_USERS // servers))
     of_each = _rate(name, cards, shared)
-    all_of_them = of_each * (SEVERAL_USERS / shared) if of_each else None
+    if of_each:
+        all_of_them = of_each * (SEVERAL_USERS / shared)
+    else:
+        all_of_them = None
     replicas = f"gemmaspec up {name} --set replicas={servers}"
     yield f"  {servers} servers behind one address, {replicas}{_figures(one, all_of_them)}"
     wider = (_rate(name, cards, 1, more), _rate(name, cards, SEVERAL_USERS, more))
@@ -134,7 +147,9 @@ def idle(name: str, cards: Cards) -> Iterator[str]:
 def _figures(one: float | None, eight: float | None) -> str:
     """Return tokens per second for one user and for eight; those that are not known are said to be."""
     parts = [f"{rate:,.0f} for {who}" for rate, who in ((one, "one user"), (eight, "eight")) if rate]
-    return f": {' and '.join(parts)} tokens/s" if parts else ": how fast is not known"
+    if parts:
+        return f": {' and '.join(parts)} tokens/s"
+    return ": how fast is not known"
 
 
 def _rate(name: str, cards: Cards, requests: int, overrides: Sequence[str] = ()) -> float | None:

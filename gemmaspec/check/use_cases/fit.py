@@ -81,8 +81,13 @@ def fit(request: FitRequest) -> Fit:
 
 def _published(request: FitRequest, profile: Profile) -> tuple[Measured, ...]:
     """Return the profile's own figures; none where the request changes how many GPUs serve it."""
-    written = load_profile(request.profile).profile if request.overrides else profile
-    return tuple(profile.measured) if gpus_each(written) == gpus_each(profile) else ()
+    if request.overrides:
+        written = load_profile(request.profile).profile
+    else:
+        written = profile
+    if gpus_each(written) == gpus_each(profile):
+        return tuple(profile.measured)
+    return ()
 
 
 def _speed(
@@ -116,14 +121,26 @@ def _speed(
 
 def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:
     """Yield what bench measured of this profile and kept (--save-measured), for each load."""
-    rows = of_plan(saved, taken_by(loaded.profile, shelf)) if (saved := own_rows(loaded)) else ()
+    if saved := own_rows(loaded):
+        rows = of_plan(saved, taken_by(loaded.profile, shelf))
+    else:
+        rows = ()
     spec = loaded.profile.speculative
     measured = [row for row in rows if spec and (row.method, row.k) == (spec.method, spec.k_at(row.concurrency))]
     alone = {(row.concurrency, row.context, row.setting): row for row in rows if not row.k}
     for row in measured or alone.values():
-        base = alone.get((row.concurrency, row.context, row.setting)) if row.k else None
-        drafted = f" with {row.method} k={row.k}" if row.k else " without speculation"
-        without = f", {base.tokens_per_second:,.1f} without" if base else ""
+        if row.k:
+            base = alone.get((row.concurrency, row.context, row.setting))
+        else:
+            base = None
+        if row.k:
+            drafted = f" with {row.method} k={row.k}"
+        else:
+            drafted = " without speculation"
+        if base:
+            without = f", {base.tokens_per_second:,.1f} without"
+        else:
+            without = ""
         yield (
             f"bench measured {row.tokens_per_second:,.1f} tokens/s{drafted}{without}; {row.concurrency} at once, "
             f"{row.context:,} tokens of prompt"
@@ -175,7 +192,10 @@ def _shared_memory(plan: MemoryPlan) -> Iterator[str]:
         "leave some memory outside that share: after answering, a server held 0.8 to 1.4 GiB more, 1.6 GiB with 256 "
         "sequences (H200, vLLM 0.26.0, eager)"
     )
-    free = plan.device.memory if plan.device.free is None else plan.device.free
+    if plan.device.free is None:
+        free = plan.device.memory
+    else:
+        free = plan.device.free
     if plan.held is not None and plan.held > free:
         yield f"loading may need {gib(plan.held)}, but {gib(free)} are free: other programs may be swapped out"
 

@@ -91,7 +91,10 @@ def inspect(request: InspectRequest) -> Inspection:
         return Inspection(target=seen, draft=None, pairing=None, **_served(wanted, target))
     draft = _opened(wanted.draft, wanted, request)
     differ = target.tokenizer_digest != draft.tokenizer_digest
-    words = same_words(target, draft, cache_dir=wanted.cache_dir) if differ else None
+    if differ:
+        words = same_words(target, draft, cache_dir=wanted.cache_dir)
+    else:
+        words = None
     pairing = pair(target, draft, method=wanted.method, words=words, known=known_pairs())
     return Inspection(target=seen, draft=_look(draft, drafts=True), pairing=pairing, **_served(wanted, target))
 
@@ -124,14 +127,23 @@ def _known(profile: Profile) -> KnownPair | None:
 
 
 def _wanted(request: InspectRequest) -> _Wanted:
-    draft = (request.draft, request.draft_revision) if request.draft else None
+    if request.draft:
+        draft = (request.draft, request.draft_revision)
+    else:
+        draft = None
     if is_local(request.target) or ("/" in request.target and not request.target.endswith(".yaml")):
         return _Wanted(target=(request.target, request.revision), draft=draft, method=None, cache_dir=None)
     if request.revision:
         raise UsageError(f"{request.target} is a profile, which has its own revisions")
     profile = load_profile(request.target).profile
-    of_profile = (profile.draft.model, profile.draft.revision) if profile.draft else None
-    method = profile.speculative.method if profile.speculative and draft is None else None
+    if profile.draft:
+        of_profile = (profile.draft.model, profile.draft.revision)
+    else:
+        of_profile = None
+    if profile.speculative and draft is None:
+        method = profile.speculative.method
+    else:
+        method = None
     return _Wanted(
         target=(profile.target.model, profile.target.revision),
         draft=draft or of_profile,
@@ -150,6 +162,9 @@ def _look(checkpoint: Checkpoint, *, drafts: bool = False, profile: Profile | No
     command = command_of(profile) if profile else None
     text_only = command is not None and bool(command.switched("--language-model-only"))
     whole = command is not None and bool(command.switched("--enable-expert-parallel"))
-    gpus = (profile.serve.tensor_parallel_size or 1) if profile else 1
+    if profile:
+        gpus = profile.serve.tensor_parallel_size or 1
+    else:
+        gpus = 1
     found = examine(checkpoint, drafts=drafts, text_only=text_only)
     return Inspected(checkpoint=checkpoint, findings=(*found, *split_findings(checkpoint, gpus=gpus, whole=whole)))

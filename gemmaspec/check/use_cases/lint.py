@@ -68,7 +68,10 @@ class Linted:
 
     def count(self, severity: Severity) -> int:
         """Return how many findings there are; each line that makes a profile invalid is an error."""
-        invalid = len(self.invalid.splitlines()) if self.invalid and severity == "error" else 0
+        if self.invalid and severity == "error":
+            invalid = len(self.invalid.splitlines())
+        else:
+            invalid = 0
         return invalid + sum(1 for finding in self.findings if finding.severity == severity)
 
 
@@ -77,7 +80,10 @@ def lint(request: LintRequest) -> tuple[Linted, ...]:
 
     Raises UsageError for an unknown profile or an invalid release; with `models`, what open_checkpoint raises.
     """
-    asked = None if request.release is None else asked_release(request.release)
+    if request.release is None:
+        asked = None
+    else:
+        asked = asked_release(request.release)
     shelf = Shelf(data.patch_folders())
     names = request.names or [str(file) for file in _files(every=request.every)]
     return tuple(_linted(name, request, asked, shelf) for name in names)
@@ -121,11 +127,17 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
         return Linted(name=name, vllm=None, invalid=error.message)
     asked = release or release_of(loaded)
     profile, vllm = loaded.profile, vllm_for(asked)
-    target, draft = _models(profile) if request.models else (None, None)
+    if request.models:
+        target, draft = _models(profile)
+    else:
+        target, draft = (None, None)
     findings = check(
         loaded, patches=shelf, asked=asked, target=target, draft=draft, here=_here(loaded), longest=_longest(profile)
     )
-    kept = findings if request.every or _is_shipped(loaded.file) else tuple(_written_by_user(findings))
+    if request.every or _is_shipped(loaded.file):
+        kept = findings
+    else:
+        kept = tuple(_written_by_user(findings))
     shapes = [known.says for model in (target, draft) if model and (known := _shipped(model))]
     return Linted(
         name=profile.name,
@@ -141,19 +153,25 @@ def _linted(name: str, request: LintRequest, release: str | None, shelf: Shelf) 
 
 def _foreign_code(profile: Profile) -> tuple[str, ...]:
     code = code_of(profile)
-    return () if is_plain(code) else tuple(code)
+    if is_plain(code):
+        return ()
+    return tuple(code)
 
 
 def _shipped(model: Checkpoint) -> PublishedCheckpoint | None:
     from gemmaspec.core.checkpoint.published.shipped import shipped_for
 
-    return shipped_for(model.ref) if model.source == "shipped" else None
+    if model.source == "shipped":
+        return shipped_for(model.ref)
+    return None
 
 
 def _files(*, every: bool) -> list[Path]:
     files = list(profile_names(profile_folders()).values())
     users = [file for file in files if not _is_shipped(file)]
-    return users if users and not every else files
+    if users and not every:
+        return users
+    return files
 
 
 def _is_shipped(file: Path) -> bool:
@@ -203,7 +221,9 @@ def _kind(folder: Path) -> str:
         return "file"
     if not folder.is_dir():
         return "missing"
-    return "folder" if (folder / "config.json").is_file() else "no config"
+    if (folder / "config.json").is_file():
+        return "folder"
+    return "no config"
 
 
 def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:

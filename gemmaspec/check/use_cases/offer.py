@@ -63,7 +63,10 @@ def _on_a_spark(name: str) -> Iterator[str]:
 def today(name: str, draft: str | None) -> Iterator[str]:
     """Yield what a profile that was taken over serves today, and what its target's draft would change."""
     profile = load_profile(name).profile
-    machine = profile.machine if MACHINES[profile.machine].memory_gb else None
+    if MACHINES[profile.machine].memory_gb:
+        machine = profile.machine
+    else:
+        machine = None
     if machine:
         yield from (f"today, {line}" for line in expected(name, machine))
     if draft:

@@ -101,10 +101,16 @@ def predict_profile(request: PredictRequest) -> Prediction:
     need_one_machine(loaded.profile, "predict")
     facts = facts_of(loaded)
     told = predicted(facts, request)
-    warnings = tuple(lacking(facts.resolved)) if facts.vllm else ()
+    if facts.vllm:
+        warnings = tuple(lacking(facts.resolved))
+    else:
+        warnings = ()
     spec = loaded.profile.speculative
     loads = sorted({row.concurrency for row in told.rows})
-    own_k = {load: spec.k_at(load) for load in loads} if spec else {}
+    if spec:
+        own_k = {load: spec.k_at(load) for load in loads}
+    else:
+        own_k = {}
     return replace(told, machine=loaded.profile.machine, own_k=own_k, warnings=warnings)
 
 
@@ -142,7 +148,10 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     if comparable:
         asked = replace(asked, ks=tuple(k for k in asked.ks if bool(k) not in comparable.missing))
     cells = predict(rows, asked) if rows and asked.ks else ()
-    unsaid = _unsaid(cells, comparable, drafts=bool(profile.speculative)) if comparable else []
+    if comparable:
+        unsaid = _unsaid(cells, comparable, drafts=bool(profile.speculative))
+    else:
+        unsaid = []
     sure = _sure(cells, comparable) if comparable else cells
     if not sure:
         return _bound(facts, request, unsaid or ["no cell near enough was measured"])
@@ -167,7 +176,10 @@ def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
     """
     profile, gpus = facts.profile, gpus_each(facts.profile)
     family = family_of(facts.plan.device.capability)
-    link = between(family, gpus) if (profile.serve.pipeline_parallel_size or 1) == 1 else None
+    if (profile.serve.pipeline_parallel_size or 1) == 1:
+        link = between(family, gpus)
+    else:
+        link = None
     if link is None:
         known = " and ".join(f"{row.gpus} GPUs of the family {row.family} with {row.link}" for row in known_links())
         why = f"no measurement covers the link between {gpus} GPUs of this kind: what is known is of {known}"
@@ -180,7 +192,10 @@ def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
         return _bound(facts, request, [note for note in alone.notes if note.startswith("no ")])
     doubts = (f"how {gpus} GPUs share a step (computed from one GPU and the measured link)", *alone.doubts)
     why = f"{alone.why}; on {gpus} GPUs by bytes and all-reduces at {link.us_per_sum:g} µs each ({link.link})"
-    plain = ["no server without a draft was measured on several GPUs"] if any(not row.k for row in rows) else []
+    if any(not row.k for row in rows):
+        plain = ["no server without a draft was measured on several GPUs"]
+    else:
+        plain = []
     notes = (f"the all-reduces: {link.source}", *plain, *alone.notes, *_instead(facts, rows, alone.rows))
     return Prediction(profile=profile.name, basis=alone.basis, why=why, notes=notes, doubts=doubts, rows=rows)
 
@@ -227,7 +242,10 @@ def _unsaid(cells: Sequence[Predicted], comparable: Comparable, *, drafts: bool)
         if drafts or not drafting
     ]
     sure = {_load(row) for row in _sure(cells, comparable)}
-    silent = sorted({(row.k, row.concurrency, row.context) for row in cells} - sure) if sure else []
+    if sure:
+        silent = sorted({(row.k, row.concurrency, row.context) for row in cells} - sure)
+    else:
+        silent = []
     return unsaid + [
         f"no figure for k {k}, {c:,} tokens, {b} at once: too far from what was measured" for k, b, c in silent
     ]
@@ -309,7 +327,10 @@ def _source(loaded: Loaded, request: PredictRequest) -> Source | None:
                 f"{named}: its cells are of {strange}; they say nothing of {profile.name} on {profile.machine}",
                 hint="--accept-other-machine    # to take them all the same",
             )
-        other = f", which are of {strange} (--accept-other-machine)" if strange else ""
+        if strange:
+            other = f", which are of {strange} (--accept-other-machine)"
+        else:
+            other = ""
         return Source(basis="measured", why=f"{_cells(rows)} of {named}{other}", rows=rows)
     own_rows = measurements.own_rows(loaded)
     if own_rows and not measurements.foreign(own_rows, profile):
@@ -347,7 +368,9 @@ def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row] = (), *, w
 def _own_ks(profile: Profile) -> set[int]:
     """Return 0 and every k that the profile drafts with."""
     spec = profile.speculative
-    return {0, spec.num_speculative_tokens or 0, *(spec.k_by_requests or {}).values()} if spec else {0}
+    if spec:
+        return {0, spec.num_speculative_tokens or 0, *(spec.k_by_requests or {}).values()}
+    return {0}
 
 
 def _fitting(profile: Profile, contexts: set[int]) -> set[int]:
@@ -357,7 +380,10 @@ def _fitting(profile: Profile, contexts: set[int]) -> set[int]:
 
 def _published(profile: Profile) -> float | None:
     """Return the acceptance per token that follows from the profile's published figures."""
-    k = profile.speculative.num_speculative_tokens if profile.speculative else None
+    if profile.speculative:
+        k = profile.speculative.num_speculative_tokens
+    else:
+        k = None
     lengths = [cell.acceptance_length for cell in profile.measured if cell.acceptance_length is not None]
     if not k or not lengths:
         return None
@@ -431,7 +457,10 @@ def _assumed(known: float | None) -> str:
 
 def _scales_outputs(target: Checkpoint) -> bool:
     """Return whether the layers of a checkpoint scale their outputs, as those of Google's mobile form."""
-    groups = target.quantization.of_groups if target.quantization else ()
+    if target.quantization:
+        groups = target.quantization.of_groups
+    else:
+        groups = ()
     return any(group.endswith("A8O8") for group in groups)
 
 
@@ -465,7 +494,10 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         waiting=waiting_of(facts),
     )
     asked = _asked(request, facts)
-    assumed = [_assumed(asked.conditional)] if any(asked.ks) else []
+    if any(asked.ks):
+        assumed = [_assumed(asked.conditional)]
+    else:
+        assumed = []
     lost = lacking(resolved_of(profile, vllm=plan.flags.vllm, target=models.target, draft=models.draft))
     experts = "how many experts the drafted tokens share is not known; the range goes from all of them to none"
     if assumed and models.target.text.experts:

@@ -22,7 +22,10 @@ def published(name: str, machine: str) -> Iterator[str]:
     found = next((cell for cell in load_profile(name).profile.measured if _is_of_one(cell, machine)), None)
     if found is None:
         return
-    without = f", {found.baseline:g} without a draft" if found.baseline else ""
+    if found.baseline:
+        without = f", {found.baseline:g} without a draft"
+    else:
+        without = ""
     target = f"; {found.target}" if found.target else ""
     yield f"published: {found.tokens_per_second:g} tokens/s{without} ({found.source}{target})"
     row = _predicted(name, machine)

@@ -73,12 +73,16 @@ class Facts:
     @property
     def modes(self) -> GraphModes | None:
         """Its CUDA graphs; None where they are not known, or not of which release."""
-        return known(self.resolved.graphs) if self.vllm else None
+        if self.vllm:
+            return known(self.resolved.graphs)
+        return None
 
     @property
     def backend(self) -> str | None:
         """The attention backend of the target; None where it is not known, or not of which release."""
-        return known(self.resolved.backend) if self.vllm in releases() else None
+        if self.vllm in releases():
+            return known(self.resolved.backend)
+        return None
 
     @cached_property
     def plan(self) -> MemoryPlan:
@@ -153,7 +157,10 @@ def _open(profile: Profile, role: str, model: Target | Draft, *, shapes: bool) -
             raise EnvironmentMissing(f"cannot compute the size of {model.model}: its weight files are missing")
         return checkpoint
     except EnvironmentMissing as error:
-        known = None if isinstance(error, Unreachable) else error.hint
+        if isinstance(error, Unreachable):
+            known = None
+        else:
+            known = error.hint
         hint = known or (f"ls {model.model}" if is_local(model.model) else pull)
         raise EnvironmentMissing(f"{role}.model: {error.message}", hint=hint) from None
 
@@ -263,4 +270,6 @@ def _cache(resolved: Resolved) -> str | None:
     cache = known(resolved.cache)
     if cache is None:
         return None
-    return "fp8" if cache.startswith("fp8") else {"bfloat16": "bf16"}.get(cache, cache)
+    if cache.startswith("fp8"):
+        return "fp8"
+    return {"bfloat16": "bf16"}.get(cache, cache)

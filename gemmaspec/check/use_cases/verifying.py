@@ -64,7 +64,9 @@ def caches_fp8(facts: Facts) -> bool | None:
     cache = known(facts.resolved.cache) or ""
     if cache.startswith("fp8"):
         return True
-    return False if cache == "bfloat16" else None
+    if cache == "bfloat16":
+        return False
+    return None
 
 
 def _full_bytes(plan: MemoryPlan) -> int:
@@ -72,7 +74,10 @@ def _full_bytes(plan: MemoryPlan) -> int:
     caches = {layer.name: layer.cache for layer in plan.layers}
     total = 0
     for index, layer in enumerate(plan.models.target.text.layers):
-        source = index if layer.shares_with is None else layer.shares_with
+        if layer.shares_with is None:
+            source = index
+        else:
+            source = layer.shares_with
         cache = caches.get(f"target.{source}")
         if cache and layer.window is None:
             total += cache.token_bytes

@@ -71,7 +71,9 @@ def _cells(cell: CellChange) -> tuple[str, ...]:
 def _mark(cell: CellChange) -> str:
     """Return how B compares, marked where the machine was not steady; nothing for the same within noise."""
     word = "" if cell.verdict == "same" else cell.verdict
-    return word if cell.steady else f"{word} !"
+    if cell.steady:
+        return word
+    return f"{word} !"
 
 
 def _verdict(comparison: Comparison) -> str:
@@ -84,6 +86,11 @@ def _verdict(comparison: Comparison) -> str:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        text = value
+    else:
+        text = json.dumps(value, ensure_ascii=False)
     text = "".join(char for char in text if char.isprintable())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[: _SHOWN - 1]}…"

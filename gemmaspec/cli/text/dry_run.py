@@ -76,7 +76,10 @@ def _tell_changes(plan: DryRun) -> None:
         output.told(f"stop:   {stopped}")
     if plan.ahead:
         for part in plan.ahead.parts:
-            verb = "fetch" if part.verb == "download" else part.verb
+            if part.verb == "download":
+                verb = "fetch"
+            else:
+                verb = part.verb
             output.told(f"{verb + ':':<7} {part}")
         output.told(f"time:   {plan.ahead.time()}")
     if start.files:
@@ -111,7 +114,10 @@ def speed_line(name: str, choice: Choices, untried: Sequence[str]) -> str:
     taken = _taken(name, choice)
     if untried:
         one = len(untried) == 1
-        count = "1 patch was" if one else f"{len(untried)} patches were"
+        if one:
+            count = "1 patch was"
+        else:
+            count = f"{len(untried)} patches were"
         tries = f"{count} measured on other GPUs alone: gemmaspec tune {name} tries {'it' if one else 'them'}"
         return f"{taken or 'none'}; {tries}"
     if taken or not choice.left_out or all(why.startswith(NO_GPU) for why in choice.left_out.values()):

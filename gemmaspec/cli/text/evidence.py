@@ -25,7 +25,10 @@ def paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     yield "Where patches.speed: auto takes it", claims or ["nowhere yet: it claims no setting in which it pays"]
     pairs = sorted(pairs_of(patch.id, patch.evidence), key=lambda pair: -pair.gain)
     if pairs:
-        more = [f"and {len(pairs) - _MOST} more cells: patch explain --json"] if len(pairs) > _MOST else []
+        if len(pairs) > _MOST:
+            more = [f"and {len(pairs) - _MOST} more cells: patch explain --json"]
+        else:
+            more = []
         yield "What it buys, measured", [*map(_line, pairs[:_MOST]), *more]
         slowest = pairs[-1]
         if slowest.gain < 1:
@@ -39,7 +42,10 @@ def paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
 
 def _line(pair: Pair) -> str:
     row = pair.having
-    method = "no speculation" if row.method == "none" else f"{row.method} k={row.k}"
+    if row.method == "none":
+        method = "no speculation"
+    else:
+        method = f"{row.method} k={row.k}"
     cell = f"{method}, {row.context:,} tokens of prompt, {row.concurrency} concurrent, vllm {row.vllm}"
     gains = [f"{pair.without.step_ms:.1f} -> {row.step_ms:.1f} ms a step, {pair.step_gain:.2f} times"]
     if pair.first_token_gain and pair.without.ttft_ms and row.ttft_ms:

@@ -30,7 +30,10 @@ def lines(fit: Fit) -> Iterator[str]:
     yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
     if fit.speed and fit.speed["rows"]:
         fastest, alone = fit.speed["rows"][-1], fit.speed["rows"][0]
-        without = f"; {alone['tokens_per_second']:,.0f} without a draft" if fastest is not alone else ""
+        if fastest is not alone:
+            without = f"; {alone['tokens_per_second']:,.0f} without a draft"
+        else:
+            without = ""
         yield f"  speed     {_predicted(fastest).partition('), ')[0].rstrip(')')}){without}: predicted, see below"
     yield f"  flags     {flags_text(plan.flags)}"
     if chosen := words(fit.attention):
@@ -61,7 +64,10 @@ def link_lines(link: Link, plan: MemoryPlan) -> Iterator[str]:
     held, cache = plan.weights * link.gpus_per_node, max(0, plan.available) * link.gpus_per_node
     yield f"  each has {gpus}, {size(held)} of weights (1/{link.nodes} of every layer) and {size(cache)} of KV cache"
     yield "  each reads the whole checkpoints from its own disk"
-    rate = f", {link.sending * 1e3:.2f} ms at {link.rate * 8 / 1e9:g} Gbit/s" if link.sending and link.rate else ""
+    if link.sending and link.rate:
+        rate = f", {link.sending * 1e3:.2f} ms at {link.rate * 8 / 1e9:g} Gbit/s"
+    else:
+        rate = ""
     yield f"  bound     a step sends {size(link.sent)} from each to the others, 2 sums in each layer{rate}: no less"
     yield f"  unknown   how long each of the {link.sums} sums of a step waits for the network: nobody has measured it"
 
@@ -80,7 +86,9 @@ def flags_text(flags: Flags) -> str:
 
 def size(nbytes: float) -> str:
     """Return bytes in a readable unit."""
-    return f"{nbytes / _GIB:.2f} GiB" if abs(nbytes) >= _GIB / 10 else f"{nbytes / _MIB:.1f} MiB"
+    if abs(nbytes) >= _GIB / 10:
+        return f"{nbytes / _GIB:.2f} GiB"
+    return f"{nbytes / _MIB:.1f} MiB"
 
 
 def memory_lines(plan: MemoryPlan) -> Iterator[str]:
@@ -107,7 +115,10 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
             plan.beyond.nbytes,
             f"estimate: {most} drafting at once need so much more: {plan.beyond.formula}",
         )
-    how = "VLLM_CPU_KVCACHE_SPACE" if flags.cpu_cache is not None else "the remaining memory"
+    if flags.cpu_cache is not None:
+        how = "VLLM_CPU_KVCACHE_SPACE"
+    else:
+        how = "the remaining memory"
     yield _row("KV cache", plan.available, how)
 
 
@@ -129,7 +140,10 @@ def cache_lines(plan: MemoryPlan) -> Iterator[str]:
     flags, available = plan.flags, plan.available
     for row in layer_rows(plan):
         yield layer_line(row, flags.cache_dtype if row["role"] == "target" else flags.draft_cache_dtype)
-    groups = "1 group" if len(cache.groups) == 1 else f"{len(cache.groups)} groups"
+    if len(cache.groups) == 1:
+        groups = "1 group"
+    else:
+        groups = f"{len(cache.groups)} groups"
     yield f"  {groups}, {cache.block_bytes:,} bytes per block, {cache.num_blocks(available):,} blocks"
     if available <= 0:
         return
@@ -148,9 +162,18 @@ def layer_line(row: Mapping[str, Any], dtype: str) -> str:
     kind = f"  {row['role']:<6} {row['kind']:<7}  {row['layers']:>3} layers"
     if not row["with_cache"]:
         return f"{kind}, none with a cache of its own"
-    held = f"window {row['window']}" if row["window"] else "every token"
-    kept = held if row["keeps_window_alone"] or not row["window"] else f"{held}, kept whole"
-    sharing = f", {row['layers'] - row['with_cache']} share" if row["layers"] > row["with_cache"] else ""
+    if row["window"]:
+        held = f"window {row['window']}"
+    else:
+        held = "every token"
+    if row["keeps_window_alone"] or not row["window"]:
+        kept = held
+    else:
+        kept = f"{held}, kept whole"
+    if row["layers"] > row["with_cache"]:
+        sharing = f", {row['layers'] - row['with_cache']} share"
+    else:
+        sharing = ""
     return (
         f"{kind}{sharing}, {row['kv_heads']} x {row['head_dim']} {dtype}: "
         f"{row['token_bytes']:,} bytes per token, blocks of {row['block_size']} ({kept})"
@@ -175,7 +198,10 @@ def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | Non
         f"  {roofline.bandwidth / 1e9:,.0f} GB/s; a step with {roofline.concurrency} x {roofline.context:,} tokens "
         f"reads {size(step.target)} of weights and {size(step.target_cache)} of cache"
     )
-    drafted = f", {roofline.bound:,.1f} with every drafted token accepted" if roofline.passes else ""
+    if roofline.passes:
+        drafted = f", {roofline.bound:,.1f} with every drafted token accepted"
+    else:
+        drafted = ""
     yield f"  bound     {roofline.alone:,.1f} tokens/s without speculation{drafted}: no server can be faster"
     if roofline.passes:
         draft = size(step.draft + step.draft_cache)
@@ -188,21 +214,42 @@ def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | Non
 
 def _predicted(row: Mapping[str, Any]) -> str:
     low, high = row["interval"]
-    drafted = f"{row['method']} k={row['k']}" if row["k"] else "no speculation"
-    times = f", {row['speedup']:.2f} times" if row["k"] and row["speedup"] else ""
+    if row["k"]:
+        drafted = f"{row['method']} k={row['k']}"
+    else:
+        drafted = "no speculation"
+    if row["k"] and row["speedup"]:
+        times = f", {row['speedup']:.2f} times"
+    else:
+        times = ""
     rate = f"{row['tokens_per_second']:,.1f} tokens/s {counted(prompt=bool(row['ttft_ms']))}"
     return f"{drafted}: {rate} ({low:,.1f} to {high:,.1f}){times}"
 
 
 def measured_line(cell: Measured, fit: Fit) -> str:
     """Return one published figure, and which share of the roofline it reaches without speculation."""
-    unit = f"tokens/s {cell.counted}" if cell.counted else "tokens/s"
-    figure = f"{cell.tokens_per_second:g} {unit}" if cell.tokens_per_second else None
-    length = f"acceptance length {cell.acceptance_length:g}" if cell.acceptance_length else None
+    if cell.counted:
+        unit = f"tokens/s {cell.counted}"
+    else:
+        unit = "tokens/s"
+    if cell.tokens_per_second:
+        figure = f"{cell.tokens_per_second:g} {unit}"
+    else:
+        figure = None
+    if cell.acceptance_length:
+        length = f"acceptance length {cell.acceptance_length:g}"
+    else:
+        length = None
     speedup = f"{cell.speedup} times" if cell.speedup else None
     figures = ", ".join(text for text in (figure, speedup, length) if text)
-    baseline = f", {cell.baseline:g} without" if cell.baseline else ""
-    alone = cell.baseline if fit.plan.models.draft else cell.tokens_per_second
+    if cell.baseline:
+        baseline = f", {cell.baseline:g} without"
+    else:
+        baseline = ""
+    if fit.plan.models.draft:
+        alone = cell.baseline
+    else:
+        alone = cell.tokens_per_second
     share, roof = "", fit.roofline
     one = fit.plan.flags.tensor_parallel == 1
     same = cell.machine == fit.plan.device.name and roof and cell.concurrency == roof.concurrency and one

@@ -37,7 +37,9 @@ def verdict(document: Document) -> str:
     """Return in two or three words whether the server would start."""
     if document["ok"]:
         return "fits"
-    return "would NOT start" if document["refused"] else "does NOT fit"
+    if document["refused"]:
+        return "would NOT start"
+    return "does NOT fit"
 
 
 def _speed(document: Document) -> str:
@@ -71,8 +73,14 @@ def _measured(document: Document) -> str | None:
     for figure in document["measured"]:
         same = figure["machine"] == document["machine"]["name"] and not {"target", "draft"} & figure.keys()
         if same and figure["concurrency"] == 1 and "tokens_per_second" in figure:
-            alone = f", {figure['baseline']:g} without" if "baseline" in figure else ""
-            kind = f" {figure['counted']}" if figure.get("counted") else ""
+            if "baseline" in figure:
+                alone = f", {figure['baseline']:g} without"
+            else:
+                alone = ""
+            if figure.get("counted"):
+                kind = f" {figure['counted']}"
+            else:
+                kind = ""
             return f"measured: {figure['tokens_per_second']:g}{kind}{alone}"
     return None
 
@@ -83,7 +91,10 @@ def _requests(document: Document) -> str | None:
         return None
     flags = document["flags"]
     most, length = flags["max_num_seqs"], flags["max_model_len"]
-    fit = "all fit" if cache["max_concurrency"] >= most else f"{cache['max_concurrency']:,.1f} fit"
+    if cache["max_concurrency"] >= most:
+        fit = "all fit"
+    else:
+        fit = f"{cache['max_concurrency']:,.1f} fit"
     numbers = sorted(number for number in {1, 2, 4, 8, most} if number <= most)
     by_number = cache["longest_by_sequences"]
     longest = {by_number[str(number)]: number for number in numbers if str(number) in by_number}
@@ -95,7 +106,10 @@ def _memory(document: Document) -> str:
     memory = document["memory"]
     cache = max(0, memory["available_for_cache"])
     if document["flags"]["cpu_cache"] is not None:
-        free = f", of {_gib(memory['free'])} free" if memory["free"] is not None else ""
+        if memory["free"] is not None:
+            free = f", of {_gib(memory['free'])} free"
+        else:
+            free = ""
         return f"weights {_gib(memory['weights'])}, KV cache {_gib(cache)}{free}"
     rest = sum(estimate["nbytes"] for estimate in memory["estimates"])
     parts = {"weights": memory["weights"], "KV cache": cache, "activations, graphs and the like": rest}
@@ -112,7 +126,9 @@ def _change(document: Document) -> str:
         starts = [item for item in advice if item["starts"]]
         gentle = [item for item in starts if not item["change"].startswith(_LAST_RESORT)]
         chosen = next(iter(gentle or starts), None)
-        return _advised(chosen) if chosen else "no single change is enough; --explain lists what each of them gives"
+        if chosen:
+            return _advised(chosen)
+        return "no single change is enough; --explain lists what each of them gives"
     if cache["max_concurrency"] >= document["flags"]["max_num_seqs"]:
         return "nothing: as many requests as may run at once fit at their full length"
     most_at_once = document["flags"]["max_num_seqs"]

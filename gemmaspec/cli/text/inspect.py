@@ -53,9 +53,14 @@ def _look(look: Inspected) -> None:
 def _title(checkpoint: Checkpoint) -> str:
     if checkpoint.source == "shipped":
         known = shipped_for(checkpoint.ref)
-        return f"{checkpoint.ref}  ({known.says}; {known.source})" if known else checkpoint.ref
+        if known:
+            return f"{checkpoint.ref}  ({known.says}; {known.source})"
+        return checkpoint.ref
     where = {"folder": "folder", "cache": "Hugging Face cache", "hub": "Hugging Face Hub"}[checkpoint.source]
-    commit = f", commit {checkpoint.revision[:12]}" if checkpoint.revision else ""
+    if checkpoint.revision:
+        commit = f", commit {checkpoint.revision[:12]}"
+    else:
+        commit = ""
     return f"{checkpoint.ref}  ({where}{commit}; {checkpoint.bytes_read / 1e6:.2f} MB read)"
 
 
@@ -67,7 +72,10 @@ def _rows(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     for index, (layer, number) in enumerate(counts.items()):
         yield ("layers" if index == 0 else ""), f"{number:>3} {_layer_words(layer)}"
     yield from _sharing(checkpoint)
-    experts = f"; {text.experts} experts, {text.experts_per_token} per token" if text.experts else ""
+    if text.experts:
+        experts = f"; {text.experts} experts, {text.experts_per_token} per token"
+    else:
+        experts = ""
     yield "widths", f"hidden {text.hidden_size}, feed-forward {text.intermediate_size}{experts}"
     yield "vocabulary", f"{text.vocab_size} tokens, {_head_words(checkpoint)}"
     if text.hidden_size_per_layer_input:
@@ -109,7 +117,10 @@ def _speculator(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     speculator = checkpoint.speculator
     if speculator is None:
         return
-    reads = f", target layers {', '.join(map(str, speculator.target_layers))}" if speculator.target_layers else ""
+    if speculator.target_layers:
+        reads = f", target layers {', '.join(map(str, speculator.target_layers))}"
+    else:
+        reads = ""
     yield (
         "drafts",
         f"method {speculator.method}, hidden states of {speculator.target_hidden_size or 'any width'}{reads}",
@@ -119,7 +130,9 @@ def _speculator(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
 
 
 def _count(number: int) -> str:
-    return f"{number / 1e9:.2f} B" if number >= 1e8 else f"{number / 1e6:.2f} M"
+    if number >= 1e8:
+        return f"{number / 1e9:.2f} B"
+    return f"{number / 1e6:.2f} M"
 
 
 def _chat(checkpoint: Checkpoint) -> str:
@@ -139,14 +152,26 @@ def _quantization(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     )
     if declared and declared.excluded:
         shown = ", ".join(declared.excluded[:6])
-        more = f" and {len(declared.excluded) - 6} more" if len(declared.excluded) > 6 else ""
+        if len(declared.excluded) > 6:
+            more = f" and {len(declared.excluded) - 6} more"
+        else:
+            more = ""
         yield "excluded", f"{shown}{more}"
 
 
 def _declared(declared: Quantization) -> str:
-    groups = f", groups of {declared.group_size}" if declared.group_size else ""
-    cache = f", KV cache {declared.kv_cache}" if declared.kv_cache else ""
-    layers = f", {len(declared.by_layer)} modules configured individually" if declared.by_layer else ""
+    if declared.group_size:
+        groups = f", groups of {declared.group_size}"
+    else:
+        groups = ""
+    if declared.kv_cache:
+        cache = f", KV cache {declared.kv_cache}"
+    else:
+        cache = ""
+    if declared.by_layer:
+        layers = f", {len(declared.by_layer)} modules configured individually"
+    else:
+        layers = ""
     algorithm = ", ".join(declared.of_groups) if len(declared.of_groups) > 1 else declared.algorithm
     return f"{algorithm} by {declared.method} in {declared.declared_in}{groups}{cache}{layers}"
 
@@ -161,8 +186,14 @@ def _part_lines(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _pairing(pairing: Pairing) -> None:
-    needs = f" with {', '.join(pairing.patches)}" if pairing.patches else ""
-    verdict = f"they pair{needs}" if pairing.works else "they do NOT pair"
+    if pairing.patches:
+        needs = f" with {', '.join(pairing.patches)}"
+    else:
+        needs = ""
+    if pairing.works:
+        verdict = f"they pair{needs}"
+    else:
+        verdict = "they do NOT pair"
     output.told(f"{verdict}; speculative.method: {pairing.method}")
     _findings(pairing.findings)
 

@@ -100,7 +100,9 @@ def _columns(cells: Sequence[PatchOnTree]) -> Iterator[MatrixColumn]:
 def _shared_major(cells: Sequence[PatchOnTree]) -> str:
     """Return the "0." that all releases of the table begin with; "" if they differ."""
     majors = {cell.place.ref.partition(".")[0] for cell in cells if cell.place.kind == "release"}
-    return f"{majors.pop()}." if len(majors) == 1 else ""
+    if len(majors) == 1:
+        return f"{majors.pop()}."
+    return ""
 
 
 def _blocks(columns: Sequence[MatrixColumn], width: int) -> Iterator[list[MatrixColumn]]:
@@ -116,7 +118,10 @@ def _blocks(columns: Sequence[MatrixColumn], width: int) -> Iterator[list[Matrix
 def _row(patch: str, cells: Sequence[PatchOnTree | None], columns: Sequence[MatrixColumn], margin: int) -> Text:
     row = Text(patch.ljust(margin))
     for cell, column in zip(cells, columns, strict=True):
-        letter, style, _ = LETTERS[cell.verdict.state] if cell else (" ", "", "")
+        if cell:
+            letter, style, _ = LETTERS[cell.verdict.state]
+        else:
+            letter, style, _ = (" ", "", "")
         row.append(letter.ljust(column.width + 1), style)
     row.rstrip()
     return row
@@ -159,7 +164,9 @@ def _release_of(verdict: PatchVerdict) -> str:
     if verdict.state not in ("applies", "applied") or not all(found):
         return ""
     releases = {one[1] for one in found if one}
-    return releases.pop() if len(releases) == 1 else ""
+    if len(releases) == 1:
+        return releases.pop()
+    return ""
 
 
 def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:

@@ -51,7 +51,10 @@ def listing(patches: PatchSet, *, as_json: bool) -> None:
 
 def _row(patch: Patch) -> tuple[str, ...]:
     unreviewed = "" if patch.text.reviewed else "unreviewed; "
-    users = _takers(patch) if patch.is_speed else _users(patch.id)
+    if patch.is_speed:
+        users = _takers(patch)
+    else:
+        users = _users(patch.id)
     return patch.id, _range(patch), f"{unreviewed}{users}", patch.text.title
 
 
@@ -106,7 +109,10 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
             names = ", ".join(scope or "the top level" for scope in dict.fromkeys(scopes))
             places.append(f"vllm {variant.versions}: {names} in {path}")
     yield "Where it is", places
-    runner = "both model runners" if text.runner == "any" else f"model runner {text.runner} only"
+    if text.runner == "any":
+        runner = "both model runners"
+    else:
+        runner = f"model runner {text.runner} only"
     yield "When it takes effect", [f"with {runner}" + (", only with speculation" if text.speculation_only else "")]
     who = [f"method {', '.join(text.required_by.methods)}: {text.required_by.when}"]
     yield ("Who gains", who) if patch.is_speed else ("Who needs it", [*who, _users(patch.id)])
@@ -153,7 +159,9 @@ def _range(patch: Patch) -> str:
     first, last = patch.text.variants[0].versions, patch.text.variants[-1].versions
     lower, _, _ = first.partition(",")
     _, _, upper = last.partition(",")
-    return f"{lower},{upper}" if upper else lower
+    if upper:
+        return f"{lower},{upper}"
+    return lower
 
 
 def _users(name: str) -> str:

@@ -41,7 +41,10 @@ def show(pods: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
 
 def _row(status: PodStatus) -> tuple[str, ...]:
     pod = status.pod
-    why = status.findings[0] if status.findings else pod.reason or status.problem.partition("\n")[0]
+    if status.findings:
+        why = status.findings[0]
+    else:
+        why = pod.reason or status.problem.partition("\n")[0]
     return pod.name, pod.namespace, status.profile, pod.node or "-", status.word, str(pod.restarts), why
 
 

@@ -44,7 +44,10 @@ def lines(prediction: Prediction, *, width: int | None) -> Iterator[str]:
     for (setting, context), group in groupby(prediction.rows, key=lambda row: (row.setting, row.context)):
         rows = list(group)
         yield ""
-        answers = f", answers of {rows[0].answer_tokens:,}" if any(row.first_token for row in rows) else ""
+        if any(row.first_token for row in rows):
+            answers = f", answers of {rows[0].answer_tokens:,}"
+        else:
+            answers = ""
         rate = counted(prompt=bool(rows[0].first_token))
         yield f"  {setting}, {context:,} prompt tokens{answers}; tok/s {rate}"
         cells = [_cells(row, baseline_of(row, rows)) for row in rows]
@@ -59,18 +62,25 @@ def lines(prediction: Prediction, *, width: int | None) -> Iterator[str]:
 
 def counted(*, prompt: bool) -> str:
     """Return what tokens per second are of: the whole request, or all after its first token."""
-    return "with the prompt" if prompt else "decoding"
+    if prompt:
+        return "with the prompt"
+    return "decoding"
 
 
 def told(why: str) -> str:
     """Return what a prediction was made from, for people: of several runs the first, and how many there are."""
     first, *more = why.split("; ")
-    return f"{first}; and {len(more)} more run{'s'[: len(more) > 1]}, which --json names" if more else first
+    if more:
+        return f"{first}; and {len(more)} more run{'s'[: len(more) > 1]}, which --json names"
+    return first
 
 
 def _cells(row: Predicted, baseline: Predicted | None) -> tuple[str, ...]:
     low, high = row.interval
-    times = f"{row.tokens_per_second / baseline.tokens_per_second:.2f}" if baseline and row.k else "-"
+    if baseline and row.k:
+        times = f"{row.tokens_per_second / baseline.tokens_per_second:.2f}"
+    else:
+        times = "-"
     guessed = "~" if row.curve.measured < row.k else ""
     first_token = f"{row.first_token:.2f} s" if row.first_token else "-"
     return (
@@ -99,8 +109,14 @@ def _best(rows: list[Predicted]) -> Iterator[str]:
         at_load = [row for row in rows if row.concurrency == concurrency]
         best = max(at_load, key=lambda row: row.tokens_per_second)
         rivals = [row for row in at_load if row is not best and row.interval[1] > best.tokens_per_second]
-        others = "1 other" if len(rivals) == 1 else f"{len(rivals)} others"
+        if len(rivals) == 1:
+            others = "1 other"
+        else:
+            others = f"{len(rivals)} others"
         close = f"; {others} may be as fast" if rivals else ""
         if len(at_load) > 1:
-            drafts = f"{best.method} k={best.k}" if best.k else "no speculation"
+            if best.k:
+                drafts = f"{best.method} k={best.k}"
+            else:
+                drafts = "no speculation"
             yield f"  fastest at {concurrency}: {drafts}, {best.tokens_per_second:,.1f} tok/s{close}"

@@ -63,7 +63,10 @@ def _fastest(rows: Sequence[Row]) -> str:
     drafts = f"k={best['k']}" if best["k"] else "no draft"
     if best["k"] and len(methods) > 1:
         drafts = f"{best['method']} {drafts}"
-    times = f", {best['speedup']:.2f} times" if best["k"] and best["speedup"] else ""
+    if best["k"] and best["speedup"]:
+        times = f", {best['speedup']:.2f} times"
+    else:
+        times = ""
     return f"after {best['context']:,} tokens: {best['tokens_per_second']:,.1f} ({low} to {high}) with {drafts}{times}"
 
 

@@ -60,7 +60,9 @@ def _entered(phase: Phase, left: float | None) -> str:
     """Return a phase, with what is left if an earlier start shows it."""
     from gemmaspec.core.sentences import duration
 
-    return f"{phase}, about {duration(left)} left" if left and left >= 1 else str(phase)
+    if left and left >= 1:
+        return f"{phase}, about {duration(left)} left"
+    return str(phase)
 
 
 @contextlib.contextmanager

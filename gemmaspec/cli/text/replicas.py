@@ -133,10 +133,16 @@ def show(servers: Sequence[Status], routers: Sequence[RouterStatus], *, one: boo
 
 def _row(status: Status) -> tuple[str, ...]:
     started = status.started
-    profile = "" if started.profile == started.server.name else started.profile
+    if started.profile == started.server.name:
+        profile = ""
+    else:
+        profile = started.profile
     cause = status.cause.why if status.cause else ""
     reason = "; ".join(part for part in (status.why, cause) if part) or status.problem
-    changed = "files have changed since the start" if status.changed else reason
+    if status.changed:
+        changed = "files have changed since the start"
+    else:
+        changed = reason
     port = str(started.server.port or "-")
     return (
         started.server.name,
@@ -153,15 +159,23 @@ def _row(status: Status) -> tuple[str, ...]:
 def _drafts(status: Status) -> str:
     if not status.started.server.speculates:
         return "off"
-    length = status.counters.acceptance_length if status.counters and status.counters.drafts else None
-    return f"{length:.2f}" if length is not None else "-"
+    if status.counters and status.counters.drafts:
+        length = status.counters.acceptance_length
+    else:
+        length = None
+    if length is not None:
+        return f"{length:.2f}"
+    return "-"
 
 
 def _whole(status: Status) -> None:
     server = status.started.server
     why = f": {status.why}" if status.why else ""
     since = f", {ago(status.since)}" if status.since else ""
-    detail = f"; {status.state.detail}" if status.state.detail and status.state.detail not in status.why else ""
+    if status.state.detail and status.state.detail not in status.why:
+        detail = f"; {status.state.detail}"
+    else:
+        detail = ""
     word = output.coloured(status.word, _COLOURS[status.word])
     output.told(f"{server.name} is {word}{why}  ({status.started.engine}{detail}{since})")
     if status.cause and status.cause.why:
@@ -194,8 +208,14 @@ def _whole(status: Status) -> None:
 def _node(node: NodeStatus) -> str:
     """Return one rank for people: where it runs, how it is, and whether it carries what rank 0 carries."""
     same = {True: "the same plan and files", False: "OTHER plan or files", None: "no report to compare"}[node.same]
-    plan = f"plan {node.plan[:12]}" if node.plan else "no plan known"
-    detail = f" ({node.state.detail})" if node.state.detail else ""
+    if node.plan:
+        plan = f"plan {node.plan[:12]}"
+    else:
+        plan = "no plan known"
+    if node.state.detail:
+        detail = f" ({node.state.detail})"
+    else:
+        detail = ""
     return f"rank {node.rank} on {node.host}: {node.state.status}{detail}; {plan if not node.rank else same}"
 
 

@@ -65,7 +65,10 @@ def show(report: SmokeReport, *, as_json: bool) -> None:
 
 
 def _row(row: SmokeRow, *, vllm: str | None) -> None:
-    word = "warn" if row.word == "fail" and not row.counts else row.word
+    if row.word == "fail" and not row.counts:
+        word = "warn"
+    else:
+        word = row.word
     output.told(f"{output.coloured(word.ljust(7), _COLOURS[word])}  {row.id:<4}{row.name}  {row.seen}")
     if row.word != "fail":
         return

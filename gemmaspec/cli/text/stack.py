@@ -49,8 +49,14 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
             document |= verdict_document(last)
         output.json_data(document)
         return fine
-    since = "was already running" if result.was_running else f"after {ready.seconds:.1f} s"
-    word = "ready" if fine else "degraded: it answers, and drafts without CUDA graphs"
+    if result.was_running:
+        since = "was already running"
+    else:
+        since = f"after {ready.seconds:.1f} s"
+    if fine:
+        word = "ready"
+    else:
+        word = "degraded: it answers, and drafts without CUDA graphs"
     output.told(f"{server.name} is {word} ({result.started.engine}, {since})")
     output.told(f"  address   {server.base_url}/v1   model {server.model}")
     if hosts := result.started.options.hosts:
@@ -124,7 +130,10 @@ def report_lines(report: dict[str, Any] | None) -> None:
 
 def _of_report(report: dict[str, Any]) -> Iterator[str]:
     vllm = report["vllm"]
-    overlay = f"overlay built in {report['overlay_ms']:.0f} ms" if report["overlay"] else "no overlay"
+    if report["overlay"]:
+        overlay = f"overlay built in {report['overlay_ms']:.0f} ms"
+    else:
+        overlay = "no overlay"
     yield f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}"
     for need in report["requires"]:
         yield f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})"
@@ -151,19 +160,27 @@ def _attested(report: dict[str, Any]) -> Iterator[str]:
     """Yield whether the processes run the patched functions, and which plugins of others run in them."""
     attested = report.get("attested")
     if attested:
-        marked = "attested " if attested["state"] == "attested" else "WARNING  "
+        if attested["state"] == "attested":
+            marked = "attested "
+        else:
+            marked = "WARNING  "
         titles = ", ".join(process["title"] for process in attested["processes"])
         text = attested["text"].removeprefix("attested: ")
         yield f"  {marked} {text}{f': {titles}' if attested['state'] == 'attested' else ''}"
         yield from (f"            {note}" for note in attested["notes"])
     for plugin in (report.get("attestation") or {}).get("plugins", ()):
-        loaded = "" if plugin["loaded"] else ", kept out by VLLM_PLUGINS"
+        if plugin["loaded"]:
+            loaded = ""
+        else:
+            loaded = ", kept out by VLLM_PLUGINS"
         yield f"  plugin    {plugin['name']} ({plugin['value']}) of {plugin['distribution']}{loaded}"
 
 
 def _clipped(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= 100 else f"{line[:99]}…"
+    if len(line) <= 100:
+        return line
+    return f"{line[:99]}…"
 
 
 def ago(moment: float | None) -> str:
@@ -180,7 +197,10 @@ def ago(moment: float | None) -> str:
 def verdict_lines(last: Last | None) -> Iterator[str]:
     """Return a line for each command that has a verdict."""
     if last and last.smoke:
-        before = "" if last.smoke_is_of_this_start else ", before the last start"
+        if last.smoke_is_of_this_start:
+            before = ""
+        else:
+            before = ", before the last start"
         yield f"  smoke     {last.smoke.line()}, {ago(last.smoke.at)}{before}"
     if last and last.watch:
         yield f"  watch     {_watching(last.watch)}"
@@ -193,10 +213,19 @@ def verdict_lines(last: Last | None) -> Iterator[str]:
 
 def _watching(watching: Watching) -> str:
     faults = ", ".join(f"{kind} since {ago(began)}" for kind, began in watching.active.items()) or "no fault"
-    runs = f"looked {ago(watching.at)}" if watching.looks else f"ended; it looked last {ago(watching.at)}"
+    if watching.looks:
+        runs = f"looked {ago(watching.at)}"
+    else:
+        runs = f"ended; it looked last {ago(watching.at)}"
     done = f"; {watching.last}" if watching.last else ""
-    missing = f"; not judged: {', '.join(watching.unknown)}" if watching.unknown else ""
-    attested = f", {watching.attested}" if watching.attested else ""
+    if watching.unknown:
+        missing = f"; not judged: {', '.join(watching.unknown)}"
+    else:
+        missing = ""
+    if watching.attested:
+        attested = f", {watching.attested}"
+    else:
+        attested = ""
     return f"{faults}, {runs}{attested}{done}{missing}"
 
 

@@ -58,7 +58,10 @@ def outcome(outcome: TuneOutcome, *, as_json: bool) -> None:
     for load in outcome.choice.loads:
         k = f"k={load.k}" if load.k else "no speculation"
         fastest = load.fastest.at(load.concurrency)
-        other = f"; {load.fastest}: {load.fastest_times:.2f}" if fastest != load.k else ""
+        if fastest != load.k:
+            other = f"; {load.fastest}: {load.fastest_times:.2f}"
+        else:
+            other = ""
         output.told(
             f"best at {load.concurrency:<5}{k}, {load.tokens_per_second:,.1f} tok/s, {load.times:.2f} times{other}"
         )
@@ -101,5 +104,8 @@ def _row(outcome: TuneOutcome, tried: Tried, arm: Arm, alone: Arm) -> tuple[str,
         remarks = ["not tried: the budget ended" if not outcome.interrupted else "not tried"]
     arm_cells = (arm.profile, arm.method, str(arm.k) if arm.k else "-")
     rate_cells = [f"{rate:,.1f}" if rate else "-" for rate in rates]
-    score, stage = (f"{rated.score:.2f}", str(rung + 1)) if rated else ("-", "-")
+    if rated:
+        score, stage = (f"{rated.score:.2f}", str(rung + 1))
+    else:
+        score, stage = ("-", "-")
     return (*arm_cells, *rate_cells, score, stage, "; ".join(remarks))

@@ -79,7 +79,10 @@ def _modalities(config: Fields, architecture: str) -> frozenset[str]:
     """Return the modalities that vLLM serves; an encoder counts only if the architecture uses it."""
     if "ForConditionalGeneration" not in architecture:
         return frozenset({"text"})
-    seen = {"image", "video"} if "vision_config" in config else set()
+    if "vision_config" in config:
+        seen = {"image", "video"}
+    else:
+        seen = set()
     heard = {"audio"} if "audio_config" in config else set()
     return frozenset({"text"} | seen | heard)
 
@@ -150,7 +153,9 @@ def _scored_tokens(config: Fields, text: Fields) -> int | None:
 
 def _promised_tokens(own: Fields) -> int | None:
     first = next(iter(own.items("proposal_methods")), None)
-    return Fields(first, own.where).maybe_count("speculative_tokens") if isinstance(first, dict) else None
+    if isinstance(first, dict):
+        return Fields(first, own.where).maybe_count("speculative_tokens")
+    return None
 
 
 def _token_ids(config: Fields, text: Fields) -> dict[str, int]:
@@ -159,7 +164,8 @@ def _token_ids(config: Fields, text: Fields) -> dict[str, int]:
     for name in _TOKEN_IDS:
         for fields in (config, text):
             value = fields.content.get(f"{name}_token_id", fields.content.get(f"{name}_token_index"))
-            value = value[0] if isinstance(value, list) and value else value
+            if isinstance(value, list) and value:
+                value = value[0]
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 tokens.setdefault(f"{name}_token", value)
     return tokens

@@ -24,7 +24,10 @@ def load_object(raw: bytes, where: str) -> dict[str, Any]:
     except RecursionError:
         raise CheckpointError(f"{where}: nested too deeply") from None
     except ValueError as error:  # not JSON, not UTF-8, a duplicate key, a number with thousands of digits
-        damaged = "it is damaged, no text: " if isinstance(error, UnicodeDecodeError) else "invalid JSON: "
+        if isinstance(error, UnicodeDecodeError):
+            damaged = "it is damaged, no text: "
+        else:
+            damaged = "invalid JSON: "
         raise CheckpointError(f"{where}: {damaged}{printable(str(error))}") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{where}: must be a JSON object, got {_kind(content)}")
@@ -45,7 +48,9 @@ def refuse_pointer(raw: bytes, where: str) -> None:
 def printable(text: str, width: int = 200) -> str:
     """Return untrusted text made safe for a terminal."""
     clean = "".join(char if char.isprintable() else "?" for char in text)
-    return clean if len(clean) <= width else clean[: width - 1] + "…"
+    if len(clean) <= width:
+        return clean
+    return clean[: width - 1] + "…"
 
 
 class Fields:
@@ -71,7 +76,9 @@ class Fields:
 
     def maybe_count(self, name: str) -> int | None:
         """Return a whole number; None if it is missing or null."""
-        return self.count(name) if name in self else None
+        if name in self:
+            return self.count(name)
+        return None
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return true or false; `default` if it is missing or null."""
@@ -93,7 +100,9 @@ class Fields:
 
     def maybe_text(self, name: str) -> str | None:
         """Return a printable string; None if it is missing or null."""
-        return self.text(name) if name in self else None
+        if name in self:
+            return self.text(name)
+        return None
 
     def section(self, name: str) -> Fields | None:
         """Return an object inside this one; None if it is missing or null."""

@@ -81,7 +81,9 @@ def _numbers(value: Any, *, most: int) -> tuple[int, ...] | None:
     def is_size(item: Any) -> bool:
         return isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**48
 
-    return tuple(value) if isinstance(value, list) and len(value) <= most and all(map(is_size, value)) else None
+    if isinstance(value, list) and len(value) <= most and all(map(is_size, value)):
+        return tuple(value)
+    return None
 
 
 def _check_places(placed: list[tuple[int, Tensor]], *, size: int, where: str) -> None:
@@ -93,7 +95,10 @@ def _check_places(placed: list[tuple[int, Tensor]], *, size: int, where: str) ->
             )
     end = sum(tensor.nbytes for _, tensor in placed)
     if end != size:
-        why = "it is incomplete" if end > size else f"the last {size - end} bytes belong to no tensor"
+        if end > size:
+            why = "it is incomplete"
+        else:
+            why = f"the last {size - end} bytes belong to no tensor"
         raise CheckpointError(f"{where}: the tensors need {end} bytes, but the file has {size} for them: {why}")
 
 

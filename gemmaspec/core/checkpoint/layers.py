@@ -29,11 +29,17 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
     """
     total = _layer_count(text, 30)
     kinds = _gemma_kinds(text, total)
-    shared = total if reads_target else text.count("num_kv_shared_layers", 0)
+    if reads_target:
+        shared = total
+    else:
+        shared = text.count("num_kv_shared_layers", 0)
     if shared > total:
         raise CheckpointError(f"{text.where}: num_kv_shared_layers is {shared}, but there are only {total} layers")
     moe = text.flag("enable_moe_block")
-    defaults = _UNIFIED if "unified" in text.text("model_type", "") else _OTHERS
+    if "unified" in text.text("model_type", ""):
+        defaults = _UNIFIED
+    else:
+        defaults = _OTHERS
     per_layer = text.count("hidden_size_per_layer_input", defaults["per_layer"])
     overrides, nothing = _overrides(text, total), Fields({}, text.where)
     window = _window(text, defaults["window"])
@@ -117,7 +123,8 @@ def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Lay
     head_dim, kv_heads = text.count("head_dim", 256, least=1), text.count("num_key_value_heads", 4, least=1)
     if kind == "full" and "per_layer_config" not in text:
         head_dim = text.count("global_head_dim", 512, least=1)
-        kv_heads = text.count("num_global_key_value_heads", kv_heads, least=1) if heads_in_common else kv_heads
+        if heads_in_common:
+            kv_heads = text.count("num_global_key_value_heads", kv_heads, least=1)
     heads = text.count("num_attention_heads", 8, least=1)
     return Layer(
         kind=kind,

@@ -25,9 +25,14 @@ def declared(config: Fields, separate: Fields | None) -> Quantization | None:
     section = config.section("quantization_config") or (text and text.section("quantization_config"))
     section = section or config.section("compression_config")  # compressed-tensors' older name for it
     if section is None:
-        return _modelopt(separate, "hf_quant_config.json") if separate else None
+        if separate:
+            return _modelopt(separate, "hf_quant_config.json")
+        return None
     stated = _in_config(section)
-    other = _modelopt(separate, "hf_quant_config.json").algorithm if separate else stated.algorithm
+    if separate:
+        other = _modelopt(separate, "hf_quant_config.json").algorithm
+    else:
+        other = stated.algorithm
     return replace(stated, contradicted_by=other if other != stated.algorithm else None)
 
 
@@ -81,7 +86,10 @@ def _by_layer(fields: Fields) -> dict[str, str]:
 
 def _compressed_tensors(fields: Fields) -> Quantization:
     algorithms = {_scheme(group) for group in _groups(fields)}
-    algorithm = next(iter(algorithms)) if len(algorithms) == 1 else MIXED
+    if len(algorithms) == 1:
+        algorithm = next(iter(algorithms))
+    else:
+        algorithm = MIXED
     weights = [part for group in _groups(fields) if (part := group.section("weights"))]
     blocks = {_block(part.counts("block_structure")) for part in weights}
     return Quantization(
@@ -115,9 +123,13 @@ def _scheme(group: Fields) -> str:
         return "unknown"
     kind, bits = weights.text("type", "int"), weights.count("num_bits", 8)
     if kind == "float" and bits == 4:
-        return "NVFP4" if inputs else WEIGHT_ONLY
+        if inputs:
+            return "NVFP4"
+        return WEIGHT_ONLY
     if kind == "float":
-        return f"FP{bits}" if inputs else f"FP{bits}_WEIGHT_ONLY"
+        if inputs:
+            return f"FP{bits}"
+        return f"FP{bits}_WEIGHT_ONLY"
     outputs = group.section("output_activations")
     both = f"O{outputs.count('num_bits', 8)}" if outputs else ""
     return f"W{bits}A{inputs.count('num_bits', 8) if inputs else 16}{both}{_EMBEDDINGS if _embeds(group) else ''}"
@@ -140,16 +152,23 @@ def _group_of(fields: Fields) -> int | None:
 def _size_of_groups(fields: Fields) -> int | None:
     """Return how many weights share a scale; None for -1, which GPTQ and AWQ write where a whole row shares one."""
     name = "group_size" if "group_size" in fields else "q_group_size"  # AutoAWQ's own name
-    return None if fields.content.get(name) == -1 else fields.maybe_count(name)
+    if fields.content.get(name) == -1:
+        return None
+    return fields.maybe_count(name)
 
 
 def _block(sizes: tuple[int, ...]) -> tuple[int, int] | None:
-    return (sizes[0], sizes[1]) if len(sizes) == 2 and all(sizes) else None
+    if len(sizes) == 2 and all(sizes):
+        return (sizes[0], sizes[1])
+    return None
 
 
 def _kv_scheme(fields: Fields) -> str | None:
     scheme = fields.section("kv_cache_scheme")
     if scheme is None:
         return None
-    kind = "FP" if scheme.text("type", "float") == "float" else "INT"
+    if scheme.text("type", "float") == "float":
+        kind = "FP"
+    else:
+        kind = "INT"
     return f"{kind}{scheme.count('num_bits', 8)}"

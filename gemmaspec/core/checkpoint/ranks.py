@@ -49,7 +49,9 @@ def on_each(text: TextModel, part: str, gpus: int) -> Fraction:
     if part in WHOLE:
         return Fraction(1)
     if part == "keys":
-        return max(Fraction(1, layer.kv_heads) for layer in text.layers) if _few(text, gpus) else Fraction(1, gpus)
+        if _few(text, gpus):
+            return max(Fraction(1, layer.kv_heads) for layer in text.layers)
+        return Fraction(1, gpus)
     return Fraction(1, gpus)
 
 

@@ -85,7 +85,9 @@ def parts(tensors: Iterable[Tensor], text: TextModel | None = None) -> tuple[Mod
 def part_of(name: str) -> str:
     """Return the part that a tensor belongs to, by its name."""
     ranks = [_RANKS[word] for word in name.split(".") if word in _RANKS]
-    return _NAMES[min(ranks)] if ranks else "other"
+    if ranks:
+        return _NAMES[min(ranks)]
+    return "other"
 
 
 def stored(tensors: Iterable[Tensor], text: TextModel | None = None) -> Stored:
@@ -149,10 +151,14 @@ def input_width(text: TextModel, name: str) -> int | None:
     if module == "o_proj":
         return layer.heads * layer.head_dim
     if module == "down_proj":
-        return text.inner(layer) if "experts" not in name else None
+        if "experts" not in name:
+            return text.inner(layer)
+        return None
     if module == "per_layer_projection":
         return text.hidden_size_per_layer_input
-    return text.hidden_size if module in _FROM_HIDDEN else None
+    if module in _FROM_HIDDEN:
+        return text.hidden_size
+    return None
 
 
 _LAYER_NUMBER: Final = re.compile(r"\blayers\.([0-9]{1,4})\.")
@@ -201,7 +207,9 @@ def _format(leaves: Mapping[str, Tensor], text: TextModel | None) -> str | None:
     if weight.dtype == "U8" and scale:
         return {"F8_E4M3": "NVFP4", "U8": "MXFP4", "F8_E8M0": "MXFP4"}.get(scale.dtype, "packed U8")
     if weight.dtype.startswith("F8"):
-        return "MXFP8" if scale and scale.dtype in ("U8", "F8_E8M0") else "FP8"
+        if scale and scale.dtype in ("U8", "F8_E8M0"):
+            return "MXFP8"
+        return "FP8"
     if weight.dtype == "I32" and "weight_packed" in leaves:
         return f"INT{_bits(weight, text)}"
     if weight.dtype in ("I32", "U32") and "scales" in leaves:

@@ -22,7 +22,10 @@ def added_tokens(piece: bytes) -> dict[str, int]:
     text = piece.decode("utf-8", errors="replace")
     start = text.find('"added_tokens"')
     start = text.find("[", start) if start >= 0 else -1
-    entries = _whole_entries(text, start + 1) if start >= 0 else iter(())
+    if start >= 0:
+        entries = _whole_entries(text, start + 1)
+    else:
+        entries = iter(())
     return {entry["content"]: entry["id"] for entry in entries if entry.get("special") is True and _is_token(entry)}
 
 
@@ -41,7 +44,10 @@ def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
 def words(raw: bytes, where: str) -> dict[str, int]:
     """Return token → id for a whole tokenizer.json. Raise CheckpointError if it is invalid."""
     model = load_object(raw, where).get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(model, dict):
+        vocabulary = model.get("vocab")
+    else:
+        vocabulary = None
     if isinstance(vocabulary, list):  # a Unigram model has pairs of token and score
         vocabulary = {str(entry[0]): at for at, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
     if not isinstance(vocabulary, dict) or not vocabulary:
@@ -78,5 +84,8 @@ def _is_token(entry: Mapping[str, Any]) -> bool:
 
 
 def _token(value: object) -> str | None:
-    value = value.get("content") if isinstance(value, dict) else value
-    return value if isinstance(value, str) and 0 < len(value) <= 100 else None
+    if isinstance(value, dict):
+        value = value.get("content")
+    if isinstance(value, str) and 0 < len(value) <= 100:
+        return value
+    return None

@@ -85,8 +85,14 @@ def choose(fleet: Fleet, names: Sequence[str] | None, *, needed: int, profile: s
         if wanted.count(name) > 1:
             raise UsageError(f"--hosts names {name} twice; each rank needs a machine of its own")
     if len(wanted) != needed:
-        few = f"gemmaspec up {profile} --hosts {','.join(list(known)[:needed])}" if len(known) >= needed else None
-        source = f"{fleet.file} has" if names is None else "--hosts names"
+        if len(known) >= needed:
+            few = f"gemmaspec up {profile} --hosts {','.join(list(known)[:needed])}"
+        else:
+            few = None
+        if names is None:
+            source = f"{fleet.file} has"
+        else:
+            source = "--hosts names"
         raise UsageError(
             f"{profile} runs on {needed} machines (nodes: {needed}), and {source} {len(wanted)}",
             hint=few or f"add a host to {fleet.file}: NAME: {EXAMPLE}",
@@ -97,7 +103,10 @@ def choose(fleet: Fleet, names: Sequence[str] | None, *, needed: int, profile: s
 def host_line(host: Host) -> str:
     """Return the line of a host as fleet.yaml has it, below `hosts:`."""
     hca = f", hca: [{', '.join(host.hca)}]" if host.hca else ""
-    address = f"'{host.address}'" if ":" in host.address else host.address
+    if ":" in host.address:
+        address = f"'{host.address}'"
+    else:
+        address = host.address
     return f"  {host.name}: {{docker: {host.docker}, address: {address}, interface: {host.interface}{hca}}}"
 
 
@@ -152,7 +161,9 @@ def wrong_host(host: Host) -> str | None:
         if why := _wrong(key, value):
             return f"{host.name}.{key}: {why}"
     why = _wrong_hca(list(host.hca))
-    return f"{host.name}.hca: {why}" if why else None
+    if why:
+        return f"{host.name}.hca: {why}"
+    return None
 
 
 def _wrong_name(name: str) -> str | None:
@@ -168,12 +179,16 @@ def _wrong(key: str, value: Any) -> str | None:
         return _wrong_docker(value)
     if key == "address":
         return _wrong_address(value)
-    return None if _INTERFACE.fullmatch(value) else f"{value!r} is not the name of a network interface"
+    if _INTERFACE.fullmatch(value):
+        return None
+    return f"{value!r} is not the name of a network interface"
 
 
 def _wrong_docker(value: str) -> str | None:
     if "://" not in value:
-        return None if _CONTEXT.fullmatch(value) else f"{value!r} is neither a docker context nor a URL"
+        if _CONTEXT.fullmatch(value):
+            return None
+        return f"{value!r} is neither a docker context nor a URL"
     try:
         parts = urlsplit(value)
         port_is_valid = parts.port is None or parts.port > 0
@@ -183,7 +198,10 @@ def _wrong_docker(value: str) -> str | None:
         return f"{value!r} must begin with ssh://, tcp:// or unix://"
     if parts.password:
         return "a password does not belong in this file; use an SSH key"
-    missing = not parts.path.startswith("/") if parts.scheme == "unix" else not parts.hostname
+    if parts.scheme == "unix":
+        missing = not parts.path.startswith("/")
+    else:
+        missing = not parts.hostname
     dashed = (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-")
     if missing or dashed or not port_is_valid or any(char.isspace() or not char.isprintable() for char in value):
         return f"{value!r} is not a valid URL"
@@ -204,7 +222,9 @@ def _wrong_hca(value: Any) -> str | None:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         return "must be a list of RDMA devices, such as [rocep1s0f1, roceP2p1s0f1]"
     wrong = [item for item in value if not _HCA.fullmatch(item)]
-    return f"{wrong[0]!r} is not the name of an RDMA device" if wrong else None
+    if wrong:
+        return f"{wrong[0]!r} is not the name of an RDMA device"
+    return None
 
 
 def _twice(hosts: Mapping[str, Mapping[str, Any]], key: str, why: str) -> Iterator[tuple[Path, str]]:
@@ -220,11 +240,15 @@ def _twice(hosts: Mapping[str, Mapping[str, Any]], key: str, why: str) -> Iterat
 
 def _canonical(key: str, value: str) -> str:
     try:
-        return str(ipaddress.ip_address(value)) if key == "address" else value.rstrip("/")
+        if key == "address":
+            return str(ipaddress.ip_address(value))
+        return value.rstrip("/")
     except ValueError:
         return value
 
 
 def _guess(word: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return ""

@@ -60,4 +60,6 @@ def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
 def _short(value: str | None) -> str:
     if value is None:
         return "missing"
-    return f"{value[:12]}…" if len(value) > 32 else value
+    if len(value) > 32:
+        return f"{value[:12]}…"
+    return value

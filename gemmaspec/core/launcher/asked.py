@@ -47,7 +47,10 @@ def origin_of(name: str) -> dict[str, str | None]:
         full = f"{full}.{part}" if full else part
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
-            spec = find(full, path) if find and not hasattr(finder, "gemmaspec") else None
+            if find and not hasattr(finder, "gemmaspec"):
+                spec = find(full, path)
+            else:
+                spec = None
             if spec is not None:
                 break
         else:
@@ -56,7 +59,10 @@ def origin_of(name: str) -> dict[str, str | None]:
         # A folder without __init__.py looks up in sys.modules where the package is that it lies in.
         sys.modules.setdefault(full, type(sys)(full)).__path__ = path
         kind = finder if isinstance(finder, type) else type(finder)
-        named = PATH_FINDER if kind.__name__ == PATH_FINDER else f"{kind.__module__}.{kind.__qualname__}"
+        if kind.__name__ == PATH_FINDER:
+            named = PATH_FINDER
+        else:
+            named = f"{kind.__module__}.{kind.__qualname__}"
         found = {"origin": spec.origin, "finder": named}
     return found
 

@@ -209,7 +209,10 @@ def _other_in_parent(name: str) -> str:
     parts = name.split(".")
     for count in range(1, len(parts)):
         parent, module = (sys.modules.get(".".join(parts[:end])) for end in (count, count + 1))
-        held = vars(parent).get(parts[count], module) if isinstance(parent, types.ModuleType) else module
+        if isinstance(parent, types.ModuleType):
+            held = vars(parent).get(parts[count], module)
+        else:
+            held = module
         # a package may name a function or class as its module
         own = isinstance(held, (types.FunctionType, type)) and str(held.__module__).startswith(".".join(parts[:count]))
         if held is not module and module is not None and not own:

@@ -98,7 +98,10 @@ def _statements(node: ast.AST, above: str) -> Iterator[tuple[str, Any]]:
 
 def _constants(node: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names that an assignment binds to a value made of constants."""
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    else:
+        targets = [node.target]
     with contextlib.suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         if node.value is not None:
             value = ast.literal_eval(node.value)
@@ -290,7 +293,10 @@ def _function(value: Any, function: types.FunctionType, wants: Function) -> Diff
     fits = (all(key in given and _same(value, given[key]) for key, value in each.items()) for each in wants.defaults)
     if wants.defaults and not any(fits):
         return Difference(f"called with other defaults: {ascii(given)[:200]}", function)
-    called = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+    if isinstance(value, (staticmethod, classmethod)):
+        called = value.__func__
+    else:
+        called = value
     plain = called is function or is_kernel(called) or _is_door(called)
     return Difference(through="" if plain else f"called through {described(called)}")
 
@@ -337,10 +343,14 @@ def _launched_by(kernel: Any, launches: Any) -> str:
         return ""
     if isinstance(launches, types.MethodType):
         own = launches.__self__ is kernel
-        return "" if own and _is_of_triton(launches.__func__) else f"launched by {described(launches.__func__)}"
+        if own and _is_of_triton(launches.__func__):
+            return ""
+        return f"launched by {described(launches.__func__)}"
     held = [_content(cell) for cell in getattr(launches, "__closure__", None) or ()]
     others = any(is_kernel(thing) and thing is not kernel for thing in held)
-    return "" if _is_of_triton(launches) and not others else f"launched by {described(launches)}"
+    if _is_of_triton(launches) and not others:
+        return ""
+    return f"launched by {described(launches)}"
 
 
 def _is_of_triton(function: Any) -> bool:
@@ -416,10 +426,19 @@ def described(value: Any) -> str:
     if isinstance(value, types.ModuleType):
         return f"another module ({file_of(value) or 'without a file'})"
     plain = isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type))
-    names_of = {name: getattr(value, name) for name in ("__module__", "__qualname__")} if plain else _inside(value)
-    code = value.__code__ if isinstance(value, types.FunctionType) else None
+    if plain:
+        names_of = {name: getattr(value, name) for name in ("__module__", "__qualname__")}
+    else:
+        names_of = _inside(value)
+    if isinstance(value, types.FunctionType):
+        code = value.__code__
+    else:
+        code = None
     name = names_of.get("__qualname__") or type(value).__qualname__
-    where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    if code:
+        where = f" ({code.co_filename}:{code.co_firstlineno})"
+    else:
+        where = ""
     return f"{names_of.get('__module__') or type(value).__module__}.{name}{where}"[:400]
 
 

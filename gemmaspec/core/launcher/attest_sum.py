@@ -91,7 +91,10 @@ def _imported(module: str, word: Mapping[str, Any]) -> bool:
 
 def _unseen(words: Sequence[Mapping[str, Any]], targets: Mapping[str, Any]) -> Iterator[str]:
     """Yield each role without a process, and each patched module that has to run and was not imported where it runs."""
-    expects = {WORKER} if targets["headless"] else {WORKER, ENGINE_CORE, API_SERVER}
+    if targets["headless"]:
+        expects = {WORKER}
+    else:
+        expects = {WORKER, ENGINE_CORE, API_SERVER}
     there = {role for word in words for role in word["roles"]}
     yield from (f"no {role} has looked before it was ready" for role in sorted(expects - there))
     for module in (file["module"] for file in targets["files"] if file["runs"]):
@@ -169,7 +172,10 @@ def _read(path: str) -> bytes:
     """Return a short file's bytes. Raise OSError for a link, ValueError for anything else."""
     opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        data = os.read(opened, MOST_BYTES + 1) if stat.S_ISREG(os.fstat(opened).st_mode) else b""
+        if stat.S_ISREG(os.fstat(opened).st_mode):
+            data = os.read(opened, MOST_BYTES + 1)
+        else:
+            data = b""
     finally:
         os.close(opened)
     if not data or len(data) > MOST_BYTES:
@@ -203,7 +209,9 @@ def _stat(pid: int) -> list[str]:
 def born(pid: int) -> str:
     """Return when a process began, in ticks since the boot; "" for one that is gone or has ended."""
     stat = _stat(pid)
-    return stat[19] if len(stat) > 19 and stat[0] not in "ZX" else ""
+    if len(stat) > 19 and stat[0] not in "ZX":
+        return stat[19]
+    return ""
 
 
 def title(pid: int) -> str:

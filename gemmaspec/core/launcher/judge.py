@@ -100,7 +100,10 @@ def probed(
     with tempfile.TemporaryDirectory(prefix="gemmaspec-probe-", ignore_cleanup_errors=True) as home:
         verdict, why = run(probe, beside or {}, package, Path(home), given)
     state = verdict.get("state")
-    found = {"state": state, "seen": str(verdict.get("seen"))} if state in STATES else {"state": "failed", "seen": why}
+    if state in STATES:
+        found = {"state": state, "seen": str(verdict.get("seen"))}
+    else:
+        found = {"state": "failed", "seen": why}
     keep(kept, digest, found)
     return found
 
@@ -239,7 +242,9 @@ def exit_code(process: subprocess.Popen[bytes]) -> int | None:
     found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if found is None:
         return None
-    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+    if found.si_code == os.CLD_EXITED:
+        return found.si_status
+    return -found.si_status
 
 
 def end(process: subprocess.Popen[bytes], mark: str) -> None:

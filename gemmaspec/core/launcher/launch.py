@@ -412,7 +412,10 @@ class Source:
         self.encoding = tokenize.detect_encoding(BytesIO(data).readline)[0].replace("utf-8-sig", "utf-8")
         "".encode(self.encoding)  # LookupError for a codec that is not a text encoding, such as rot13
         self.data = data
-        self.mark = data[:3] if data.startswith(b"\xef\xbb\xbf") else b""
+        if data.startswith(b"\xef\xbb\xbf"):
+            self.mark = data[:3]
+        else:
+            self.mark = b""
         self.raw = data[len(self.mark) :].splitlines(keepends=True)
         self._words: dict[int, tuple[str, ...]] = {}
         self._marks: dict[tuple[int, int], list[tuple[int, str]]] = {}
@@ -442,7 +445,10 @@ class Source:
         """Return the words of a line; none if it begins inside a string, because then it is text."""
         if index not in self._words:
             line = self.lines[index].decode(self.encoding)
-            self._words[index] = () if index in self.inside else words(line)
+            if index in self.inside:
+                self._words[index] = ()
+            else:
+                self._words[index] = words(line)
         return self._words[index]
 
     def marks(self, begin: int, end: int) -> list[tuple[int, str]]:
@@ -552,7 +558,9 @@ def stream(lines: Iterable[Sequence[str]]) -> list[str]:
 
 
 def occurrences(wanted: Sequence[str], among: Sequence[str]) -> int:
-    return f"\0{chr(0).join(among)}\0".count(f"\0{chr(0).join(wanted)}\0") if wanted else 0
+    if wanted:
+        return f"\0{chr(0).join(among)}\0".count(f"\0{chr(0).join(wanted)}\0")
+    return 0
 
 
 @lru_cache(maxsize=1 << 14)
@@ -613,7 +621,10 @@ def rebound(source: Source, scope: str, added: Iterable[str] = ()) -> list[tuple
     Other code than the patched may then run. What an attribute, setattr or another module binds, attestation sees.
     """
     top = scope.partition(".")[0]
-    own = [(top, line) for name, line in source.bound if name in (top, "*")] if scope else []
+    if scope:
+        own = [(top, line) for name, line in source.bound if name in (top, "*")]
+    else:
+        own = []
     used = {word for line in added for word in words(line) if hasattr(builtins, word)}
     return [*own[1:], *(row for row in source.bound if row[0] in used), *rebound_inside(source, scope)]
 
@@ -645,7 +656,9 @@ def dotted(node: Any) -> str:
         return node.id
     if isinstance(node, ast.Attribute):
         left = dotted(node.value)
-        return f"{left}.{node.attr}" if left else ""
+        if left:
+            return f"{left}.{node.attr}"
+        return ""
     return ""
 
 
@@ -662,7 +675,10 @@ def bindings(node: ast.AST) -> Iterator[tuple[str, int]]:
     elif isinstance(node, ast.alias):
         name = (node.asname or node.name).partition(".")[0]
     elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
-        name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+        if isinstance(node, ast.MatchMapping):
+            name = node.rest
+        else:
+            name = node.name
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "exec":
         name = "*"
     if name:
@@ -824,7 +840,10 @@ class Search:
         index = self.nearest()
         detail = f"the old lines are not in {self.scope}"
         if elsewhere := self.source.places(self.hunk.old, self.spans):
-            where = "in its code" if self.hunk.in_string else "inside a string"
+            if self.hunk.in_string:
+                where = "in its code"
+            else:
+                where = "inside a string"
             detail += f"; line {elsewhere[0] + 1} has them {where}"
         return Found("conflict", index, detail, self.hunk.old, self.source.text(index, index + len(self.hunk.old)))
 
@@ -843,7 +862,9 @@ class Search:
 
 def function_digest(source: Source, hunk: Hunk) -> str:
     """Return the digest of a hunk's function; "" for the whole file."""
-    return tree_digest(definitions(source.tree, hunk.function)) if hunk.function else ""
+    if hunk.function:
+        return tree_digest(definitions(source.tree, hunk.function))
+    return ""
 
 
 def enclosing(source: Source, spans: Sequence[tuple[int, int]], index: int) -> str:
@@ -965,8 +986,14 @@ def unless_left_out(
     out = {one.patch.id for one in before if one.state == LEFT_OUT or one.state not in FITS}
     needs = [f"it needs {name}, which is not in" for name in result.patch.needs if name in out]
     file = next((file for file in result.files if file.state != "applies" or file.drifted), None)
-    unfit = f"{file.path}:{file.line or 1}: {result.state}: {file.detail}" if file else result.state
-    unfits = [] if result.state == "applies" else [f"it does not fit exactly: {unfit}"]
+    if file:
+        unfit = f"{file.path}:{file.line or 1}: {result.state}: {file.detail}"
+    else:
+        unfit = result.state
+    if result.state == "applies":
+        unfits = []
+    else:
+        unfits = [f"it does not fit exactly: {unfit}"]
     why = [*unmeasured(result.patch, version, capabilities), *needs, *unfits]
     if not why:
         return result
@@ -991,7 +1018,9 @@ def unmeasured(patch: Patch, version: str, capabilities: Callable[[], frozenset[
     if not found:
         return ["the GPU's compute capability is not known: nvidia-smi does not tell it"]
     others = sorted(found - set(rows))
-    return [f"it was not measured on GPUs of compute capability {', '.join(others)}"] if others else []
+    if others:
+        return [f"it was not measured on GPUs of compute capability {', '.join(others)}"]
+    return []
 
 
 def compute_capabilities() -> frozenset[str]:
@@ -1022,8 +1051,14 @@ def decide_patch(patch: Patch, version: str, read: Read, changed: Mapping[str, b
     named = candidates(patch, version)
     known = [one for one in patch.variants if all(known_as(edit, read(edit.path)) for edit in one.files)]
     # the files say which release this is, whatever its version says
-    variants = named if not known or set(known) & set(named) else (known[-1],)
-    result = decide_variants(patch, variants, version, read, changed or {}) if variants else None
+    if not known or set(known) & set(named):
+        variants = named
+    else:
+        variants = (known[-1],)
+    if variants:
+        result = decide_variants(patch, variants, version, read, changed or {})
+    else:
+        result = None
     if result is None or not (named or result.state == "applies"):
         return PatchResult(patch, "not-needed", None, ())
     return result
@@ -1036,7 +1071,10 @@ def decide_variants(
     results = [decide_variant(patch, variant, version, read, changed) for variant in variants]
     newest_first = [result for result in reversed(results) if result.state != "missing"]
     applies = [result for result in results if result.state in ("applies", "drifted")]
-    beyond = "" if RELEASE.fullmatch(version) else out_of_range(patch, version)
+    if RELEASE.fullmatch(version):
+        beyond = ""
+    else:
+        beyond = out_of_range(patch, version)
     prove = f"run gemmaspec patch prove {patch.id} --tree DIR"
     for result in results:
         if result.state == "applied":
@@ -1094,7 +1132,10 @@ def decide_variant(
         half = {"state": "conflict", "detail": detail, "half": True}
         files = [replace(file, **half) if file.state == "applied" else file for file in files]  # type: ignore[arg-type]
         unfit = ["conflict"]
-    drifted = ["drifted"] if any(file.drifted for file in files) else []
+    if any(file.drifted for file in files):
+        drifted = ["drifted"]
+    else:
+        drifted = []
     return PatchResult(patch, (unfit or drifted or states)[0], variant.name, tuple(files))
 
 
@@ -1106,7 +1147,10 @@ def joined_by(*said: str) -> str:
 def releases_with(patch: Patch, path: str, data: bytes | None) -> tuple[str, ...]:
     """Return the known releases that have exactly this file; empty for an unknown file."""
     edits = [edit for variant in patch.variants for edit in variant.files if edit.path == path]
-    known = [entry for edit in edits for entry in edit.known] if data is not None else []
+    if data is not None:
+        known = [entry for edit in edits for entry in edit.known]
+    else:
+        known = []
     return tuple(vllm for entry in known if entry.before == sha256(data or b"") for vllm in entry.vllm)
 
 
@@ -1118,7 +1162,9 @@ def is_pristine(plan: Plan, path: str, data: bytes, version: str) -> bool | None
     of_build = [entry.before for entry in known if build in entry.vllm]
     if of_build:
         return sha256(data) in of_build
-    return True if sha256(data) in [entry.before for entry in known] else None
+    if sha256(data) in [entry.before for entry in known]:
+        return True
+    return None
 
 
 @lru_cache(maxsize=16)
@@ -1150,7 +1196,10 @@ def decide_file(edit: FileEdit, data: bytes | None, stock: bytes | None = None) 
     done = next((entry for entry in edit.known if entry.after and entry.after == sha256(data)), None)
     if done:
         return FileResult(edit.path, "applied", done.lines[0], before=data, after=data)
-    before = decide_file(edit, stock) if stock is not None and stock != data else None
+    if stock is not None and stock != data:
+        before = decide_file(edit, stock)
+    else:
+        before = None
     told = before is not None and before.state == "applies"
     try:
         source = source_of(data)
@@ -1208,7 +1257,10 @@ def drift_of(edit: FileEdit, places: Sequence[Found]) -> str:
 
 def known_as(edit: FileEdit, data: bytes | None) -> Known | None:
     """Return the entry of a file to which the edit is known to apply, found by the file's sha256."""
-    found = sha256(data) if data is not None and edit.known else ""
+    if data is not None and edit.known:
+        found = sha256(data)
+    else:
+        found = ""
     return next((entry for entry in edit.known if entry.after and entry.before == found), None)
 
 
@@ -1328,7 +1380,10 @@ def judged(result: PatchResult, package: Path, cache_dir: Path, environment: Map
     beside = {file.name: file.text for file in patch.beside}
     began = time.perf_counter()
     found = load_next_to_this(JUDGE).probed(patch.probe, package, cache_dir, environment, beside, say)
-    took = f"asked before, see {found['kept']}" if "kept" in found else f"{time.perf_counter() - began:.0f} s"
+    if "kept" in found:
+        took = f"asked before, see {found['kept']}"
+    else:
+        took = f"{time.perf_counter() - began:.0f} s"
     seen = str(found["seen"])[:400]
     if found["state"] == "closed":
         detail = f"its probe finds no bug in this vllm: {seen} ({took})"
@@ -1360,7 +1415,10 @@ def meet_requires(plan: Plan, cache_dir: Path, version: str) -> tuple[list[dict[
     wanted = sorted(need.name + need.specifier for need in needs)
     key = hashlib.sha256(json.dumps([wanted, sys.version, version]).encode()).hexdigest()[:16]
     folder = cache_dir / "packages" / key
-    state = "cached" if folder.is_dir() else load_next_to_this(ORIGINS).install(wanted, folder, say)
+    if folder.is_dir():
+        state = "cached"
+    else:
+        state = load_next_to_this(ORIGINS).install(wanted, folder, say)
     for row in rows:
         inside = installed_version(str(row["name"]), [str(folder)])
         row.update(found=inside or row["found"], state=state if inside else "present")
@@ -1566,8 +1624,14 @@ def patch_row(result: PatchResult, pristine: Mapping[str, bool | None]) -> dict[
     files = []
     for file in result.files:
         decided = {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
-        before = None if file.before is None else sha256(file.before)
-        after = None if file.after is None else sha256(file.after)
+        if file.before is None:
+            before = None
+        else:
+            before = sha256(file.before)
+        if file.after is None:
+            after = None
+        else:
+            after = sha256(file.after)
         files.append(decided | {"sha256_before": before, "sha256_after": after, "pristine": pristine.get(file.path)})
     row = {name: getattr(result.patch, name) for name in ("purpose", "required", "runner")}
     row |= {"state": result.state, "detail": result.detail, "variant": result.variant, "judged": result.judged}
@@ -1591,7 +1655,10 @@ def tell(result: PatchResult) -> None:
     """Log the decision on a patch; if it does not fit, log the lines that explain why."""
     patch = result.patch
     variant = f" ({result.variant})" if result.variant else ""
-    runner = "" if patch.runner == "any" else f", affects model runner {patch.runner} only"
+    if patch.runner == "any":
+        runner = ""
+    else:
+        runner = f", affects model runner {patch.runner} only"
     say(f"patch {patch.id}: {result.state}{variant}{runner}")
     for file in result.files if result.state in ("applies", "drifted", "applied") else ():
         if file.detail:
@@ -1628,7 +1695,10 @@ def warn_of_edits(plan: Plan, pristine: Mapping[str, bool | None], version: str,
     for path, as_released in pristine.items():
         if as_released is False:
             whose = [one for patch in plan.patches for one in releases_with(patch, path, read(path))]
-            what = f"it is {whose[-1]}'s file in a {version} tree" if whose else "another build, or edited"
+            if whose:
+                what = f"it is {whose[-1]}'s file in a {version} tree"
+            else:
+                what = "another build, or edited"
             say(f"WARNING: {path} differs from the file in the release {version} of vllm: {what}")
 
 
@@ -1650,7 +1720,9 @@ def ways_out(plan: Plan, unfit: Sequence[Patch]) -> list[str]:
     newest = newest or newest_known(unfit)
     back = f"gemmaspec rollback {plan.profile}    # what ran before"
     pinned = f"pin vllm {newest}, the newest release that it is known to fit: image: vllm/vllm-openai:v{newest}"
-    return [f"next: {pinned}", f"  or: {back}"] if newest else [f"next: {back}"]
+    if newest:
+        return [f"next: {pinned}", f"  or: {back}"]
+    return [f"next: {back}"]
 
 
 def newest_known(patches: Sequence[Patch]) -> str:
@@ -1678,7 +1750,9 @@ def program_of(command: Sequence[str]) -> str:
 def environment_of(pythonpath: Sequence[str]) -> dict[str, str]:
     """Return the server's environment; an empty PYTHONPATH would mean the working folder."""
     rest = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**rest, "PYTHONPATH": os.pathsep.join(pythonpath)} if pythonpath else rest
+    if pythonpath:
+        return {**rest, "PYTHONPATH": os.pathsep.join(pythonpath)}
+    return rest
 
 
 def become(program: str, command: Sequence[str], environment: Mapping[str, str], lock: int) -> NoReturn:
@@ -1756,7 +1830,10 @@ def launch(argv: Sequence[str]) -> NoReturn:
     if any(word.partition("=")[0] in ("--nnodes", "-n") for word in command):
         report["ranks"] = rank_facts(command, [*front, *sys.path])
     write_report(report_file, report)
-    ready = f"overlay ready in {report['overlay_ms']} ms" if overlay else "no overlay, because no file needs a patch"
+    if overlay:
+        ready = f"overlay ready in {report['overlay_ms']} ms"
+    else:
+        ready = "no overlay, because no file needs a patch"
     say(f"{ready}, starting vllm")
     become(program, command, environment, lock)
 
@@ -1775,7 +1852,9 @@ def main(argv: Sequence[str]) -> int:
         lines = getattr(error, "lines", None)  # of a LaunchError, or of the Refused of a file next to this one
         for line in lines or [f"this is a bug in gemmaspec: {type(error).__name__}: {error}"]:
             say(line)
-        return int(getattr(error, "code", 1)) if lines else 1
+        if lines:
+            return int(getattr(error, "code", 1))
+        return 1
 
 
 if __name__ == "__main__":

@@ -84,7 +84,9 @@ def prepared(
     root = overlay or package.parent
     spoken = spoken_of(package, root, results)
     if not rows:
-        return Attestation((), None, spoken) if spoken else None
+        if spoken:
+            return Attestation((), None, spoken)
+        return None
     if os.pathsep in str(run_dir):
         why = f"the run folder {run_dir} has a {os.pathsep} in its path, which separates entries of PYTHONPATH"
         raise Refused(2, why, "next: use another --run-dir; a stack's folder is below $GEMMASPEC_STATE")
@@ -172,7 +174,10 @@ class Attestation:
         if interpreter is None:
             self.refuse_unasked(program, drift, say)
         elif wrong := list(differences(answer, self.files, self.folder, interpreter, program)):
-            would = "the server would not run the patched code" if self.targets else "nothing was said of that vllm"
+            if self.targets:
+                would = "the server would not run the patched code"
+            else:
+                would = "nothing was said of that vllm"
             raise Refused(
                 5,
                 *wrong,
@@ -184,7 +189,10 @@ class Attestation:
         plugins: list[dict[str, Any]] = answer["plugins"]
         for plugin in plugins:
             plugin["loaded"] = allowed(plugin, environment)
-            does = "runs in vllm's processes" if plugin["loaded"] else "is kept out by VLLM_PLUGINS"
+            if plugin["loaded"]:
+                does = "runs in vllm's processes"
+            else:
+                does = "is kept out by VLLM_PLUGINS"
             say(f"plugin {plugin['name']} ({plugin['value']}, {plugin['distribution']}) {does}")
         if self.folder is not None:
             self._write(self.folder, plugins, headless="--headless" in command)  # it has workers alone
@@ -234,11 +242,17 @@ def interpreter_of(program: str, arguments: Sequence[str], path: str) -> list[st
         words = os.fsdecode(first[2:]).strip().split(None, 1)
     if words and os.path.basename(words[0]) == "env":
         words = shlex.split(" ".join(words[1:]))
-        words = words[1:] if words[:1] in (["-S"], ["--split-string"]) else words
-        words = [shutil.which(words[0], path=path) or words[0], *words[1:]] if words else []
+        if words[:1] in (["-S"], ["--split-string"]):
+            words = words[1:]
+        if words:
+            words = [shutil.which(words[0], path=path) or words[0], *words[1:]]
+        else:
+            words = []
     if not words or not PYTHON.fullmatch(os.path.basename(words[0])):
         return None
-    return words if os.access(words[0], os.X_OK) else None
+    if os.access(words[0], os.X_OK):
+        return words
+    return None
 
 
 def _flags(arguments: Sequence[str]) -> Iterator[str]:
@@ -281,7 +295,10 @@ def _exchange(
         return {}, str(error)[:300]
     for line in reversed(done.stdout.decode("utf-8", "replace").splitlines()):
         with contextlib.suppress(ValueError, RecursionError):
-            answer = json.loads(line.removeprefix(marker)) if line.startswith(marker) else None
+            if line.startswith(marker):
+                answer = json.loads(line.removeprefix(marker))
+            else:
+                answer = None
             if isinstance(answer, dict):
                 return answer, "its answer is not complete"
     last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it printed nothing"]
@@ -313,14 +330,20 @@ def differences(
         seen = answer["origins"].get(module, {})
         origin = seen.get("origin") or ""
         if not _same(origin, file):
-            by = f", by the finder {seen['finder']}" if seen.get("finder") not in (None, "PathFinder") else ""
+            if seen.get("finder") not in (None, "PathFinder"):
+                by = f", by the finder {seen['finder']}"
+            else:
+                by = ""
             yield f"{shown} would import {module} from {origin or 'nowhere'}{by}, not from {file}"
     if folder is None:
         return
     if ignores:
         yield f"the first line of {script} makes Python ignore PYTHONPATH ({', '.join(ignores)}), which has the overlay"
     elif flags.get("no_site") or answer["site"] != str(folder):
-        other = "Python runs without site (-S)" if flags.get("no_site") else f"{answer['site'] or 'nothing'} runs first"
+        if flags.get("no_site"):
+            other = "Python runs without site (-S)"
+        else:
+            other = f"{answer['site'] or 'nothing'} runs first"
         yield f"its processes would not attest their patched functions: {other}, not {folder}/sitecustomize.py"
 
 

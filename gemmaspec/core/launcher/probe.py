@@ -77,7 +77,10 @@ class Asked:
             raise NotYet("the answer has no token in it")
 
     def _exchange(self, method: str, path: str, body: str | None, part: float = 1.0) -> str:
-        headers = {"Content-Type": "application/json"} if body else {}
+        if body:
+            headers = {"Content-Type": "application/json"}
+        else:
+            headers = {}
         if key := os.environ.get("VLLM_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"
         left = (self.ends - time.monotonic()) * part
@@ -175,7 +178,9 @@ def read_state(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("at"), (int, float)) else {}
+    if isinstance(found, dict) and isinstance(found.get("at"), (int, float)):
+        return found
+    return {}
 
 
 def write_state(path: Path, seen: str) -> None:

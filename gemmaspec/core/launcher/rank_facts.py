@@ -53,7 +53,9 @@ def model_facts(model: str | None, revision: str | None) -> str:
             text = file.read(64).decode("ascii", "replace").strip()
     except (OSError, ValueError, RuntimeError):
         return ""
-    return text if COMMIT.fullmatch(text) else ""
+    if COMMIT.fullmatch(text):
+        return text
+    return ""
 
 
 def nccl_hangs(version: str, *, eager: bool) -> str:
@@ -76,7 +78,10 @@ def _folder_digest(folder: Path) -> str:
             if entry.suffix not in WEIGHTS or not stat.S_ISREG(state.st_mode):
                 continue
             small = entry.suffix == ".json" and state.st_size <= 1024 * 1024
-            content = hashlib.sha256(entry.read_bytes()).hexdigest() if small else ""
+            if small:
+                content = hashlib.sha256(entry.read_bytes()).hexdigest()
+            else:
+                content = ""
             found.append([entry.name, state.st_size, content])
     except OSError:
         return ""

@@ -85,7 +85,10 @@ def rows(views: Sequence[View]) -> Iterator[tuple[str, list[str]]]:
 
 def gpu_line(gpu: GpuLoad) -> str:
     """Return a GPU in one line."""
-    memory = None if gpu.memory_used is None else gpu.memory_used / 1e9
+    if gpu.memory_used is None:
+        memory = None
+    else:
+        memory = gpu.memory_used / 1e9
     cells = (
         _number(gpu.power_w, "{:.0f} W"),
         _number(gpu.clock_mhz, "{:.0f} MHz"),
@@ -132,7 +135,9 @@ def _view_json(view: View) -> dict[str, Any]:
 def _both(view: View, cell: Callable[[Window], str]) -> str:
     """Return "now (lately)", or the part that is known."""
     now, lately = _cell(view.now, cell), _cell(view.lately, cell)
-    return now if lately in (_UNKNOWN, now) else f"{now} ({lately})"
+    if lately in (_UNKNOWN, now):
+        return now
+    return f"{now} ({lately})"
 
 
 def _lately(view: View, cell: Callable[[Window], str]) -> str:
@@ -140,11 +145,15 @@ def _lately(view: View, cell: Callable[[Window], str]) -> str:
 
 
 def _cell(window: Window | None, cell: Callable[[Window], str]) -> str:
-    return cell(window) if window else _UNKNOWN
+    if window:
+        return cell(window)
+    return _UNKNOWN
 
 
 def _number(value: float | None, form: str) -> str:
-    return _UNKNOWN if value is None else form.format(value)
+    if value is None:
+        return _UNKNOWN
+    return form.format(value)
 
 
 def _latency(quantiles: Quantiles) -> str:
@@ -154,4 +163,6 @@ def _latency(quantiles: Quantiles) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms"

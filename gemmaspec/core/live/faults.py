@@ -40,7 +40,9 @@ class Limits:
 
     def patience(self, power_w: float | None) -> float:
         """Return after how many seconds without a token a server hangs; `power_w`: the GPU's draw, None if unknown."""
-        return self.hang_s if power_w is not None else self.hang_without_power_s
+        if power_w is not None:
+            return self.hang_s
+        return self.hang_without_power_s
 
 
 def limits_of(*, window_s: float, hang_s: float | None) -> Limits:
@@ -197,12 +199,20 @@ class Faults:
 
     def _slower(self, window: Window, running: float) -> list[Event]:
         """Judge the speed, where it is known what it would be without speculation."""
-        gain = self.reference.gain(window, running) if self.reference else None
-        return self._count(FaultKind.SLOWER, slower(gain)) if gain else []
+        if self.reference:
+            gain = self.reference.gain(window, running)
+        else:
+            gain = None
+        if gain:
+            return self._count(FaultKind.SLOWER, slower(gain))
+        return []
 
     def _count(self, kind: FaultKind, reason: str | None) -> list[Event]:
         run = self._runs[kind]
-        run.bad, run.good = (run.bad + 1, 0) if reason else (0, run.good + 1)
+        if reason:
+            run.bad, run.good = (run.bad + 1, 0)
+        else:
+            run.bad, run.good = (0, run.good + 1)
         if reason and not run.active and run.bad >= BAD_WINDOWS:
             run.active = True
             return [Event(kind=kind, begins=True, reason=reason)]
@@ -228,8 +238,14 @@ class Faults:
         if run.active or still < self.limits.patience(power_w):
             return []
         run.active = True
-        power = "" if power_w is None else f"; the GPU draws {power_w:.0f} W"
-        who = f"{now.running:.0f} running requests" if now.running else "a question of the watch waits"
+        if power_w is None:
+            power = ""
+        else:
+            power = f"; the GPU draws {power_w:.0f} W"
+        if now.running:
+            who = f"{now.running:.0f} running requests"
+        else:
+            who = "a question of the watch waits"
         reason = f"{who}, but no token for {still:.0f} s{power}"
         return [Event(kind=FaultKind.HANGS, begins=True, reason=reason)]
 

@@ -182,9 +182,13 @@ class Counters:
             by_position=by_position,
         )
         counts = (added.generated, added.drafts, added.drafted, added.accepted, *added.by_position)
-        return added if min(counts) >= 0 else None
+        if min(counts) >= 0:
+            return added
+        return None
 
     @property
     def acceptance_length(self) -> float | None:
         """Tokens per step of the target, its own one included: 1 + accepted / drafts, as vLLM logs it."""
-        return 1 + self.accepted / self.drafts if self.drafts else None
+        if self.drafts:
+            return 1 + self.accepted / self.drafts
+        return None

@@ -152,7 +152,9 @@ class History:
     @property
     def last(self) -> Sample | None:
         """The newest sample."""
-        return self._samples[-1] if self._samples else None
+        if self._samples:
+            return self._samples[-1]
+        return None
 
     def over(self, seconds: float) -> Window | None:
         """Return the window of the last `seconds`, or as much as there is; None with fewer than two samples."""

@@ -44,7 +44,9 @@ class LockedImage(_LockedPart):
     @property
     def ref(self) -> str:
         """The reference for Docker: by digest if there is one, else by id."""
-        return f"{self.name.partition('@')[0]}@{self.digest}" if self.digest else str(self.id)
+        if self.digest:
+            return f"{self.name.partition('@')[0]}@{self.digest}"
+        return str(self.id)
 
     @model_validator(mode="after")
     def _named(self) -> LockedImage:
@@ -89,7 +91,10 @@ class Lock(_LockedPart):
     @model_validator(mode="after")
     def _whole(self) -> Lock:
         if uses_image(self.engine) != (self.image is not None):
-            rule = "is required for" if uses_image(self.engine) else "is not allowed for"
+            if uses_image(self.engine):
+                rule = "is required for"
+            else:
+                rule = "is not allowed for"
             raise ValueError(f"image {rule} the {self.engine} engine")
         if self.versions is None and (self.image is None or self.image.id):
             raise ValueError("versions are required for what is on this machine")
@@ -98,7 +103,9 @@ class Lock(_LockedPart):
     @property
     def vllm(self) -> str:
         """The version of vLLM for people, `unknown` where the lock does not have it."""
-        return self.versions.vllm if self.versions else "unknown"
+        if self.versions:
+            return self.versions.vllm
+        return "unknown"
 
     def facts(self) -> Mapping[str, str]:
         """Return all facts as texts by dotted name, to compare. Missing ones are omitted; a missing draft is `none`."""

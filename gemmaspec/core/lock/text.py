@@ -56,7 +56,9 @@ def _finding(error: Mapping[str, Any], document: Document, file: str) -> str:
         Place(file, 1),
     )
     reason = sentence(error)
-    return f"{place}: {'.'.join(map(str, path))}: {reason}" if path else f"{place}: {reason}"
+    if path:
+        return f"{place}: {'.'.join(map(str, path))}: {reason}"
+    return f"{place}: {reason}"
 
 
 def _again(file: str) -> str:

@@ -21,7 +21,9 @@ def later_release(patch: Patch) -> str | None:
     found = _ORIGIN.fullmatch(patch.text.origin or "")
     if found is None or not patch.is_speed or not patch.text.reviewed:
         return None
-    return found[1] if (patch.folder / NUMBERS).is_file() else None
+    if (patch.folder / NUMBERS).is_file():
+        return found[1]
+    return None
 
 
 def is_backport_for(patch: Patch, *, vllm: str, method: str, backend: str | None) -> bool:

@@ -48,7 +48,10 @@ class Bug:
         """Return one sentence on what to do; None if no fix is known for this release of vLLM, or it has the fix."""
         if version and self.fixed_in and launcher.range_contains(f">={self.fixed_in}", version):
             return None
-        instead = f"{self.instead[0].upper()}{self.instead[1:]}." if self.instead else None
+        if self.instead:
+            instead = f"{self.instead[0].upper()}{self.instead[1:]}."
+        else:
+            instead = None
         if version is not None and not self.concerns(version):
             return instead
         return f"Add the patch {self.patch} to patches.required{f', or {self.instead}' if self.instead else ''}."

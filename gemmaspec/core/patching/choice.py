@@ -132,19 +132,25 @@ def is_shown(patch: Patch, setting: RunsOn) -> bool:
 def _release(vllm: str) -> tuple[int, ...]:
     """Return the release of a version, to compare."""
     number = re.match(launcher.VERSION_NUMBER, vllm)
-    return launcher.release_key(number[0]) if number else ()
+    if number:
+        return launcher.release_key(number[0])
+    return ()
 
 
 def why_not(patch: Patch, settings: Sequence[RunsOn]) -> str:
     """Return what the evidence of a patch does not cover."""
     claims, left = patch.text.pays, list(settings)
     if not claims:
-        return "measured, and it claims no setting in which it pays" if patch.evidence else "no cells show a gain yet"
+        if patch.evidence:
+            return "measured, and it claims no setting in which it pays"
+        return "no cells show a gain yet"
     for what, unknown, worded, inside in _PARTS:
         kept = [setting for setting in left if any(inside(claim, setting) for claim in claims)]
         if not kept:
             names = sorted({worded(setting) for setting in left} - {""})
-            return f"not measured with {what} {' or '.join(names)}" if names else unknown
+            if names:
+                return f"not measured with {what} {' or '.join(names)}"
+            return unknown
         left = kept
     releases = {_release(pair.having.vllm) for pair in pairs_of(patch.id, patch.evidence)}
     if not_measured := sorted({setting.vllm for setting in left if _release(setting.vllm) not in releases}):
@@ -186,7 +192,10 @@ def _check_named(name: str, patches: Mapping[str, Patch]) -> None:
     speed = sorted(patch.id for patch in speed_patches(patches))
     if name not in patches:
         near = difflib.get_close_matches(name, speed, n=1, cutoff=0.5)
-        known = f"did you mean {near[0]}?" if near else f"the speed patches are {', '.join(speed) or 'none'}"
+        if near:
+            known = f"did you mean {near[0]}?"
+        else:
+            known = f"the speed patches are {', '.join(speed) or 'none'}"
         raise PatchError(f"patches.speed: unknown patch {name}; {known}", hint="gemmaspec patch list")
     if not patches[name].is_speed:
         raise PatchError(f"patches.speed: {name} corrects a defect; list it under patches.required or patches.optional")

@@ -68,8 +68,14 @@ def _verdict(result: launcher.PatchResult) -> PatchVerdict:
 
 
 def _file_verdict(file: launcher.FileResult) -> FileVerdict:
-    before = None if file.before is None else launcher.sha256(file.before)
-    after = None if file.after is None else launcher.sha256(file.after)
+    if file.before is None:
+        before = None
+    else:
+        before = launcher.sha256(file.before)
+    if file.after is None:
+        after = None
+    else:
+        after = launcher.sha256(file.after)
     return FileVerdict(
         path=file.path,
         state=file.state,

@@ -67,7 +67,10 @@ def parse_diff(text: str, name: str) -> tuple[DiffFile, ...]:
 def _refuse_characters(lines: list[str], name: str) -> None:
     for number, line in enumerate(lines, 1):
         if "\r" in line or "\0" in line:
-            what = "CRLF line endings" if line.endswith("\r") else "a control character"
+            if line.endswith("\r"):
+                what = "CRLF line endings"
+            else:
+                what = "a control character"
             raise PatchError(f"{name}:{number}: the diff contains {what}", hint=f"sed -i 's/\\r$//' {name}")
 
 
@@ -86,7 +89,10 @@ def _parse(text: str, lines: list[str], name: str) -> PatchSet:
     except UnidiffParseError as error:
         for number, line in enumerate(lines[:read], 1):
             _refuse_not_an_edit(line, f"{name}:{number}")
-        why = " (are the counts after @@ right?)" if "than expected" in str(error) else ""
+        if "than expected" in str(error):
+            why = " (are the counts after @@ right?)"
+        else:
+            why = ""
         raise PatchError(f"{name}:{read}: {str(error).strip()}{why}") from None
 
 

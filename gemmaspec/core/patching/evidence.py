@@ -150,7 +150,9 @@ class Pair:
     def first_token_gain(self) -> float | None:
         """How many times earlier the first token comes; None if that was not measured, or is too short to compare."""
         before, after = self.without.ttft_ms, self.having.ttft_ms
-        return before / after if before and after and max(before, after) >= LEAST_WAIT_MS else None
+        if before and after and max(before, after) >= LEAST_WAIT_MS:
+            return before / after
+        return None
 
     @property
     def gain(self) -> float:
@@ -186,7 +188,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         raise ValueError(f"a key is there twice in {', '.join(key for key, _ in pairs)[:200]}")
     for key in members.keys() & _NUMBERS:
-        values = members[key] if isinstance(members[key], list) else [members[key]]
+        if isinstance(members[key], list):
+            values = members[key]
+        else:
+            values = [members[key]]
         if any(isinstance(value, (str, bool)) for value in values):
             raise ValueError(f"{key}: is not a number")
     return members

@@ -82,7 +82,10 @@ def _strictly(section: _Section, name: str) -> DiffFile:
         (file,) = parse_diff("\n".join(section.lines) + "\n", "section")
     except PatchError as error:
         where = re.match(r"section:(\d+)", error.message)
-        line = section.begin + int(where[1]) - 1 if where else section.begin
+        if where:
+            line = section.begin + int(where[1]) - 1
+        else:
+            line = section.begin
         raise PatchError(f"{name}:{line}{error.message[where.end() if where else 0 :]}", hint=error.hint) from None
     return file
 
@@ -109,7 +112,10 @@ def _sections(text: str, name: str) -> Iterator[_Section]:
                 yield _named(current, name)
             current = _Section(index + 1, [], (), [])
         if current is None:
-            hint = "use the pull request's address with .diff at the end" if line.startswith("From ") else None
+            if line.startswith("From "):
+                hint = "use the pull request's address with .diff at the end"
+            else:
+                hint = None
             raise PatchError(f"{name}:{index + 1}: not the beginning of a diff: {line[:80]!r}", hint=hint)
         size = _hunk_size(lines, index, name)
         if size:

@@ -86,7 +86,10 @@ def probe_files(folder: Path) -> ProbeFiles | None:
 def _shared_imports(text: str) -> Iterator[str]:
     """Yield the files of `_shared` that a module imports."""
     for node in ast.walk(ast.parse(text)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module]
         yield from (f"{name}.py" for name in names if (data.PROBES / f"{name}.py").is_file())
@@ -99,10 +102,14 @@ def judgement_of(folder: Path) -> Judgement | None:
         found = Judgement.model_validate_json((folder / JUDGED).read_bytes())
     except (OSError, ValidationError, ValueError):
         return None
-    return found if files is not None and found.probe == files.digest else None
+    if files is not None and found.probe == files.digest:
+        return found
+    return None
 
 
 def deciding_probe(folder: Path) -> ProbeFiles | None:
     """Return the probe that may decide at a start; None where none may."""
     found = judgement_of(folder)
-    return probe_files(folder) if found is not None and found.passes else None
+    if found is not None and found.passes:
+        return probe_files(folder)
+    return None

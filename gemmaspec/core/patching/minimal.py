@@ -105,7 +105,10 @@ class _Pair:
         while len(hunks) < len(groups):
             index = len(hunks)
             low = hunks[-1][0].old[1] if hunks else 0
-            high = groups[index + 1].old[0] if index + 1 < len(groups) else len(self.before.lines)
+            if index + 1 < len(groups):
+                high = groups[index + 1].old[0]
+            else:
+                high = len(self.before.lines)
             hunk = self._shortest(groups[index], low, high)
             if hunk:
                 hunks.append(hunk)
@@ -115,7 +118,10 @@ class _Pair:
                     f"{self._path}:{groups[0].old[0] + 1}: this change cannot be detected once applied",
                     hint=f"add a comment where the lines were: {self._path}, line {groups[0].new[0] + 1}",
                 )
-            left = index - 1 if index and not _nearer_below(groups, index) else index
+            if index and not _nearer_below(groups, index):
+                left = index - 1
+            else:
+                left = index
             groups[left : left + 2] = [groups[left].joined(groups[left + 1])]
             hunks = hunks[:left]
         return hunks
@@ -193,7 +199,10 @@ def _close_ones_joined(changes: Sequence[_Change]) -> list[_Change]:
     joined = list(changes[:1])
     for change in changes[1:]:
         close = change.old[0] - joined[-1].old[1] <= 1
-        joined[-1:] = [joined[-1].joined(change)] if close else [joined[-1], change]
+        if close:
+            joined[-1:] = [joined[-1].joined(change)]
+        else:
+            joined[-1:] = [joined[-1], change]
     return joined
 
 
@@ -219,4 +228,6 @@ def _text(path: str, pair: _Pair, places: Sequence[_Change], changes: Sequence[_
 
 def _range(span: tuple[int, int]) -> str:
     begin, end = span
-    return f"{begin + 1}" if end - begin == 1 else f"{begin + 1},{end - begin}"
+    if end - begin == 1:
+        return f"{begin + 1}"
+    return f"{begin + 1},{end - begin}"

@@ -46,7 +46,10 @@ def place_of(hunk: Hunk, source: Source, index: int, after: Source) -> Surroundi
 
 def _is_head(hunk: Hunk, source: Source, index: int) -> bool:
     """Return whether no code of the hunk's function is above it."""
-    nodes = launcher.definitions(source.tree, hunk.function) if hunk.function else []
+    if hunk.function:
+        nodes = launcher.definitions(source.tree, hunk.function)
+    else:
+        nodes = []
     if len(nodes) != 1 or isinstance(nodes[0], ast.ClassDef):
         return False
     body = [node for node in nodes[0].body if not launcher.is_text(node)]

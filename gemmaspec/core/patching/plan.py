@@ -69,7 +69,10 @@ def unknown_patch(name: str, patches: Iterable[str]) -> str:
     """Return the sentence about an unknown patch, with the most similar id."""
     patches = sorted(patches)
     near = difflib.get_close_matches(name, patches, n=1, cutoff=0.5)
-    known = f"did you mean {near[0]}?" if near else f"the known patches are {', '.join(patches) or 'none'}"
+    if near:
+        known = f"did you mean {near[0]}?"
+    else:
+        known = f"the known patches are {', '.join(patches) or 'none'}"
     return f"unknown patch {name}; {known}"
 
 
@@ -78,7 +81,10 @@ def _check_needs(names: Sequence[str], patches: Mapping[str, Patch]) -> None:
     for index, name in enumerate(names):
         for need in patches[name].text.needs:
             if need not in names[:index]:
-                where = "comes after it" if need in names else "is not listed"
+                if need in names:
+                    where = "comes after it"
+                else:
+                    where = "is not listed"
                 free = "; it changes nothing under a vLLM without need of it"
                 raise PatchError(f"patch {name} needs {need}, which {where}; list {need} before {name}{free}")
 

@@ -149,7 +149,10 @@ def _insertion(text: str, node: yaml.SequenceNode, index: int, item: Mapping[str
     """Return the edit that inserts `item` at `index` of a list, in the list's own style."""
     items = node.value
     if node.flow_style:
-        at = items[index - 1].end_mark.index if index else node.start_mark.index + 1
+        if index:
+            at = items[index - 1].end_mark.index
+        else:
+            at = node.start_mark.index + 1
         flow = _flow(item)
         if index:
             flow = f", {flow}"

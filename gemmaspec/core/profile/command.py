@@ -34,7 +34,9 @@ def release_of_tag(image: str) -> str | None:
     A tag such as cu130-nightly moves, so only the image itself shows its version. 26.01.1 and 2026.11.21 are dates.
     """
     tag = _TAG.search(image)
-    return tag[1] if tag else None
+    if tag:
+        return tag[1]
+    return None
 
 
 def can_be_process(profile: Profile) -> bool:
@@ -107,17 +109,23 @@ class Command:
     def switched(self, flag: str) -> bool | None:
         """Return whether a flag without a value is on; None if it is not given."""
         given = self.argument(flag)
-        return None if given is None else not given.negated
+        if given is None:
+            return None
+        return not given.negated
 
     def value(self, flag: str) -> str | None:
         """Return the text that a flag is given."""
         given = self.argument(flag)
-        return given.value if given else None
+        if given:
+            return given.value
+        return None
 
     def number(self, flag: str) -> int | None:
         """Return the whole number that a flag is given, 128k and 2K too (human_readable_int); None for another text."""
         number = _NUMBER.fullmatch(self.value(flag) or "")
-        return int(float(number[1]) * _UNITS[number[2]]) if number else None
+        if number:
+            return int(float(number[1]) * _UNITS[number[2]])
+        return None
 
 
 def command_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Command:
@@ -230,7 +238,10 @@ def _flag(word: str, flags: Mapping[str, Flag]) -> Argument:
     if level := _OPTIMIZATION.fullmatch(word):
         return Argument(path=(), flag=LEVEL, value=level[1], written=word)
     written, equals, text = word.partition("=")
-    flag, negated = (LEVEL, False) if word == "-O" else resolve(written, flags)
+    if word == "-O":
+        flag, negated = (LEVEL, False)
+    else:
+        flag, negated = resolve(written, flags)
     return Argument(path=(), flag=flag, value=text if equals else None, negated=negated, written=word)
 
 
@@ -247,7 +258,9 @@ def _taken(flag: Flag | None, *, keys: Sequence[str]) -> int:
         return 1
     if flag is None or flag.switch:
         return 0
-    return 1_000_000 if flag.form.startswith(("+", "*")) else 1
+    if flag.form.startswith(("+", "*")):
+        return 1_000_000
+    return 1
 
 
 def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
@@ -264,7 +277,9 @@ def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
     if name in forms:
         return forms[name]
     longer = [form for form in forms if name.startswith("--") and form.startswith(name)]
-    return forms[longer[0]] if len(longer) == 1 else (name, False)
+    if len(longer) == 1:
+        return forms[longer[0]]
+    return (name, False)
 
 
 def _option(key: str) -> str:
@@ -273,7 +288,9 @@ def _option(key: str) -> str:
 
 def text_of(value: Any) -> str:
     """Return a value as vLLM's command line has it."""
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value)
 
 
 def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet[str]) -> frozenset[str]:

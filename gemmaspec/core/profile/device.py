@@ -41,7 +41,9 @@ class Device:
     @property
     def major(self) -> int:
         """The major version of the compute capability; 0 if unknown."""
-        return int(self.capability.split(".")[0]) if self.capability else 0
+        if self.capability:
+            return int(self.capability.split(".")[0])
+        return 0
 
 
 def device_of(machine: Machine) -> Device:

@@ -43,4 +43,6 @@ def other_engines(engine: EngineName) -> tuple[EngineName, ...]:
 def engine_of_files(present: frozenset[str]) -> EngineName:
     """Return the engine whose stack has these files; that without a file of its own if none is there."""
     names = [name for name, kind in ENGINES.items() if kind.file in present]
-    return names[0] if names else next(name for name, kind in ENGINES.items() if kind.file is None)
+    if names:
+        return names[0]
+    return next(name for name, kind in ENGINES.items() if kind.file is None)

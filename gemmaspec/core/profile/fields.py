@@ -40,7 +40,10 @@ def matching(pattern: re.Pattern[str], wanted: str) -> AfterValidator:
 
 def _whole_number(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(r"[-+]?[0-9]+", value):
-        hint = f"; write {_expanded(value)}" if _expanded(value) else ""
+        if _expanded(value):
+            hint = f"; write {_expanded(value)}"
+        else:
+            hint = ""
         raise ValueError(f"{value!r} is not a whole number{hint}")
     return value
 
@@ -54,11 +57,15 @@ def _expanded(value: str) -> int | None:
         return int(match[1])  # 8001:8000 publishes port 8001
     if re.fullmatch(r"[0-9]{1,3}(?:[_,][0-9]{3}){1,3}", text):
         return int(re.sub("[_,]", "", text))
-    return int(float(text)) if re.fullmatch(r"[0-9]{1,3}[eE][0-9]", text) else None
+    if re.fullmatch(r"[0-9]{1,3}[eE][0-9]", text):
+        return int(float(text))
+    return None
 
 
 def _text_of_number(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value
 
 
 def _bounded(value: str) -> str:
@@ -85,7 +92,9 @@ def _model_ref(value: str) -> str:
 def hub_id(text: str) -> str | None:
     """Return the Hugging Face id that the address of a model's page names; None for any other text."""
     page = _HUB_PAGE.match(text)
-    return page[1] if page else None
+    if page:
+        return page[1]
+    return None
 
 
 def _name(value: str) -> str:
@@ -107,7 +116,10 @@ def _size(value: str) -> str:
 def _version(value: str) -> str:
     if _RELEASE.fullmatch(value):
         return value
-    hint = f"; write {value[1:]}" if value[:1] == "v" and _RELEASE.fullmatch(value[1:]) else ""
+    if value[:1] == "v" and _RELEASE.fullmatch(value[1:]):
+        hint = f"; write {value[1:]}"
+    else:
+        hint = ""
     raise ValueError(f"{value!r} is not a release like 0.32.0{hint}")
 
 

@@ -78,7 +78,9 @@ def _named_in(value: str, key: str, folders: Sequence[Path]) -> str:
         family |= more
         wanted = {("extends", stem) for stem in more}
     names = [name for name in profile_names(folders) if name in family]
-    return f"; profiles with it: {', '.join(names)}" if names else "; no profile names it"
+    if names:
+        return f"; profiles with it: {', '.join(names)}"
+    return "; no profile names it"
 
 
 def find_profile(name: str, folders: Sequence[Path]) -> Path:
@@ -105,5 +107,8 @@ def find_profile(name: str, folders: Sequence[Path]) -> Path:
         )
     exact = [other for other in known if other.lower() == name.lower()]
     near = exact or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    guess = f"; did you mean {' or '.join(near)}?" if near else ""
+    if near:
+        guess = f"; did you mean {' or '.join(near)}?"
+    else:
+        guess = ""
     raise UsageError(f"unknown profile {name!r}{guess}", hint="gemmaspec profile list")

@@ -54,7 +54,9 @@ def key_meant(section: Iterable[str], key: str) -> str | None:
     path = _find(_KEYS, key)
     if path and (*section, key) != tuple(path.split(".")):
         return f"the right name is {path}"
-    return _SAID["cap_add"] if key.startswith("x-") else _find(_SAID, key)
+    if key.startswith("x-"):
+        return _SAID["cap_add"]
+    return _find(_SAID, key)
 
 
 def value_meant(key: str, value: object) -> str:
@@ -69,7 +71,9 @@ def form_meant(key: str) -> str | None:
         return _VARIABLE.format(key)
     if key.endswith("_settings"):
         return _SAID["model_list"]
-    return _SAID["kind"] if re.fullmatch(r"[a-z]+(?:[A-Z][a-z0-9]*)+|[\w.-]+\.\w+/[\w.-]+", key) else None
+    if re.fullmatch(r"[a-z]+(?:[A-Z][a-z0-9]*)+|[\w.-]+\.\w+/[\w.-]+", key):
+        return _SAID["kind"]
+    return None
 
 
 def option_meant(option: str, value: str | None, fields: Mapping[str, Iterable[str]], command: str = "") -> str | None:
@@ -81,7 +85,9 @@ def option_meant(option: str, value: str | None, fields: Mapping[str, Iterable[s
         port = (value or "").split(":")[-2:][0] or "NUMBER"
         return "write " + meaning.format((value or "NAME=VALUE") if "env" in meaning else port)
     if meaning:
-        return f"write {meaning}" if meaning.startswith("--set") else meaning
+        if meaning.startswith("--set"):
+            return f"write {meaning}"
+        return meaning
     path = _find(_KEYS, option)
     for section, names in fields.items():
         if not path and (name := same(option, names)):
@@ -100,7 +106,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word with the same letters, or else one that is near."""
     names = {_word(name): name for name in known}
     near = difflib.get_close_matches(_word(word), list(names), n=1, cutoff=NEAR)
-    return names[near[0]] if near else None
+    if near:
+        return names[near[0]]
+    return None
 
 
 def _find(table: Mapping[str, str], key: str) -> str | None:
@@ -118,7 +126,9 @@ def _word(text: str) -> str:
 def foreign_file(text: str) -> tuple[str, str] | None:
     """Return what a file is instead of a profile, and the command for it; None for one that may be a profile."""
     _, what, command = next((row for row in _FILES if re.search(row[0], text)), ("", "", ""))
-    return (what, command) if what else None
+    if what:
+        return (what, command)
+    return None
 
 
 def unknown_machine(text: str, also: Iterable[str] = ()) -> str:
@@ -131,7 +141,10 @@ def unknown_machine(text: str, also: Iterable[str] = ()) -> str:
     if kind and kind.name == "dgx-spark":
         return f"unknown machine {text!r}; a {kind.name} has one GPU, and nodes: 2 is for a server on two of them"
     if kind:
-        most = f"at most {kind.most_gpus} GPUs" if kind.most_gpus else "no GPUs"
+        if kind.most_gpus:
+            most = f"at most {kind.most_gpus} GPUs"
+        else:
+            most = "no GPUs"
         return f"unknown machine {text!r}; a {kind.name} has {most}"
     near = nearest(text, MACHINES)
     if near and re.findall("[0-9]+", near) != re.findall("[0-9]+", text):

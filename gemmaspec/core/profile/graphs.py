@@ -162,8 +162,13 @@ def _by_layers(transfer: dict[str, Any]) -> str:
     name, extra = transfer.get("kv_connector"), transfer.get("kv_connector_extra_config")
     extra = extra if isinstance(extra, dict) else {}
     if name == "LMCacheConnectorV1":
-        return str(name) if extra.get("use_layerwise") else ""
-    inside = extra.get("connectors") if name == "MultiConnector" else None
+        if extra.get("use_layerwise"):
+            return str(name)
+        return ""
+    if name == "MultiConnector":
+        inside = extra.get("connectors")
+    else:
+        inside = None
     return next(filter(None, (_by_layers(part) for part in inside or () if isinstance(part, dict))), "")
 
 
@@ -189,7 +194,10 @@ def modes_with(
     if draft == "NONE" and not why:
         why, fix = f"vLLM {vllm} captures none for {method} (model runner {runner})", "use mtp"
         if method == "draft_model":
-            by_env = " or set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}" if runner == "v2" else ""
+            if runner == "v2":
+                by_env = " or set env: {VLLM_USE_V2_MODEL_RUNNER: '0'}"
+            else:
+                by_env = ""
             fix = f"use vLLM 0.26 to 0.30, which captures them for it,{by_env}"
     return GraphModes(target=target, draft=draft, why=why, fix=fix.rstrip(","), path=path)
 
@@ -205,9 +213,13 @@ def _head_mode(target: str, method: str | None, runner: str, vllm: str) -> str |
         return None
     if runner == "v1":
         early = method == "draft_model" and launcher.range_contains("<0.26.0", vllm)
-        return "PIECEWISE" if not early and target in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE") else "NONE"
+        if not early and target in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE"):
+            return "PIECEWISE"
+        return "NONE"
     full = target.startswith("FULL")
-    return "FULL" if full and method in (*_CHAINS, *BLOCKS) else "NONE"
+    if full and method in (*_CHAINS, *BLOCKS):
+        return "FULL"
+    return "NONE"
 
 
 def _asked(command: Command) -> tuple[str, str, Path]:
@@ -218,7 +230,10 @@ def _asked(command: Command) -> tuple[str, str, Path]:
         if argument.flag == LEVEL:
             compiles, path = f"-O{argument.value}", argument.path
         elif argument.flag == COMPILATION:
-            keys = {argument.keys[0]: argument.value} if argument.keys else _json(argument.value)
+            if argument.keys:
+                keys = {argument.keys[0]: argument.value}
+            else:
+                keys = _json(argument.value)
             path = argument.path
             if (mode := keys.get("mode")) is not None:
                 compiles = f"mode {mode}"
@@ -232,7 +247,10 @@ def capture_sizes(command: Command) -> tuple[list[int] | None, Path]:
     sizes: list[Any] | None = None
     path: Path = ("serve", "extra_args")
     for argument in command.arguments:
-        keys = {argument.keys[0]: _value(argument.value)} if argument.keys else _json(argument.value)
+        if argument.keys:
+            keys = {argument.keys[0]: _value(argument.value)}
+        else:
+            keys = _json(argument.value)
         if argument.flag in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
             keys = {"cudagraph_capture_sizes": list(argument.words or (argument.value,))}
         elif argument.flag != COMPILATION:
@@ -245,7 +263,9 @@ def capture_sizes(command: Command) -> tuple[list[int] | None, Path]:
 
 def _json(text: str | None) -> dict[str, Any]:
     document = _value(text)
-    return document if isinstance(document, dict) else {}
+    if isinstance(document, dict):
+        return document
+    return {}
 
 
 def _value(text: str | None) -> Any:
@@ -275,7 +295,9 @@ def _weakest(supports: Iterable[Supports], *, with_head: bool, keeps: bool) -> t
         weakest.add(min(rows, key=lambda row: LEVELS.index(row[0])))
     ordered = sorted(weakest, key=lambda row: LEVELS.index(row[0]))
     whole = ordered and ordered[0][0] in LEVELS[2:]  # from UNIFORM_BATCH on vLLM resolves the same for every batch
-    return ordered[0] if whole or len({level for level, _ in weakest}) == 1 else None
+    if whole or len({level for level, _ in weakest}) == 1:
+        return ordered[0]
+    return None
 
 
 def _mends(vllm: str, where: str, backend: str, *, fp8: bool) -> str:
@@ -283,8 +305,14 @@ def _mends(vllm: str, where: str, backend: str, *, fp8: bool) -> str:
 
     FlashAttention has no masks over an FP8 cache.
     """
-    flash = " (or FLASH_ATTN)" if where.startswith("9.") and not fp8 else ""
+    if where.startswith("9.") and not fp8:
+        flash = " (or FLASH_ATTN)"
+    else:
+        flash = ""
     composite = backend.startswith("TRITON_FLASH") and launcher.range_contains(">=0.30.0", vllm)
-    patched = f", or list {PATCH} under patches.optional" if composite else ""
+    if composite:
+        patched = f", or list {PATCH} under patches.optional"
+    else:
+        patched = ""
     text = ", or serve.language_model_only: true if you serve only text"
     return f"set serve.attention_backend: TRITON_ATTN{flash}{patched}{text}"

@@ -55,7 +55,10 @@ def _path(error: Mapping[str, Any], data: Any) -> Path:
 def _sentence(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
     first = errors[0]
     kinds = {error["type"] for error in errors}
-    more = f"; {_ADVICE[str(path[-1])]}" if path and path[-1] in _ADVICE else ""
+    if path and path[-1] in _ADVICE:
+        more = f"; {_ADVICE[str(path[-1])]}"
+    else:
+        more = ""
     if "value_error" in kinds:
         return next(sentence(error) for error in errors if error["type"] == "value_error") + more
     if len(kinds) > 1:
@@ -66,7 +69,10 @@ def _sentence(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
         if path in (("draft",), ("speculative",)) and str(first.get("input")).lower() in _NOTHING:
             return "write speculative: null, without a draft, or give --no-spec, to draft nothing"
         known = list(keys_at(path))
-        keys = f" with keys such as {', '.join(known[:3])}" if known else ""
+        if known:
+            keys = f" with keys such as {', '.join(known[:3])}"
+        else:
+            keys = ""
         return f"must be a map{_as_map(path, first.get('input')) or keys}{got(first)}"
     return sentence(first) + more
 
@@ -107,14 +113,20 @@ def _unknown(path: Path, value: Any) -> str:
         return f"unknown key; it is a flag of vllm serve: serve.extra_args: [{flag}, …]"
     written = [name for name in Profile.model_fields if name not in _RESULTS]
     sections = {f"{name}.{key}": key for name in written for key in keys_at((name,))}
-    close = nearest(key, sections.values()) if not section else None
+    if not section:
+        close = nearest(key, sections.values())
+    else:
+        close = None
     if close:
         return f"unknown key; did you mean {' or '.join(path for path, key in sections.items() if key == close)}?"
     if form := form_meant(key):
         return f"unknown key; {form}"
     if section == ("serve",):
         return f"unknown key; {_no_flag(key)}"
-    more = ", … (all: gemmaspec profile schema)" if len(known) > _MANY else ""
+    if len(known) > _MANY:
+        more = ", … (all: gemmaspec profile schema)"
+    else:
+        more = ""
     return f"unknown key; the known keys are {', '.join(known[:_MANY])}{more}"
 
 
@@ -138,7 +150,9 @@ def _flags_of_vllm(release: str | None = None) -> Collection[str]:
     from gemmaspec.core.releases.facts import facts_for, newest
 
     facts = facts_for(release or newest())
-    return facts.flags if facts else ()
+    if facts:
+        return facts.flags
+    return ()
 
 
 def _holds_keys(path: Sequence[str]) -> bool:
@@ -148,7 +162,9 @@ def _holds_keys(path: Sequence[str]) -> bool:
 
 
 def _flag_of_its_own(section: Sequence[str], key: str) -> str | None:
-    return OWN_KEYS.get(f"--{key.replace('_', '-')}") if tuple(section) == ("serve",) else None
+    if tuple(section) == ("serve",):
+        return OWN_KEYS.get(f"--{key.replace('_', '-')}")
+    return None
 
 
 def keys_at(path: Sequence[str | int]) -> Iterator[str]:
@@ -158,7 +174,10 @@ def keys_at(path: Sequence[str | int]) -> Iterator[str]:
         if isinstance(key, int):
             continue
         field = model.model_fields.get(str(key))
-        inner = next(_models_in(field.annotation), None) if field else None
+        if field:
+            inner = next(_models_in(field.annotation), None)
+        else:
+            inner = None
         if inner is None:
             return
         model = inner

@@ -52,7 +52,9 @@ class Loaded:
     def typed(self) -> str:
         """The profile as typed in a command: its name if that finds this file, else the path."""
         file = profile_names(profile_folders()).get(self.file.stem)
-        return self.file.stem if file == self.file else shlex.quote(str(self.file))
+        if file == self.file:
+            return self.file.stem
+        return shlex.quote(str(self.file))
 
 
 def load_profile(
@@ -108,7 +110,9 @@ def _read(file: Path) -> Document:
 def _shown(file: Path) -> str:
     """Return the path as a person would type it in the working folder."""
     here = Path.cwd()
-    return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)
+    if file.is_relative_to(here):
+        return str(file.relative_to(here))
+    return str(file)
 
 
 def _anchored(value: Any, folder: Path) -> Any:
@@ -131,7 +135,10 @@ def _extended(file: Path, folders: Sequence[Path], *, seen: tuple[Path, ...]) ->
         raise ProfileError(f"{place}: extends: must be the name of a profile{_did_you_mean(parent, file, folders)}")
     if file in seen or len(seen) >= MAX_EXTENDS:
         chain = " → ".join(parent.stem for parent in (*seen, file))
-        why = "is circular" if file in seen else f"is a chain of more than {MAX_EXTENDS} files"
+        if file in seen:
+            why = "is circular"
+        else:
+            why = f"is a chain of more than {MAX_EXTENDS} files"
         raise ProfileError(f"{place}: extends: {why}: {chain}")
     base, lost = _extended(_parent_file(parent, file, folders, place), folders, seen=(*seen, file))
     base.data.pop("tuned", None)  # it was measured with that file's settings, and not with what this one changes
@@ -161,7 +168,9 @@ def _did_you_mean(parent: Any, file: Path, folders: Sequence[Path]) -> str:
     wanted = str(parent).rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
     known = {profile.stem for folder in (file.parent, *folders) if folder.is_dir() for profile in folder.glob("*.yaml")}
     near = difflib.get_close_matches(wanted, sorted(known - {file.stem}), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    if near:
+        return f"; did you mean {near[0]}?"
+    return ""
 
 
 def _merged(base: Document, over: Document) -> Document:
@@ -182,7 +191,10 @@ def _overridden(document: Document, override: str) -> Document:
         raise UsageError(f"--set {override!r} must be KEY=VALUE, as in --set serve.port=8001")
     path = tuple(match[1].split("."))
     source = f"--set {match[1]}"
-    value = strict_yaml.parse(match[2], file=source).data if match[2].strip() else None
+    if match[2].strip():
+        value = strict_yaml.parse(match[2], file=source).data
+    else:
+        value = None
     places: dict[strict_yaml.Path, Place] = {path[: n + 1]: Place(source, 0) for n in range(len(path))}
     for key in reversed(path):
         value = {key: value}
@@ -207,7 +219,10 @@ def _validated(document: Document) -> Profile:
 def _with_method(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the data with the method that vLLM itself finds, where `speculative` names none and there is a draft."""
     spec, draft = data.get("speculative"), data.get("draft")
-    model = draft.get("model") if isinstance(draft, dict) else None
+    if isinstance(draft, dict):
+        model = draft.get("model")
+    else:
+        model = None
     if not isinstance(spec, dict) or "method" in spec or not isinstance(model, str):
         return data
     return {**data, "speculative": {"method": method_found(model), **spec}}

@@ -117,12 +117,16 @@ def machine_with(gpus: Sequence[str]) -> str | None:
 def machine_kind(machine: str) -> str:
     """Return a machine's name without its number of GPUs."""
     counted = _COUNTED.fullmatch(machine)
-    return counted[2] if counted and counted[2] in _KINDS else machine
+    if counted and counted[2] in _KINDS:
+        return counted[2]
+    return machine
 
 
 def counted_name(kind: str, gpus: int) -> str:
     """Return the name of a machine with so many GPUs; one GPU needs no number."""
-    return f"{gpus}x{kind}" if gpus > 1 else kind
+    if gpus > 1:
+        return f"{gpus}x{kind}"
+    return kind
 
 
 def as_named(text: str) -> str:

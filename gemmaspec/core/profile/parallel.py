@@ -23,4 +23,6 @@ def parallel_of(profile: Profile) -> Parallel:
 def _size(command: Command, flag: str) -> int:
     """Return a size that the command line gives, else 1; vLLM refuses all but whole numbers."""
     given = command.value(flag) or "1"
-    return int(given) if given.isdecimal() and int(given) > 0 else 1
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    return 1

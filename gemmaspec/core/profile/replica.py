@@ -59,7 +59,9 @@ def devices_of(profile: Profile, index: int) -> list[int] | None:
 
 def cpus_of(profile: Profile, index: int) -> list[str] | None:
     """Return the cores of a replica; None if vLLM chooses them."""
-    return profile.cpus[index - 1 : index] if profile.cpus else None
+    if profile.cpus:
+        return profile.cpus[index - 1 : index]
+    return None
 
 
 def cores_in(entry: str) -> set[int]:
@@ -73,7 +75,9 @@ def cores_in(entry: str) -> set[int]:
 
 def bound_environment(profile: Profile) -> dict[str, str]:
     """Return the variable that binds one server to its cores; nothing if vLLM chooses them."""
-    return {BIND: profile.cpus[0]} if profile.cpus else {}
+    if profile.cpus:
+        return {BIND: profile.cpus[0]}
+    return {}
 
 
 def problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:

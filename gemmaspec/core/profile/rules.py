@@ -159,7 +159,10 @@ def _fields_of_method(profile: Profile) -> Iterator[Mistake]:
 
 
 def _draft_parallelism(profile: Profile) -> Iterator[Mistake]:
-    draft_tp = profile.speculative.draft_tensor_parallel_size if profile.speculative else None
+    if profile.speculative:
+        draft_tp = profile.speculative.draft_tensor_parallel_size
+    else:
+        draft_tp = None
     target_tp = profile.serve.tensor_parallel_size or 1
     if extra_of(profile).given("--tensor-parallel-size"):
         return  # lint checks the value

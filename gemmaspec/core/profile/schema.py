@@ -38,7 +38,10 @@ def profile_schema() -> Schema:
     written = Profile.model_json_schema(by_alias=True)
     for module in (model, model, fields, model):
         for part, key, text in _docstrings(module):
-            definition = written if part == Profile.__name__ else written["$defs"][part]
+            if part == Profile.__name__:
+                definition = written
+            else:
+                definition = written["$defs"][part]
             definition["properties"][key.rstrip("_")]["description"] = text
     properties = _written_out(written, written["$defs"])["properties"]
     _let_numbers_be_text(properties)

@@ -245,7 +245,9 @@ def _foreign(arg: Argument) -> str:
     """Return what an option of another server means here; empty for one that nobody knows."""
     value = _shown(arg.value or " ".join(arg.words[:1]))
     meaning = option_meant(arg.flag, value, {"serve": Serve.model_fields}) or ""
-    return meaning if "--set" in meaning or "vLLM" in meaning else ""
+    if "--set" in meaning or "vLLM" in meaning:
+        return meaning
+    return ""
 
 
 def _take_one_key(made: TakenOver, argument: Argument, key: str) -> None:

@@ -48,7 +48,10 @@ def from_compose(
     text = strict_yaml.read_text(content, file=file, error=UsageError)
     document = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
     whole = document if configured is None else configured
-    services = whole.get("services") if isinstance(whole, Mapping) else None
+    if isinstance(whole, Mapping):
+        services = whole.get("services")
+    else:
+        services = None
     if not isinstance(services, dict):
         raise UsageError(f"{file} has no services, so it is not a Compose file")
     filled = {name: _with_variables(one, variables or {}) for name, one in services.items()}
@@ -77,7 +80,9 @@ def _with_variables(value: Any, variables: Mapping[str, str]) -> Any:
 
     def of(match: re.Match[str]) -> str:
         held = variables.get(match[1] or match[3] or "")
-        return match[0] if held is None or match[0] == "$$" else held.replace("$", "$$")
+        if held is None or match[0] == "$$":
+            return match[0]
+        return held.replace("$", "$$")
 
     return _HELD.sub(of, value)
 
@@ -154,7 +159,9 @@ def _environment(made: TakenOver, given: Any) -> None:
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def _gpus(made: TakenOver, service: Mapping[str, Any]) -> None:
@@ -164,7 +171,10 @@ def _gpus(made: TakenOver, service: Mapping[str, Any]) -> None:
         for other in section if isinstance(section, dict) and section is not service else ():
             if other not in ("resources", "reservations", "devices"):
                 made.leave(f"deploy: {other}", "has no key in a profile")
-        section = section.get(key) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section = section.get(key)
+        else:
+            section = None
     for device in _list(section):
         if isinstance(device, dict) and isinstance(device.get("device_ids"), list):
             gpus(made, f"device={','.join(map(str, device['device_ids']))}")
@@ -182,7 +192,9 @@ def _words(command: Any) -> list[str]:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []
 
 
 def _filled(text: str) -> str:
@@ -191,6 +203,8 @@ def _filled(text: str) -> str:
     def filled(match: re.Match[str]) -> str:
         if match[0] == "$$":  # Compose's way to write one
             return "$"
-        return match[0] if match[2] is None else match[2]
+        if match[2] is None:
+            return match[0]
+        return match[2]
 
     return _HELD.sub(filled, text)

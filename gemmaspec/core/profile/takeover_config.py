@@ -75,5 +75,7 @@ def _argument(flag: str, value: Any) -> list[str]:
     if isinstance(value, dict):
         return [flag, json.dumps(value)]
     if isinstance(value, list):
-        return [flag, *map(str, value)] if value else []
+        if value:
+            return [flag, *map(str, value)]
+        return []
     return [flag, str(value)]

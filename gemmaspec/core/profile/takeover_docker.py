@@ -101,7 +101,10 @@ def mount(made: TakenOver, source: str, inside: str) -> None:
     elif source.startswith("$"):
         made.leave(shown, "nothing sets it: write the folder under caches, or in target.model")
     elif not source.startswith(_FOLDER):
-        way = "caches.huggingface: /FOLDER takes over a folder" if is_cache else "caches: names folders"
+        if is_cache:
+            way = "caches.huggingface: /FOLDER takes over a folder"
+        else:
+            way = "caches: names folders"
         made.leave(shown, f"gemmaspec keeps all caches in one volume of its own; {way}")
     elif is_cache:
         made.cached[inside] = source

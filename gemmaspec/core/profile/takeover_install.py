@@ -76,8 +76,13 @@ def installed(made: TakenOver, words: Sequence[str]) -> None:
 
 def short(words: Sequence[str]) -> str:
     """Return a command as one short text, without secrets."""
-    shown = " ".join(words[:2]) if re.fullmatch("[a-z-]+", " ".join(words[1:2])) else words[0]
-    return f"{no_secret(shown)} …" if len(words) > 2 else no_secret(shown)
+    if re.fullmatch("[a-z-]+", " ".join(words[1:2])):
+        shown = " ".join(words[:2])
+    else:
+        shown = words[0]
+    if len(words) > 2:
+        return f"{no_secret(shown)} …"
+    return no_secret(shown)
 
 
 def no_secret(text: str) -> str:

@@ -104,7 +104,10 @@ def _containers(document: Any, name: str = "", depth: int = 0) -> Iterator[_Foun
     if depth > _DEEPEST or not isinstance(document, dict):
         return
     metadata = document.get("metadata")
-    own = str(metadata["name"]) if isinstance(metadata, dict) and isinstance(metadata.get("name"), str) else name
+    if isinstance(metadata, dict) and isinstance(metadata.get("name"), str):
+        own = str(metadata["name"])
+    else:
+        own = name
     replicas = document.get("replicas")
     for key, value in document.items():
         if key == "items" and isinstance(value, list):
@@ -116,7 +119,10 @@ def _containers(document: Any, name: str = "", depth: int = 0) -> Iterator[_Foun
                 yield _Found(name=called, container=container, pod=document)
         elif isinstance(value, dict):
             for found in _containers(value, own, depth + 1):
-                many = replicas if isinstance(replicas, int) else found.replicas
+                if isinstance(replicas, int):
+                    many = replicas
+                else:
+                    many = found.replicas
                 yield _Found(name=found.name, container=found.container, pod=found.pod, replicas=many)
 
 
@@ -164,7 +170,10 @@ def _environment(made: TakenOver, rows: Any) -> dict[str, str]:
         if not isinstance(row, dict):
             continue
         name, value = str(row.get("name", "")), row.get("value")
-        text = None if value is None or "valueFrom" in row else _filled(str(value), values)
+        if value is None or "valueFrom" in row:
+            text = None
+        else:
+            text = _filled(str(value), values)
         if text is not None:
             values[name] = text
         variable(made, name, text)
@@ -177,8 +186,14 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _resources(made: TakenOver, resources: Any) -> None:
-    limits = resources.get("limits") if isinstance(resources, dict) else None
-    count = limits.get(_GPU) if isinstance(limits, dict) else None
+    if isinstance(resources, dict):
+        limits = resources.get("limits")
+    else:
+        limits = None
+    if isinstance(limits, dict):
+        count = limits.get(_GPU)
+    else:
+        count = None
     if count not in (None, 1, "1"):
         made.leave(f"{_GPU}: {count}", "serve.tensor_parallel_size says on how many GPUs a server runs")
 
@@ -219,8 +234,14 @@ def _mounts(made: TakenOver, container: Mapping[str, Any], pod: Mapping[str, Any
 
 def _models(document: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the models of a values file of vLLM's production stack."""
-    spec = document.get("servingEngineSpec") if isinstance(document, dict) else None
-    rows = spec.get("modelSpec") if isinstance(spec, dict) else None
+    if isinstance(document, dict):
+        spec = document.get("servingEngineSpec")
+    else:
+        spec = None
+    if isinstance(spec, dict):
+        rows = spec.get("modelSpec")
+    else:
+        rows = None
     yield from (row for row in _list(rows) if isinstance(row, dict) and row.get("modelURL"))
 
 
@@ -252,9 +273,15 @@ def _flag(key: str, value: Any) -> list[str]:
     """Return maxModelLen: 4096 as --max-model-len 4096."""
     flag = "--" + re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f"-{match[1].lower()}", key).replace("_", "-")
     if isinstance(value, bool):
-        return [flag] if value else [f"--no-{flag.removeprefix('--')}"]
-    return [] if value is None else [flag, str(value)]
+        if value:
+            return [flag]
+        return [f"--no-{flag.removeprefix('--')}"]
+    if value is None:
+        return []
+    return [flag, str(value)]
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []

@@ -279,7 +279,9 @@ def _before(made: TakenOver, words: Sequence[str]) -> None:
         _, equals, value = word.partition("=")
         if equals:
             return value
-        return rest.pop(0) if rest else ""
+        if rest:
+            return rest.pop(0)
+        return ""
 
     while rest:
         word = rest.pop(0)
@@ -327,16 +329,22 @@ def _image(made: TakenOver, text: str) -> None:
 def _needs_a_shell(words: Sequence[str]) -> str:
     """Return what in a command only a shell can follow; empty for a simple command."""
     if words[0] in _BRANCHES or words[0].endswith("()"):
-        return "a function" if words[0] in ("{", "function") or words[0].endswith("()") else f"`{words[0]}`"
+        if words[0] in ("{", "function") or words[0].endswith("()"):
+            return "a function"
+        return f"`{words[0]}`"
     if any(re.fullmatch(r"\w+\+?=\(", word) or re.search(r"\$\{\w+\[", word) for word in words):
         return "an array"
-    return "a text of its own (<<)" if "<<" in words else ""
+    if "<<" in words:
+        return "a text of its own (<<)"
+    return ""
 
 
 def _condition(before: Sequence[str], words: Sequence[str]) -> str:
     """Return the test on which a variable's value depends, as in `[ "$1" ] && MODEL=x`; empty where there is none."""
     sets = words[0] in ("export", "declare") or (len(words) == 1 and _ASSIGNED.fullmatch(words[0]) is not None)
-    return f"`{before[0]}`" if sets and before[0] in _TESTS else ""
+    if sets and before[0] in _TESTS:
+        return f"`{before[0]}`"
+    return ""
 
 
 def _commands(made: TakenOver, text: str) -> Iterator[list[str]]:
@@ -387,7 +395,9 @@ def _piece(match: re.Match[str]) -> str:
         return match[0]
     if match["double"]:
         return re.sub(r"\\\r?\n", " ", match[0])
-    return " " if match["joined"] else ""
+    if match["joined"]:
+        return " "
+    return ""
 
 
 def _built(match: re.Match[str]) -> str:
@@ -399,7 +409,9 @@ def _built(match: re.Match[str]) -> str:
     words = (match[2] or match[3] or "").split()
     if len(words) == 1 and re.fullmatch(r"[A-Z][A-Z0-9_]*", words[0]):
         return f"${{{words[0]}}}"  # a variable in a manifest of Kubernetes
-    return f"${OUTPUT}{re.sub(r'[^A-Za-z0-9]', '_', words[0].rpartition('/')[2])}" if words else ""
+    if words:
+        return f"${OUTPUT}{re.sub(r'[^A-Za-z0-9]', '_', words[0].rpartition('/')[2])}"
+    return ""
 
 
 def _filled_words(made: TakenOver, word: str, scope: Scope) -> list[str]:
@@ -417,7 +429,9 @@ def _filled_words(made: TakenOver, word: str, scope: Scope) -> list[str]:
             return shlex.split(filled)
         except ValueError:
             return [filled]
-    return [filled] if filled or not _VARIABLE.fullmatch(word) else []
+    if filled or not _VARIABLE.fullmatch(word):
+        return [filled]
+    return []
 
 
 def _filled(word: str, variables: dict[str, str]) -> str:

@@ -31,7 +31,10 @@ def from_command(text: str, beside: Callable[[str], bytes | None] | None = None)
         raise UsageError(f"--from-command: longer than {_LONGEST:,} characters")
     if "vllm" not in text.lower() and (other := OTHER_SERVER.search(text.lower())):
         model = re.search(r"[\w.-]+/gemma-4-(?:(?!gguf)[\w.-])+(?![\w.-])", text, re.IGNORECASE)
-        hint = f"gemmaspec profile new mine --from-command 'vllm serve {model[0]}'" if model else _EXAMPLE
+        if model:
+            hint = f"gemmaspec profile new mine --from-command 'vllm serve {model[0]}'"
+        else:
+            hint = _EXAMPLE
         raise UsageError(f"this is a command of {other[0]}, and gemmaspec serves with vLLM", hint=hint)
     if is_manifest(text):
         return from_manifest(text.encode(), file="the text", beside=beside)
@@ -48,7 +51,10 @@ def from_command(text: str, beside: Callable[[str], bytes | None] | None = None)
     if not (arguments(made, words) if words else shell(made, text)):
         if (foreign := foreign_file(text)) and not foreign[0].startswith("a command"):
             raise UsageError(f"this is {foreign[0]}", hint=foreign[1].format(file="FILE"))
-        part = "; give the words of `vllm serve` or `docker run` alone" if "vllm" in text else ""
+        if "vllm" in text:
+            part = "; give the words of `vllm serve` or `docker run` alone"
+        else:
+            part = ""
         hint = _EXAMPLE
         if "compose" in text:
             hint = _COMPOSE
@@ -66,7 +72,9 @@ def from_command(text: str, beside: Callable[[str], bytes | None] | None = None)
 
 
 def _list_word(text: str) -> str:
-    return next(iter(_json_words(f"[{text}]")), text) if text.startswith('"') else text.strip("'")
+    if text.startswith('"'):
+        return next(iter(_json_words(f"[{text}]")), text)
+    return text.strip("'")
 
 
 def _json_words(text: str) -> list[str]:
@@ -74,4 +82,6 @@ def _json_words(text: str) -> list[str]:
         items = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return [str(item) for item in items] if all(isinstance(item, str | int | float) for item in items) else []
+    if all(isinstance(item, str | int | float) for item in items):
+        return [str(item) for item in items]
+    return []

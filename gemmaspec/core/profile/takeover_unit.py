@@ -42,7 +42,10 @@ def from_unit(text: str, beside: Callable[[str], bytes | None] | None = None) ->
     for name, value in variables.items():
         variable(made, name, value)
     sections = {section for section, _, _ in rows}
-    served = _container(made, rows) if "Container" in sections else _service(made, rows, variables)
+    if "Container" in sections:
+        served = _container(made, rows)
+    else:
+        served = _service(made, rows, variables)
     if not served:
         raise UsageError(
             "this unit does not serve with vLLM", hint="systemctl cat UNIT    # give the unit whose Exec serves"

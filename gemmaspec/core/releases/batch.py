@@ -60,10 +60,15 @@ def default_batch(
     """
     if not chunked and length is None:
         return None
-    batch = tokens if chunked or length is None else max(tokens, length)
+    if chunked or length is None:
+        batch = tokens
+    else:
+        batch = max(tokens, length)
     if masks and launcher.range_contains(">=0.22.0", vllm):
         batch = max(batch, ITEMS[0].tokens)
-    return min(batch, sequences * length) if sequences and length else batch
+    if sequences and length:
+        return min(batch, sequences * length)
+    return batch
 
 
 @functools.cache

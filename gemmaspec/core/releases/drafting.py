@@ -96,7 +96,9 @@ def method_found(path: str) -> str:
     by_path = found_in_path(path)
     if by_path:
         return by_path[1]
-    return "mtp" if _ASSISTANT.search(path) else "draft_model"
+    if _ASSISTANT.search(path):
+        return "mtp"
+    return "draft_model"
 
 
 def keeps_method(method: str, vllm: str) -> bool:

@@ -179,7 +179,9 @@ def nearest(vllm: str) -> str:
     except InvalidVersion:
         return newest()
     older = [release for release in releases() if Version(release) <= wanted]
-    return older[-1] if older else releases()[0]
+    if older:
+        return older[-1]
+    return releases()[0]
 
 
 def facts_near(vllm: str) -> Facts:

@@ -66,7 +66,9 @@ def forced_by(variable: str | None) -> RunnerName | None:
     """Return the model runner that a value of VLLM_USE_V2_MODEL_RUNNER selects; None if it is not set."""
     if variable is None:
         return None
-    return "v1" if variable.lower() in _OFF else "v2"
+    if variable.lower() in _OFF:
+        return "v1"
+    return "v2"
 
 
 def runs(rule: RunnerRule, given: RunnerInput) -> RunnerName:
@@ -76,7 +78,9 @@ def runs(rule: RunnerRule, given: RunnerInput) -> RunnerName:
     if given.method == "dspark":
         return "v2"
     chosen = rule.mixture if given.mixture else rule.dense
-    return "v1" if chosen == "v1" or falls_back(rule, given) else "v2"
+    if chosen == "v1" or falls_back(rule, given):
+        return "v1"
+    return "v2"
 
 
 def falls_back(rule: RunnerRule, given: RunnerInput) -> str | None:

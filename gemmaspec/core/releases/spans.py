@@ -53,10 +53,14 @@ def _words(run: str, oldest: str) -> str:
         return f"in {first} only"
     if not last:
         return f"from {first} on"
-    return f"up to {last}" if first == oldest else f"from {first} to {last}"
+    if first == oldest:
+        return f"up to {last}"
+    return f"from {first} to {last}"
 
 
 def _run(run: Sequence[str], newest: str) -> str:
     if run[-1] == newest:
         return f"{run[0]}-"
-    return run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}"
+    if len(run) == 1:
+        return run[0]
+    return f"{run[0]}-{run[-1]}"

@@ -52,14 +52,22 @@ def refused(word: str, takes: str, configs: Configs) -> str | None:
     if kind in ("int", "readable", "length", "float"):
         return _number(word, kind, bounds)
     if kind == "text or {}":
-        return _object(word, configs, "") if re.fullmatch(r"(?s)\s*{.*}\s*", word) else None
+        if re.fullmatch(r"(?s)\s*{.*}\s*", word):
+            return _object(word, configs, "")
+        return None
     if takes[0] == "^":
         names = [name[1:] for name in takes.split("|")]
-        return None if word.upper() in names else f"is none of {_listed(names)}"
+        if word.upper() in names:
+            return None
+        return f"is none of {_listed(names)}"
     if kind == "version":
-        return None if _is_version(word) else "is not a version"
+        if _is_version(word):
+            return None
+        return "is not a version"
     if kind == "json":
-        return None if _is_json(word) else "is not valid JSON"
+        if _is_json(word):
+            return None
+        return "is not valid JSON"
     if kind == "{}" or kind.startswith("@"):
         return _object(word, configs, kind.removeprefix("@").replace("{}", ""))
     return None
@@ -77,7 +85,10 @@ def _number(word: str, kind: str, bounds: str) -> str | None:
         except ValueError:
             value = None
     elif kind in ("readable", "length") and (readable := _READABLE.fullmatch(word)):
-        value = float(readable[1]) if readable[2].islower() or "." not in readable[1] else None
+        if readable[2].islower() or "." not in readable[1]:
+            value = float(readable[1])
+        else:
+            value = None
     if value is None:
         return f"is not {_WORDS[kind]}"
     return _outside(value, bounds)
@@ -156,20 +167,30 @@ def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
     if takes[0] in "=#":
         kind_of_it = str if takes[0] == "=" else int
         # type, because True is an int for isinstance
-        return None if type(value) is kind_of_it and str(value) == takes[1:] else ""
+        if type(value) is kind_of_it and str(value) == takes[1:]:
+            return None
+        return ""
     if takes[0] == "^":
-        return None if isinstance(value, str) and value.upper() == takes[1:].upper() else ""
+        if isinstance(value, str) and value.upper() == takes[1:].upper():
+            return None
+        return ""
     if takes[0] == "@":
-        return refused_keys(value, takes[1:], configs) if isinstance(value, dict) else ""
+        if isinstance(value, dict):
+            return refused_keys(value, takes[1:], configs)
+        return ""
     if takes[0] == "[":
         return _listing(value, takes[1:-1], configs)
     term = _TERM.fullmatch(takes)
     kind, bounds = (term[3], term[4]) if term else (takes, "")
     if kind in ("int", "exact", "float"):
         number = _as_number(value, kind)
-        return "" if number is None else _outside(number, bounds)
+        if number is None:
+            return ""
+        return _outside(number, bounds)
     fits = {"bool": _is_truth(value), "str": isinstance(value, str), "{}": isinstance(value, dict), "None": False}
-    return None if fits.get(kind, True) else ""
+    if fits.get(kind, True):
+        return None
+    return ""
 
 
 def _listing(value: Any, inner: str, configs: Configs) -> str | None:
@@ -197,9 +218,14 @@ def _is_truth(value: Any) -> bool:
 
 
 def _named(takes: str) -> str:
-    return takes[1:] if takes[0] in "=#^@" else _WORDS.get(re.split("[<>]", takes)[0], takes)
+    if takes[0] in "=#^@":
+        return takes[1:]
+    return _WORDS.get(re.split("[<>]", takes)[0], takes)
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    if len(names) > _MOST:
+        more = f" and {len(names) - _MOST} more"
+    else:
+        more = ""
     return ", ".join(names[:_MOST]) + more

@@ -22,9 +22,13 @@ class Unknown:
 
 def known(answer: T | Unknown) -> T | None:
     """Return the answer; None where it is not known."""
-    return None if isinstance(answer, Unknown) else answer
+    if isinstance(answer, Unknown):
+        return None
+    return answer
 
 
 def both(answer: bool | Unknown) -> tuple[bool, ...]:
     """Return the values that a yes or no may have."""
-    return (True, False) if isinstance(answer, Unknown) else (answer,)
+    if isinstance(answer, Unknown):
+        return (True, False)
+    return (answer,)

@@ -87,4 +87,6 @@ class Attention:
 
 
 def _one(possible: set[str | None]) -> str | None:
-    return next(iter(possible)) if len(possible) == 1 else None
+    if len(possible) == 1:
+        return next(iter(possible))
+    return None

@@ -57,7 +57,9 @@ def _given(command: Command, flag: str) -> int | Unknown | None:
     if command.argument(flag) is None:
         return None
     number = command.number(flag)
-    return Unknown(f"{flag} is {command.value(flag)!r}") if number is None else number
+    if number is None:
+        return Unknown(f"{flag} is {command.value(flag)!r}")
+    return number
 
 
 def _length(command: Command, target: Checkpoint | None, size: Size | None) -> int | Unknown:
@@ -110,10 +112,14 @@ def _batch(
         masks=whole_items,
         chunked=command.switched("--enable-chunked-prefill") is not False,
     )
-    return Unknown("without chunked prefill it hangs on a length that is not known") if batch is None else batch
+    if batch is None:
+        return Unknown("without chunked prefill it hangs on a length that is not known")
+    return batch
 
 
 def _sequences(defaults: BatchDefaults, batch: int | Unknown, given: int | Unknown | None) -> int | Unknown:
     if given is not None:
         return given
-    return defaults.sequences if isinstance(batch, Unknown) else min(defaults.sequences, batch)
+    if isinstance(batch, Unknown):
+        return defaults.sequences
+    return min(defaults.sequences, batch)

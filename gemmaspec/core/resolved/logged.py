@@ -14,8 +14,14 @@ def as_logged(resolved: Resolved, target: str, *, eager_draft: bool = False) -> 
     expected = known(resolved.graphs)
     if expected and expected.target == target and (not eager_draft or expected.draft == "NONE"):
         return expected
-    why = "its attention backend or its flags allow no more" if target in LOST else ""
-    fix = "set serve.attention_backend: TRITON_ATTN" if why else ""
+    if target in LOST:
+        why = "its attention backend or its flags allow no more"
+    else:
+        why = ""
+    if why:
+        fix = "set serve.attention_backend: TRITON_ATTN"
+    else:
+        fix = ""
     modes = modes_with(target, resolved.method, resolved.runner, resolved.facts.vllm, why=why, fix=fix)
     if eager_draft and modes.draft != "NONE":
         return replace(modes, draft="NONE", why="the draft's attention supports none", fix="set another for it")

@@ -28,9 +28,15 @@ def limits_of(command: Command) -> dict[str, int]:
     for argument in command.arguments:
         if argument.flag != "--limit-mm-per-prompt":
             continue
-        given = {argument.keys[0]: _json(argument.value)} if argument.keys else _json(argument.value)
+        if argument.keys:
+            given = {argument.keys[0]: _json(argument.value)}
+        else:
+            given = _json(argument.value)
         for kind, value in given.items() if isinstance(given, dict) else ():
-            count = value.get("count") if isinstance(value, dict) else value
+            if isinstance(value, dict):
+                count = value.get("count")
+            else:
+                count = value
             if isinstance(count, int):
                 limits[kind] = count
     return limits
@@ -57,17 +63,23 @@ def media_of(command: Command, target: Checkpoint | None, size: Size | None) -> 
     if not allowed:
         return _NONE
     accepted = _accepted(target, size)
-    return accepted if isinstance(accepted, Unknown) else accepted & allowed
+    if isinstance(accepted, Unknown):
+        return accepted
+    return accepted & allowed
 
 
 def _accepted(target: Checkpoint | None, size: Size | None) -> Media | Unknown:
     if target is not None:
         if "ForConditionalGeneration" not in target.architecture:
             return _NONE
-        return _ALL if "audio" in target.modalities else SEEN
+        if "audio" in target.modalities:
+            return _ALL
+        return SEEN
     if size is None:
         return Unknown(_UNREAD)
-    return SEEN if size.large_towers else _ALL
+    if size.large_towers:
+        return SEEN
+    return _ALL
 
 
 def masks_of(vllm: str, media: Media | Unknown, target: Checkpoint | None, size: Size | None) -> bool | Unknown:
@@ -101,8 +113,12 @@ def whole_items_of(
     if media == _NONE:
         return False
     if command.switched("--disable-chunked-mm-input"):
-        return True if isinstance(media, frozenset) else media
-    return masks if items.wants_whole_items(vllm, cpu=cpu) else False
+        if isinstance(media, frozenset):
+            return True
+        return media
+    if items.wants_whole_items(vllm, cpu=cpu):
+        return masks
+    return False
 
 
 def towers_of(media: Media | Unknown, *, unified: bool) -> frozenset[Tower]:

@@ -66,7 +66,9 @@ class Resolved:
         """Whether the target is a mixture of experts."""
         if self.target:
             return self.target.text.experts > 0
-        return self.size.experts if self.size else Unknown("its name says no size")
+        if self.size:
+            return self.size.experts
+        return Unknown("its name says no size")
 
     @cached_property
     def runner_input(self) -> RunnerInput:
@@ -99,7 +101,9 @@ class Resolved:
     @property
     def images(self) -> bool | Unknown:
         """Whether a request may hold images or videos."""
-        return self.media if isinstance(self.media, Unknown) else bool(self.media & taken.SEEN)
+        if isinstance(self.media, Unknown):
+            return self.media
+        return bool(self.media & taken.SEEN)
 
     @cached_property
     def masks(self) -> bool | Unknown:
@@ -114,7 +118,10 @@ class Resolved:
     @property
     def towers(self) -> frozenset[Tower]:
         """The encoders of the target that are loaded."""
-        unified = self.target.model_type == "gemma4_unified" if self.target else bool(self.size and self.size.unified)
+        if self.target:
+            unified = self.target.model_type == "gemma4_unified"
+        else:
+            unified = bool(self.size and self.size.unified)
         return taken.towers_of(self.media, unified=unified)
 
     @cached_property
@@ -165,7 +172,9 @@ class Resolved:
     @cached_property
     def caches_fp8(self) -> bool | Unknown:
         """Whether the KV cache is FP8."""
-        return self.cache if isinstance(self.cache, Unknown) else self.cache.startswith("fp8")
+        if isinstance(self.cache, Unknown):
+            return self.cache
+        return self.cache.startswith("fp8")
 
     @cached_property
     def attention(self) -> Attention:
@@ -190,7 +199,9 @@ class Resolved:
     @cached_property
     def draft_backend(self) -> str | Unknown | None:
         """The attention backend of the draft; None without a second model."""
-        return self.attention.backend("draft") if self.profile.draft else None
+        if self.profile.draft:
+            return self.attention.backend("draft")
+        return None
 
     @cached_property
     def graphs(self) -> GraphModes | Unknown:
@@ -253,10 +264,15 @@ def cache_format(asked: str | None, dtype: str | None, model: Checkpoint | None)
         return str(asked)
     if model is None:
         return Unknown("kv_cache_dtype is auto, and the checkpoint was not read")
-    declared = model.quantization.kv_cache if model.quantization else None
+    if model.quantization:
+        declared = model.quantization.kv_cache
+    else:
+        declared = None
     if declared and "fp8" in declared.lower():
         return "fp8"
-    return model.dtype if dtype in (None, "auto") else str(dtype)
+    if dtype in (None, "auto"):
+        return model.dtype
+    return str(dtype)
 
 
 def _name(model: str) -> str:

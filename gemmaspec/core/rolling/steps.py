@@ -89,8 +89,12 @@ def next_step(roll: Roll, events: Sequence[RollEvent]) -> Step | End:
         if event.outcome != "done":
             after = _cleanup(event)
             done = len(events) - index - 1
-            return after[done] if done < len(after) else _end(roll, events, failed=event)
-    return planned[len(events)] if len(events) < len(planned) else _end(roll, events, failed=None)
+            if done < len(after):
+                return after[done]
+            return _end(roll, events, failed=event)
+    if len(events) < len(planned):
+        return planned[len(events)]
+    return _end(roll, events, failed=None)
 
 
 def interrupted(roll: Roll, events: Sequence[RollEvent], last: RollEvent) -> End:
@@ -103,7 +107,10 @@ def _steps(roll: Roll) -> Iterator[Step]:
     routed = roll.router == "same"
     for name in named["same"]:
         yield Step(action="probe", replica=name)
-    serving = named["same"] if routed else [*named["same"], *named["changed"], *named["surplus"]]
+    if routed:
+        serving = named["same"]
+    else:
+        serving = [*named["same"], *named["changed"], *named["surplus"]]
     if serving and not routed:
         yield Step(action="router")
         routed = True
@@ -131,7 +138,9 @@ _ENDING: tuple[Action, ...] = ("remove", "drain", "stop")
 def _cleanup(failed: RollEvent) -> tuple[Step, ...]:
     """Return what is done after a failed step: a replica that still serves goes back into the router."""
     serves = failed.step.action in ("remove", "drain") or failed.outcome == "back"
-    return (Step(action="add", replica=failed.step.replica),) if serves else ()
+    if serves:
+        return (Step(action="add", replica=failed.step.replica),)
+    return ()
 
 
 def _end(roll: Roll, events: Sequence[RollEvent], *, failed: RollEvent | None) -> End:

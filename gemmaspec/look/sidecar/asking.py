@@ -57,13 +57,18 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
         return f"webhook at {parts.hostname}: no answer within {_POST_S:.0f} s"
     except (OSError, ValueError, http.client.HTTPException):
         return f"webhook at {parts.hostname}: cannot be reached"
-    return None if 200 <= status < 300 else f"webhook at {parts.hostname}: HTTP {status}"
+    if 200 <= status < 300:
+        return None
+    return f"webhook at {parts.hostname}: HTTP {status}"
 
 
 def _exchange(
     address: str, method: str, path: str, body: str | None, *, key: str | None, timeout_s: float, most: int = _MAX_PAGE
 ) -> tuple[int, bytes]:
-    headers = {"Content-Type": "application/json"} if body else {}
+    if body:
+        headers = {"Content-Type": "application/json"}
+    else:
+        headers = {}
     if key:
         headers["Authorization"] = f"Bearer {key}"
     content = body.encode() if body else None

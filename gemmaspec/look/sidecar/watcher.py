@@ -113,7 +113,10 @@ class Watcher(KnownOfServer):
             yield from self._ends(kind, event.reason)
             return
         wish = reaction(event, self.settings.policy, restarts=(), now=0.0).action
-        note = "" if wish == "report" else "; not restarted: a container cannot restart its server"
+        if wish == "report":
+            note = ""
+        else:
+            note = "; not restarted: a container cannot restart its server"
         self.last = f"{kind}{note}" if note else self.last
         yield from self._begins(kind, f"{event.reason}{note}")
 

@@ -38,7 +38,10 @@ class Arm:
     @property
     def name(self) -> str:
         """Return its name in a result: METHOD/K, and what else is set."""
-        patches = f"patches {self.patches}" if self.patches else ""
+        if self.patches:
+            patches = f"patches {self.patches}"
+        else:
+            patches = ""
         return "/".join([self.method, str(self.k), *(part for part in (self.knob, patches) if part)])
 
     @property
@@ -68,12 +71,20 @@ class Arm:
     @property
     def said(self) -> str:
         """Return it in words, without its profile."""
-        patches = f"patches {self.patches}" if self.patches else ""
-        drafts = "no speculation" if self.alone else f"{self.method} k={self.k}"
+        if self.patches:
+            patches = f"patches {self.patches}"
+        else:
+            patches = ""
+        if self.alone:
+            drafts = "no speculation"
+        else:
+            drafts = f"{self.method} k={self.k}"
         return ", ".join(part for part in (drafts, self.knob, patches) if part)
 
     def __str__(self) -> str:
-        return f"{self.profile}: {self.said}" if self.profile and not self.alone else self.said
+        if self.profile and not self.alone:
+            return f"{self.profile}: {self.said}"
+        return self.said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +96,10 @@ class Cell:
     """Prompt tokens; None for the prompts' own lengths."""
 
     def __str__(self) -> str:
-        context = "" if self.context is None else f", {self.context:,} prompt tokens"
+        if self.context is None:
+            context = ""
+        else:
+            context = f", {self.context:,} prompt tokens"
         return f"{self.concurrency} concurrent{context}"
 
 

@@ -72,7 +72,9 @@ class CellChange:
         """slower, faster, or the same within noise."""
         if self.slower:
             return "slower"
-        return "faster" if self.faster else "same"
+        if self.faster:
+            return "faster"
+        return "same"
 
     @property
     def slower(self) -> bool:
@@ -206,7 +208,9 @@ def _measured(rows: Sequence[Mapping[str, Any]]) -> str:
     kinds = dict.fromkeys(f"{row['method']} k={row['k']}" if row["k"] else "no speculation" for row in rows)
     loads = ", ".join(str(load) for load in sorted({row["concurrency"] for row in rows}))
     contexts = ", ".join(f"{tokens:,}" for tokens in sorted({row["context"] for row in rows}))
-    return f"{', '.join(kinds)} with {loads} at once and {contexts} tokens of prompt" if kinds else "nothing"
+    if kinds:
+        return f"{', '.join(kinds)} with {loads} at once and {contexts} tokens of prompt"
+    return "nothing"
 
 
 def _arm(row: Mapping[str, Any]) -> str:
@@ -215,7 +219,10 @@ def _arm(row: Mapping[str, Any]) -> str:
 
 def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:
     spreads = [percent for row in (a, b) if (percent := spread_of(row)) is not None]
-    noise = max([TOLERANCE, *spreads]) if tolerance is None else tolerance
+    if tolerance is None:
+        noise = max([TOLERANCE, *spreads])
+    else:
+        noise = tolerance
     return CellChange(
         method=_from_to(a["method"], b["method"]),
         patches=_from_to(said(a), said(b)),
@@ -230,7 +237,9 @@ def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None)
 
 
 def _from_to(a: object, b: object) -> str:
-    return str(a) if a == b else f"{a} → {b}"
+    if a == b:
+        return str(a)
+    return f"{a} → {b}"
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -19,7 +19,9 @@ def doubt_of(rows: Sequence[Row]) -> Doubt:
     if any(mark_of(row) == "!" for row in rows):
         return "unsteady"
     lead = min((first["tokens_per_second"] / row["tokens_per_second"] - 1 for row in others[:1]), default=1.0)
-    return "close" if lead < max(spread_of(row) or 0.0 for row in rows) else ""
+    if lead < max(spread_of(row) or 0.0 for row in rows):
+        return "close"
+    return ""
 
 
 def sentences(document: Mapping[str, Any]) -> Iterator[str]:
@@ -51,14 +53,22 @@ def _fastest(group: Sequence[Row], rows: Sequence[Row]) -> str:
     if best["k"]:
         method = str(best["method"]).replace("_", " ")
         times = speedup(best, rows)
-        gain = f", {times:.2f} times as fast as without a draft" if times else ""
+        if times:
+            gain = f", {times:.2f} times as fast as without a draft"
+        else:
+            gain = ""
         said = f"fastest with {method} and {best['k']} drafted tokens (k), {figure}{gain}"
     else:
         drafts = [row for row in group if row["k"]]
         second = max(drafts, key=lambda row: float(row["tokens_per_second"]), default=None)
-        lost = f"; the best draft makes {second['tokens_per_second']:,.1f}" if second else ""
+        if second:
+            lost = f"; the best draft makes {second['tokens_per_second']:,.1f}"
+        else:
+            lost = ""
         said = f"fastest without a draft, {figure}{lost}"
-    return f"{said}. {_WORDS[doubt]}" if (doubt := doubt_of(group)) else f"{said}."
+    if doubt := doubt_of(group):
+        return f"{said}. {_WORDS[doubt]}"
+    return f"{said}."
 
 
 _WORDS: Mapping[Doubt, str] = {

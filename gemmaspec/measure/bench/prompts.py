@@ -106,7 +106,10 @@ def _text(file: Path) -> str:
             raise UsageError(f"{file}: larger than {MAX_FILE // 2**20} MiB")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        if isinstance(error, OSError):
+            why = error.strerror
+        else:
+            why = "not UTF-8 text"
         raise UsageError(f"{file}: cannot read it: {why}") from None
 
 

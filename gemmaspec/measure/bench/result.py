@@ -56,7 +56,9 @@ def mark_of(row: Mapping[str, Any]) -> str:
     if not row["steady"]:
         return "!"
     measured, rounds = row.get("rounds_measured"), row.get("rounds")
-    return f"{rounds} of {measured} rounds" if measured and rounds != measured else ""
+    if measured and rounds != measured:
+        return f"{rounds} of {measured} rounds"
+    return ""
 
 
 def _compact(sample: dict[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,17 @@ _AVERAGED: Final = ("tokens_per_second", "output_tokens_per_second", "step_ms", 
 def patch_set(row: Row) -> tuple[str, ...] | None:
     """Return the set of a row; None if it is not known. A row of an older gemmaspec, without the key, has none."""
     patches = row.get("patches", ())
-    return None if patches is None else tuple(sorted(map(str, patches)))
+    if patches is None:
+        return None
+    return tuple(sorted(map(str, patches)))
 
 
 def said(row: Row) -> str:
     """Return the set for a table."""
     patches = patch_set(row)
-    return "unknown" if patches is None else " + ".join(patches) or "none"
+    if patches is None:
+        return "unknown"
+    return " + ".join(patches) or "none"
 
 
 def several(rows: Iterable[Row]) -> bool:
@@ -127,4 +131,6 @@ def _answer(cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _spread(values: Sequence[float]) -> float | None:
     """Return the relative distance of the largest from the smallest; None for one round, which has none."""
-    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else None
+    if len(values) > 1:
+        return (max(values) - min(values)) / statistics.median(values)
+    return None

@@ -140,7 +140,9 @@ def step(cell: MeasuredCell) -> float:
     decoding = sum(sample.decoding for sample in cell.samples)
     drafts = sum(group.drafts for group in cell.groups)
     steps = drafts or sum(sample.completion_tokens - 1 for sample in cell.samples)
-    return decoding / steps if steps else 0.0
+    if steps:
+        return decoding / steps
+    return 0.0
 
 
 def by_category(cell: MeasuredCell, k: int) -> dict[str, list[float]]:
@@ -170,7 +172,9 @@ def _length_interval(samples: Sequence[RequestSample]) -> list[float] | None:
     """Return the 90 % interval of E(k) over requests; None unless each request reports its acceptance."""
     drafted = [sample for sample in samples if sum(sample.accepted)]
     interval = by_request(drafted, _length) if drafted else None
-    return list(interval) if interval else None
+    if interval:
+        return list(interval)
+    return None
 
 
 def _length(samples: Sequence[RequestSample]) -> float:

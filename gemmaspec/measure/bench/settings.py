@@ -125,7 +125,10 @@ def with_stored(request: BenchRequest, stored: Mapping[str, Any], *, file: str) 
     try:
         same = TypeAdapter(BenchRequest).validate_python({"out": request.out, **{name: stored[name] for name in names}})
     except (KeyError, ValidationError) as error:
-        key = error.errors()[0]["loc"][0] if isinstance(error, ValidationError) else error.args[0]
+        if isinstance(error, ValidationError):
+            key = error.errors()[0]["loc"][0]
+        else:
+            key = error.args[0]
         raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
     return replace(request, **{name: getattr(same, name) for name in names})
 

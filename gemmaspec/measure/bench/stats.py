@@ -34,13 +34,17 @@ def steady_rate(spans: Sequence[Span], concurrency: int) -> float:
     ends = sorted(span.ended for span in spans)
     stop = ends[max(len(ends) - concurrency, 0)]
     tokens = sum(span.tokens * _overlap(span, start, stop) for span in spans)
-    return tokens / (stop - start) if stop > start else 0.0
+    if stop > start:
+        return tokens / (stop - start)
+    return 0.0
 
 
 def _overlap(span: Span, start: float, stop: float) -> float:
     """Return the share of a request that lies between two moments."""
     length = span.ended - span.began
-    return max(0.0, min(span.ended, stop) - max(span.began, start)) / length if length > 0 else 0.0
+    if length > 0:
+        return max(0.0, min(span.ended, stop) - max(span.began, start)) / length
+    return 0.0
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -90,7 +90,9 @@ def _override(wanted: str, profile: Profile, shelf: Shelf, arm: Arm) -> tuple[st
         takes = ", ".join(taken) or "none"
         raise UsageError(f"without {left}: {profile.name} does not take it; the patches for speed here are {takes}")
     rest = [patch for patch in taken if patch != left and left not in shelf[patch].text.needs]
-    return (f"patches.speed=[{', '.join(rest)}]",) if rest else ("patches.speed=off",)
+    if rest:
+        return (f"patches.speed=[{', '.join(rest)}]",)
+    return ("patches.speed=off",)
 
 
 def _all_same(profile: str, overrides: Sequence[str], shelf: Shelf) -> str:
@@ -129,14 +131,23 @@ class TimeLeft:
         cells = len(arms) - 1
         if not cells:
             return ""
-        starts = sum(before != other for before, other in itertools.pairwise(arms)) if self._starts else 0
+        if self._starts:
+            starts = sum(before != other for before, other in itertools.pairwise(arms))
+        else:
+            starts = 0
         minutes = cells * statistics.fmean(self._cells) / 60
         if starts and self._started:
             minutes += starts * statistics.fmean(self._started) / 60
         more = ""
         if starts:
-            more = " and 1 server start" if starts == 1 else f" and {starts} server starts"
-        took = f"about {minutes:.0f} min" if minutes >= 1 else "under a minute"
+            if starts == 1:
+                more = " and 1 server start"
+            else:
+                more = f" and {starts} server starts"
+        if minutes >= 1:
+            took = f"about {minutes:.0f} min"
+        else:
+            took = "under a minute"
         return f"; {cells} left{more}, {took}"
 
 
@@ -161,7 +172,10 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
         raise UsageError("--dummy-weights starts servers, and --running and --url start none")
     if request.save_ids and request.dummy_weights:
         raise UsageError("--save-ids counts what answers say, and those of --dummy-weights say nothing")
-    prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, progress.note)
+    if request.dummy_weights:
+        prompts = dummy.PROMPTS
+    else:
+        prompts = prompt_set(request.prompts, progress.note)
     return _BenchRun(request, decided(request, loaded, prompts), loaded, prompts, progress).run()
 
 
@@ -228,7 +242,10 @@ class _BenchRun:
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
         self._left = TimeLeft(starts=not (request.running or request.url))
-        self._vocabulary = counted_ids.vocabulary_of(loaded.profile) if request.save_ids else 0
+        if request.save_ids:
+            self._vocabulary = counted_ids.vocabulary_of(loaded.profile)
+        else:
+            self._vocabulary = 0
         """Ids of the draft's head, for --save-ids; a draft without a list is refused before anything starts."""
         self._said: Sequence[counted_ids.Said] = ()
         self._failed: dict[str, str] = {}
@@ -371,7 +388,10 @@ class _BenchRun:
 
 
 def _line(task: Task, cell: Mapping[str, Any]) -> str:
-    accepted = f", E {cell['acceptance_length']:.2f}" if task.arm.k else ""
+    if task.arm.k:
+        accepted = f", E {cell['acceptance_length']:.2f}"
+    else:
+        accepted = ""
     unsteady = ""
     if not cell["reference"]["steady"]:
         moved = cell["reference"]["moved"]

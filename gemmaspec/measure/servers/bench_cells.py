@@ -46,7 +46,9 @@ class Measuring:
         temperature = self._asked.temperature
         if temperature is None:
             return str(ran.get("sampling", "as the server does unasked"))
-        return f"temperature {temperature:g}" if temperature else GREEDY
+        if temperature:
+            return f"temperature {temperature:g}"
+        return GREEDY
 
     def cell(self, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Measure a cell, again where the machine moved meanwhile, and return it as a result holds it.
@@ -67,7 +69,10 @@ class Measuring:
         """Return the prompts of a context, made once: every arm gets the same."""
         if cell.context not in self._made:
             prompts = list(self._prompts)
-            made = prompts if cell.context is None else of_length(asking, prompts, cell.context, exactly=self._exactly)
+            if cell.context is None:
+                made = prompts
+            else:
+                made = of_length(asking, prompts, cell.context, exactly=self._exactly)
             kept, left_out = fitting(asking, made, limit=limit)
             if left_out or len(made) < len(self._prompts):
                 number = len(self._prompts) - len(kept)

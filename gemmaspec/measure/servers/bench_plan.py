@@ -45,7 +45,10 @@ def planned(request: BenchRequest, note: Callable[[str], None]) -> BenchPlan:
     groups.need_profile(request.profile, "bench")
     loaded = load_profile(request.profile, overrides=request.overrides)
     groups.need_one_server(request.profile, loaded, "bench", url=True)
-    prompts = dummy.PROMPTS if request.dummy_weights else prompt_set(request.prompts, note)
+    if request.dummy_weights:
+        prompts = dummy.PROMPTS
+    else:
+        prompts = prompt_set(request.prompts, note)
     settings = decided(request, loaded, prompts)
     arms = patch_arms(arms_of(loaded.profile, settings.ks), settings.patches, request.profile, request.overrides)
     tasks = order(arms, cells_of(settings.concurrencies, settings.contexts), rounds=settings.rounds)

@@ -81,7 +81,10 @@ class Servers:
         """The machine that is measured, as read: null for what could not be, as behind --url."""
         gpus = () if self._url or self._loaded.profile.nodes > 1 else nvidia.gpus()
         named = self._loaded.profile.machine
-        without = named if not self._url and not MACHINES[named].gpus else None
+        if not self._url and not MACHINES[named].gpus:
+            without = named
+        else:
+            without = None
         return {
             "machine": machine_of(gpus[0].name) if gpus else without,
             "gpu": [gpu.name for gpu in gpus] or None,
@@ -125,7 +128,9 @@ class Servers:
     @property
     def limit(self) -> int | None:
         """Tokens of prompt and answer that the server takes; None where it does not say."""
-        return self._model.max_model_len if self._model else None
+        if self._model:
+            return self._model.max_model_len
+        return None
 
     def arms(self, wanted: Sequence[Arm]) -> tuple[Arm, ...]:
         """Return the arms that can be measured; a server that already runs has only one."""
@@ -149,7 +154,10 @@ class Servers:
     def serving(self, arm: Arm) -> tuple[Server, str | None]:
         """Return the arm's server, started if necessary, and the key for its requests."""
         if self._arm != arm:
-            self._server = self._find() if self._running or self._url else self._start(arm)
+            if self._running or self._url:
+                self._server = self._find()
+            else:
+                self._server = self._start(arm)
             self._arm = arm
             key = _key(self._server, self._url)
             self._model = served(self._server, key)
@@ -170,7 +178,10 @@ class Servers:
             state = engine.state(self._server)
             lines = list(engine.logs(self._server, tail=2000))
             if state.status != "running":
-                code = "" if state.exit_code is None else f" with exit code {state.exit_code}"
+                if state.exit_code is None:
+                    code = ""
+                else:
+                    code = f" with exit code {state.exit_code}"
                 what = f"the server died while the cell was measured{code}"
         cause = find_cause(lines)
         root = root_exception(lines)
@@ -246,8 +257,14 @@ class Servers:
         if self._asked.any_text:
             self._progress.note("accepting any first answer (--accept-any-text), because this server is only timed")
         overrides, note = self._asked.overrides, self._progress.note
-        stand_in = dummy_overrides(self._asked.profile, overrides, arm, note) if self._dummy else ()
-        hosts = self._before.options.hosts if self._before else ()
+        if self._dummy:
+            stand_in = dummy_overrides(self._asked.profile, overrides, arm, note)
+        else:
+            stand_in = ()
+        if self._before:
+            hosts = self._before.options.hosts
+        else:
+            hosts = ()
         request = UpRequest(
             profile=self._asked.profile,
             overrides=(*overrides, *arm.overrides, *stand_in),
@@ -313,8 +330,14 @@ def _of_log(of_log: Logged, profile: Profile) -> dict[str, Any]:
     """Return what a server's log says of its speed, as far as it says it; what the profile asks for goes first."""
     asked, spec = profile.serve.attention_backend, profile.speculative
     # vLLM logs the target's backend first, and the draft's only where it is another one
-    named = [asked.upper()] if asked else list(of_log.backends[:1])
-    heads = [spec.attention_backend.upper()] if spec and spec.attention_backend else list(of_log.backends[1:2])
+    if asked:
+        named = [asked.upper()]
+    else:
+        named = list(of_log.backends[:1])
+    if spec and spec.attention_backend:
+        heads = [spec.attention_backend.upper()]
+    else:
+        heads = list(of_log.backends[1:2])
     modes = as_logged(resolved_of(profile), of_log.mode or "", eager_draft=of_log.eager_draft)
     known = {
         "attention_backend": named[0] if named else None,
@@ -328,4 +351,6 @@ def _of_log(of_log: Logged, profile: Profile) -> dict[str, Any]:
 
 
 def _key(server: Server, url: str | None) -> str | None:
-    return os.environ.get("VLLM_API_KEY") or None if url else api_key_for(server)
+    if url:
+        return os.environ.get("VLLM_API_KEY") or None
+    return api_key_for(server)

@@ -45,8 +45,14 @@ def _said(asking: Asking, prompt: Prompt) -> Said:
     limit, key = asking.asked.request_timeout_s, asking.api_key
     reply = exchange(asking.server.base_url, _CHAT, body=body, timeout_s=limit, api_key=key)
     document = reply.json() if reply.status == 200 else None
-    choices = document.get("choices") if isinstance(document, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    if isinstance(document, dict):
+        choices = document.get("choices")
+    else:
+        choices = None
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        choice = choices[0]
+    else:
+        choice = {}
     answer = _ids(choice.get("token_ids"))
     if not answer:
         raise Broken(f"the server does not say which ids its answers have (HTTP {reply.status} of {_CHAT})")
@@ -87,7 +93,10 @@ def saved(file: Path, said: Sequence[Said], *, profile: str, vocabulary: int) ->
     document = {"schema": 1, "profile": profile, "vocabulary": vocabulary, "counted": counted}
     write_whole(file, json.dumps({**document, "ids": draft_ids.as_ranges(ids)}, indent=1) + "\n", mode=0o600)
     share = counted["held_out"]
-    half = f"; a list of one half has {share:.1%} of the other half's answers" if share is not None else ""
+    if share is not None:
+        half = f"; a list of one half has {share:.1%} of the other half's answers"
+    else:
+        half = ""
     return f"{len(ids):,} of {vocabulary:,} ids, from {counted['distinct']:,} counted in {len(said)} answers{half}"
 
 

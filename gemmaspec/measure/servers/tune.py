@@ -173,8 +173,14 @@ class _TuneRun:
         return True
 
     def _heading(self, visit: Visit) -> str:
-        takes = "" if visit.estimate is None else f", about {minutes(visit.estimate)}"
-        left = f"{visit.left} more in this round, " if visit.left else ""
+        if visit.estimate is None:
+            takes = ""
+        else:
+            takes = f", about {minutes(visit.estimate)}"
+        if visit.left:
+            left = f"{visit.left} more in this round, "
+        else:
+            left = ""
         budget = f"{minutes(max(self._left_s(), 0))} of {minutes(self._request.budget_s)} left"
         return f"round {visit.rung + 1}: {visit.arm}{takes}; {left}{budget}"
 
@@ -202,7 +208,10 @@ class _TuneRun:
 
     def _refuse(self, arm: Arm, error: GemmaspecError | Broken) -> None:
         """Note an arm that did not start. Raises where nothing can be compared without it, or time alone was short."""
-        failure = error if isinstance(error, GemmaspecError) else GemmaspecError(error.message)
+        if isinstance(error, GemmaspecError):
+            failure = error
+        else:
+            failure = GemmaspecError(error.message)
         late = isinstance(failure, TimedOut) and self._left_s() <= 1
         if arm.alone and late:
             raise self._too_small(f"the target alone was not ready in {minutes(self._request.budget_s)}")
@@ -248,7 +257,10 @@ class _TuneRun:
 
     def _times(self, visit: Visit, cell: TriedCell) -> str:
         base = self._tried.rate(self._compared.field.arms[0], visit.rung, cell.load)
-        moved = "" if cell.steady else ", while the machine's own speed moved by more than 3 %"
+        if cell.steady:
+            moved = ""
+        else:
+            moved = ", while the machine's own speed moved by more than 3 %"
         return (f", {cell.tokens_per_second / base:.2f} times" if base and not visit.arm.alone else "") + moved
 
     def _server_of(self, profile: str) -> Servers:
@@ -266,7 +278,10 @@ class _TuneRun:
             servers.close()
 
     def _too_small(self, why: str) -> UsageError:
-        kept = f"; {self._tried.kept}" if self._tried.cells else ""
+        if self._tried.cells:
+            kept = f"; {self._tried.kept}"
+        else:
+            kept = ""
         return UsageError(
             f"--budget is too small for one start: {why}{kept}",
             hint=f"the same command with --continue and a budget of {minutes(self._request.budget_s * 3)} or more",

@@ -153,7 +153,9 @@ def _shipped(base: Loaded, overrides: Sequence[str]) -> Iterator[Loaded]:
 def _with_untried(profile: Profile, shelf: Shelf) -> tuple[str, ...]:
     """Return the patches for speed that a profile takes and those not measured on its GPU; nothing without these."""
     more = untried(profile, shelf)
-    return (*speed_choice(profile, shelf).taken, *more) if more else ()
+    if more:
+        return (*speed_choice(profile, shelf).taken, *more)
+    return ()
 
 
 def _takes_table(typed: str, profile: Profile, overrides: Sequence[str]) -> bool:
@@ -171,7 +173,10 @@ def _draft_bytes(profile: Profile) -> int:
     """Bytes of the draft's weights on this machine; 0 without a draft, and where they are not here."""
     for model in models_of(profile):
         if model.role == "draft":
-            cached = None if model.local else cached_snapshot(model.model, model.revision, hub_cache(profile))
+            if model.local:
+                cached = None
+            else:
+                cached = cached_snapshot(model.model, model.revision, hub_cache(profile))
             folder = model.folder if model.local else cached
             if folder and folder.is_dir():
                 return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
@@ -191,8 +196,14 @@ def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], 
     target = open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile), shapes=True)
     resolved = resolved_of(profile, target=target)
     backend = known(resolved.backend)
-    kinds = layers(target.text, tensor_parallel=parallel) if "TRITON" in (backend or "TRITON") else []
-    shapes = matrices(target, tensor_parallel=parallel) if _has_humming(profile) else []
+    if "TRITON" in (backend or "TRITON"):
+        kinds = layers(target.text, tensor_parallel=parallel)
+    else:
+        kinds = []
+    if _has_humming(profile):
+        shapes = matrices(target, tensor_parallel=parallel)
+    else:
+        shapes = []
     if not kinds and not shapes:
         return None
     chosen, _ = choose_engine(request.engine, profile=profile)

@@ -27,7 +27,10 @@ def destination(loaded: Loaded, *, name: str | None, out: Path | None) -> Path:
 
     Raise UsageError for an invalid name, a file that is not tune's own, and where `extends` would not find the profile.
     """
-    file = out.absolute() if out else own_folder() / f"{name or f'{loaded.profile.name}-tuned'}.yaml"
+    if out:
+        file = out.absolute()
+    else:
+        file = own_folder() / f"{name or f'{loaded.profile.name}-tuned'}.yaml"
     if out and name and out.stem != name:
         raise UsageError(f"--name {name} and --out {out} name different profiles")
     if file.suffix != ".yaml" or not _NAME.fullmatch(file.stem):
@@ -77,7 +80,9 @@ def write(
 def from_anywhere(override: str) -> str:
     """Return KEY=VALUE with a path of the working folder as a whole one: the profile is written into another folder."""
     key, _, value = override.partition("=")
-    return f"{key}={json.dumps(str(Path(value).resolve()))}" if value.startswith(RELATIVE) else override
+    if value.startswith(RELATIVE):
+        return f"{key}={json.dumps(str(Path(value).resolve()))}"
+    return override
 
 
 def _tuned(name: str, choice: TuneChoice, measured: Profile, document: Mapping[str, Any]) -> Tuned:
@@ -129,6 +134,8 @@ def _check(file: Path, text: str, digest: str) -> None:
 def _before(file: Path) -> Tuned | None:
     """Return what tune wrote there before; None where there is nothing, or somebody else's."""
     try:
-        return load_profile(str(file)).profile.tuned if file.is_file() else None
+        if file.is_file():
+            return load_profile(str(file)).profile.tuned
+        return None
     except GemmaspecError:
         return None

@@ -83,7 +83,10 @@ def _fit(received: Received, schema: type[BaseModel]) -> Judged:
     if cut * 2 > count:
         return unknown(f"{cut} of {count} answers were cut off before their JSON was whole")
     off = f", {cut} cut off" if cut else ""
-    one_by_one = "" if received.offer.together > 1 else "; the server runs one request at a time"
+    if received.offer.together > 1:
+        one_by_one = ""
+    else:
+        one_by_one = "; the server runs one request at a time"
     return passed(f"{count - cut} of {count} answers fit the schema{off}{one_by_one}")
 
 
@@ -96,7 +99,9 @@ def _wrong(answer: ChatAnswer, schema: type[BaseModel]) -> str | None:
         return f"{repeated}: {shown(text)}"
     if answer.finish == "length":
         return "cut"
-    return None if fits(schema, text) else f"does not fit the schema: {shown(text) or 'empty'}"
+    if fits(schema, text):
+        return None
+    return f"does not fit the schema: {shown(text) or 'empty'}"
 
 
 def _s10(offer: ServerOffer) -> Sequence[Ask]:

@@ -36,7 +36,10 @@ class KnownIssue:
 
     def line(self, running: str | None) -> str:
         """Return the issue in one line, with what it means for the vLLM that runs."""
-        seen = f", seen in {self.seen_in}" if self.seen_in else ""
+        if self.seen_in:
+            seen = f", seen in {self.seen_in}"
+        else:
+            seen = ""
         if not self.fixed_in:
             return f"vllm #{self.number} ({self.state}{seen}): {self.title}; no release with a fix is known"
         fixed = f"fixed in {self.fixed_in}"

@@ -61,7 +61,10 @@ def talk(
     messages: Sequence[Mapping[str, Any]], *, tokens: int, thinking: bool = False, stream: bool = False, **more: Any
 ) -> dict[str, Any]:
     """Return a greedy request with a conversation."""
-    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    if stream:
+        usage = {"stream_options": {"include_usage": True}}
+    else:
+        usage = {}
     return {
         "messages": list(messages),
         "max_tokens": tokens,

@@ -35,7 +35,9 @@ class SmokeRow:
     @property
     def known(self) -> tuple[KnownIssue, ...]:
         """The issues that it may be, of a row that failed."""
-        return KNOWN.get(self.id, ()) if self.word == "fail" else ()
+        if self.word == "fail":
+            return KNOWN.get(self.id, ())
+        return ()
 
     def document(self) -> dict[str, Any]:
         """Return the row for machines."""
@@ -73,4 +75,6 @@ def curl(base_url: str, body: str, *, file: str | None, key: bool, streams: bool
 
 def fix_of(check: Check, word: Word) -> str | None:
     """Return what to do about a row."""
-    return check.fix if word == "fail" else None
+    if word == "fail":
+        return check.fix
+    return None

@@ -56,7 +56,10 @@ def _survives(received: Received) -> Judged:
     picture, afterwards = received.answers["picture"], received.answers["afterwards"]
     dead = (Fault.UNREACHABLE, Fault.BROKEN_OFF, Fault.FAILED)
     if picture.fault in dead or afterwards.fault in dead:
-        then = "; the server no longer answers" if afterwards.fault in dead else ""
+        if afterwards.fault in dead:
+            then = "; the server no longer answers"
+        else:
+            then = ""
         return failed(f"a request with an image fails: {picture.fault or 'answered'}{then}", "picture")
     if picture.fault is Fault.REFUSED:
         return unknown(f"the server takes no image: {shown(picture.said)}", "picture")

@@ -166,7 +166,9 @@ def _difference(answer: ChatAnswer, other: ChatAnswer) -> int | None:
         if mine.text != theirs.text:
             return place
     short = min(len(answer.tokens), len(other.tokens))
-    return short - 1 if len(answer.tokens) != len(other.tokens) else None
+    if len(answer.tokens) != len(other.tokens):
+        return short - 1
+    return None
 
 
 def _gap(answer: ChatAnswer, other: ChatAnswer, place: int) -> float | None:

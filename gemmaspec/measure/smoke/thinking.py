@@ -25,7 +25,9 @@ _LENGTH: Final = 0.8
 def twice(key: str, body: dict[str, object], offer: ServerOffer) -> list[Ask]:
     """Return a request that is sent alone, and again with others where the server runs several at once."""
     alone = [Ask(key=f"{key} alone", body=body, alone=True)]
-    return [*alone, Ask(key=f"{key} with others", body=body)] if offer.together > 1 else alone
+    if offer.together > 1:
+        return [*alone, Ask(key=f"{key} with others", body=body)]
+    return alone
 
 
 def no_leak(received: Received) -> Judged | None:
@@ -71,7 +73,9 @@ def _has_content(received: Received) -> Judged:
     for ask, answer in ended:
         if not answer.content.strip():
             return failed(f"ended with an empty content ({where(ask)}); reasoning: {shown(answer.reasoning)}", ask.key)
-    return passed("each answer that ended has a content") if ended else unknown("no answer ended within 80 tokens")
+    if ended:
+        return passed("each answer that ended has a content")
+    return unknown("no answer ended within 80 tokens")
 
 
 def _s4(offer: ServerOffer) -> Sequence[Ask]:

@@ -138,7 +138,10 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
     if spec is None:
         return
     usual_k = spec.num_speculative_tokens or 1
-    usual = tuple(k for k in OF_A_BLOCK if k < usual_k) if spec.method in BLOCKS else USUAL
+    if spec.method in BLOCKS:
+        usual = tuple(k for k in OF_A_BLOCK if k < usual_k)
+    else:
+        usual = USUAL
     if spec.synthetic_acceptance_rates:
         usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
     asked = sorted((k for k in ks if k), key=lambda k: k != usual_k)
@@ -221,7 +224,10 @@ def _tries(profile: Profile, vllm: str | None, *, sampled: bool) -> Iterator[Arm
     four_bits = "fp4" in profile.target.model.lower()
     for attempt in _TRIES:
         section, _, key = attempt.overrides[0].partition("=")[0].partition(".")
-        value = getattr(getattr(profile, section), key, None) if getattr(profile, section) else None
+        if getattr(profile, section):
+            value = getattr(getattr(profile, section), key, None)
+        else:
+            value = None
         fits = attempt.heads is None or bool(spec and spec.method in attempt.heads)
         released = launcher.range_contains(f">={attempt.since}", release)
         wanted = (sampled or not attempt.sampled) and (four_bits or not attempt.quantized)
@@ -237,11 +243,17 @@ def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:
     A machine without a known GPU is taken to have two: a backend that it lacks does not start, and that is reported.
     A head of MTP inherits the target's; DFlash and DSpark run on FLASH_ATTN alone.
     """
-    capability = MACHINES[profile.machine].compute_capability if profile.machine in MACHINES else None
+    if profile.machine in MACHINES:
+        capability = MACHINES[profile.machine].compute_capability
+    else:
+        capability = None
     release = nearest(vllm or newest())
     if backend_for(release, capability or _HOPPER, masks=False, fp8=False) != "FLASH_ATTN":
         return
-    other = "FLASH_ATTN" if (profile.serve.attention_backend or "").upper() == "TRITON_ATTN" else "TRITON_ATTN"
+    if (profile.serve.attention_backend or "").upper() == "TRITON_ATTN":
+        other = "FLASH_ATTN"
+    else:
+        other = "TRITON_ATTN"
     yield _knob(profile, f"attention backend {other}", f"serve.attention_backend={other}")
 
 

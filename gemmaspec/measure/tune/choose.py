@@ -119,14 +119,19 @@ def _why(tried: Tried, worths: Sequence[Worth], chosen: Worth, best: Worth) -> s
         return "no server with speculation started"
     first = max(drafting, key=lambda drafter: drafter.score)
     unfair = min(first.times) < 1 < first.score and first is not best
-    slower = f"{first.arm} is faster over all, and {_slower(tried, first)}" if unfair else ""
+    if unfair:
+        slower = f"{first.arm} is faster over all, and {_slower(tried, first)}"
+    else:
+        slower = ""
     if chosen.arm.alone:
         nothing = f"nothing that drafts is more than {TIE:.0%} faster: {first.arm} reaches {first.score:.2f} times"
         return slower or f"{nothing} the speed without speculation"
     gain = f"{chosen.score:.2f} times the speed without speculation, over {_loads(tried)}"
     if chosen is not best:
         return f"{gain}; {best.arm} is within {TIE:.0%} of it, with {_more(chosen, best)}"
-    return f"{gain}; {slower}" if slower else gain
+    if slower:
+        return f"{gain}; {slower}"
+    return gain
 
 
 def _slower(tried: Tried, worth: Worth) -> str:
@@ -137,9 +142,13 @@ def _slower(tried: Tried, worth: Worth) -> str:
 def _more(chosen: Worth, other: Worth) -> str:
     if other.arm.k != chosen.arm.k:
         return "a larger k"
-    return "more memory" if other.arm.memory != chosen.arm.memory else "more patches"
+    if other.arm.memory != chosen.arm.memory:
+        return "more memory"
+    return "more patches"
 
 
 def _loads(tried: Tried) -> str:
     shown = [str(load) for load in tried.loads]
-    return f"{', '.join(shown[:-1])} and {shown[-1]} at once" if len(shown) > 1 else f"{shown[0]} at once"
+    if len(shown) > 1:
+        return f"{', '.join(shown[:-1])} and {shown[-1]} at once"
+    return f"{shown[0]} at once"

@@ -64,7 +64,10 @@ class Launches(BaseModel):
     def __str__(self) -> str:
         gains = [row.times for row in self.rows if row.pays]
         gain = f"{len(gains)} of {len(self.rows)} launches can be faster"
-        more = f", by up to {max(gains):.2f} times" if gains else ""
+        if gains:
+            more = f", by up to {max(gains):.2f} times"
+        else:
+            more = ""
         return gain + more + (f"; not measured: {self.problem}" if self.problem else "")
 
 
@@ -108,9 +111,13 @@ def reading(lines: Sequence[str]) -> Launches | str:
     try:
         launches = Launches.model_validate_json(next(line for line in reversed(lines) if line.startswith("{")))
     except (StopIteration, ValidationError):
-        return printable(lines[-1]) if lines else "it printed nothing"
+        if lines:
+            return printable(lines[-1])
+        return "it printed nothing"
     variable = launches.variable
     if variable and (not OWN_LAUNCHES.fullmatch(variable) or is_twice(variable)):
         return "it printed impossible launch parameters"
     problem = printable(launches.problem)
-    return launches.model_copy(update={"problem": problem}) if launches.rows else problem or "it measured nothing"
+    if launches.rows:
+        return launches.model_copy(update={"problem": problem})
+    return problem or "it measured nothing"

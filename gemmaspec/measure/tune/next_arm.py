@@ -86,7 +86,10 @@ def all_arms(tried: Tried, field: Field) -> tuple[Arm, ...]:
         return field.arms
     best = (worth.arm for worth in ranked(tried, field.arms, field.arms[0], rung=0) if not worth.arm.alone)
     leader = next(best, None)
-    knobs = [with_knob(leader, knob) for knob in field.knobs if knob.profile == leader.profile] if leader else []
+    if leader:
+        knobs = [with_knob(leader, knob) for knob in field.knobs if knob.profile == leader.profile]
+    else:
+        knobs = []
     return (*field.arms, *(_table(tried, field, leader) if leader else ()), *knobs)
 
 
@@ -173,7 +176,9 @@ def _first(tried: Tried, field: Field, todo: Sequence[Arm], rung: int, running: 
     tried_already = {cell.arm for cell in tried.cells} | set(tried.failed)
     families = {arm.family for arm in field.arms if arm.key in tried_already}
     fresh = [arm for arm in todo if arm.family not in families]
-    return fresh[0] if fresh else max(todo, key=lambda arm: hope(tried, arm, field.arms))
+    if fresh:
+        return fresh[0]
+    return max(todo, key=lambda arm: hope(tried, arm, field.arms))
 
 
 def _start(tried: Tried, arm: Arm) -> float | None:
@@ -206,4 +211,6 @@ def _too_long(visit: Visit, left_s: float) -> str:
 
 def minutes(seconds: float) -> str:
     """Return a length of time as a sentence has it."""
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"

@@ -39,7 +39,10 @@ def cannot_win(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> str | None:
         return None
     highest = [row.interval[1] for row in rows]
     for other in arms:
-        rates = tried.rates(other, 0) if other.key not in tried.failed else None
+        if other.key not in tried.failed:
+            rates = tried.rates(other, 0)
+        else:
+            rates = None
         if rates and all(high < rate for high, rate in zip(highest, rates, strict=True)):
             shown = ", ".join(
                 f"at most {high:,.0f} of {rate:,.0f} tok/s at {load}"

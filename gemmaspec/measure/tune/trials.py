@@ -98,7 +98,9 @@ class Tried:
     @property
     def kept(self) -> str:
         """What is kept, as a sentence has it."""
-        return "1 measured cell is kept" if len(self.cells) == 1 else f"{len(self.cells)} measured cells are kept"
+        if len(self.cells) == 1:
+            return "1 measured cell is kept"
+        return f"{len(self.cells)} measured cells are kept"
 
     def requests(self, rung: int, load: int) -> int:
         """Requests of a cell."""
@@ -108,12 +110,16 @@ class Tried:
         """Tokens per second of an arm; None where it was not measured. Cells of a steady machine count first."""
         cells = [cell for cell in self.cells if (cell.arm, cell.rung, cell.load) == (arm.key, rung, load)]
         steady = [cell for cell in cells if cell.steady] or cells
-        return statistics.median(cell.tokens_per_second for cell in steady) if steady else None
+        if steady:
+            return statistics.median(cell.tokens_per_second for cell in steady)
+        return None
 
     def rates(self, arm: Arm, rung: int) -> tuple[float, ...] | None:
         """Tokens per second at every load; None where one is missing."""
         rates = [self.rate(arm, rung, load) for load in self.loads]
-        return tuple(rate for rate in rates if rate is not None) if None not in rates else None
+        if None not in rates:
+            return tuple(rate for rate in rates if rate is not None)
+        return None
 
     def missing(self, arm: Arm, rung: int) -> tuple[int, ...]:
         """Loads at which an arm was not measured yet."""

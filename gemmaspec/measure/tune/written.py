@@ -20,7 +20,10 @@ _HEAD = """\
 
 def profile_text(name: str, arm: Arm, *, overrides: Sequence[str], tuned: Tuned) -> str:
     """Return a profile that extends the arm's with what was set for it. `overrides` are the user's own KEY=VALUE."""
-    drafts = "without speculation" if arm.alone else f"{arm.method}, k={arm.k}"
+    if arm.alone:
+        drafts = "without speculation"
+    else:
+        drafts = f"{arm.method}, k={arm.k}"
     document: dict[str, Any] = {"extends": arm.profile, "name": name, "summary": f"{arm.profile}, tuned: {drafts}"}
     if arm.knob:
         document["summary"] += f", {arm.knob}"
@@ -41,5 +44,8 @@ def _set(document: Mapping[str, Any], override: str) -> dict[str, Any]:
         inner = place.get(part)
         place[part] = inner if isinstance(inner, dict) else {}
         place = place[part]
-    place[last] = strict_yaml.parse(text, file=f"--set {key}").data if text.strip() else None
+    if text.strip():
+        place[last] = strict_yaml.parse(text, file=f"--set {key}").data
+    else:
+        place[last] = None
     return changed

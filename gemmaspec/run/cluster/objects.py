@@ -60,7 +60,9 @@ def _filled(form: Any, values: Mapping[str, Any]) -> Any:
         return {key: inner for key, inner in made if inner is not None}
     if isinstance(form, list):
         return [_filled(inner, values) for inner in form]
-    return values[form[1:]] if isinstance(form, str) and form.startswith("$") else form
+    if isinstance(form, str) and form.startswith("$"):
+        return values[form[1:]]
+    return form
 
 
 def _values(server: PodServer) -> Mapping[str, Any]:
@@ -132,7 +134,10 @@ def _scheduling(server: PodServer) -> Mapping[str, Any]:
     if gpus:
         scheduling["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
         scheduling["runtime_class"] = server.settings.runtime_class or None
-        scheduling["node"] = {"kubernetes.io/arch": architecture} if architecture else None
+        if architecture:
+            scheduling["node"] = {"kubernetes.io/arch": architecture}
+        else:
+            scheduling["node"] = None
         scheduling["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     return scheduling
 
@@ -154,7 +159,9 @@ def _environment(server: PodServer) -> list[Object]:
 def _shared_memory(server: PodServer) -> str:
     """Return the size of /dev/shm in Kubernetes' units: Docker's gb are Gi."""
     size = _SIZE.fullmatch((server.profile.container.shm_size or "").lower())
-    return f"{size[1]}{_UNITS[size[2]]}" if size else SHARED_MEMORY
+    if size:
+        return f"{size[1]}{_UNITS[size[2]]}"
+    return SHARED_MEMORY
 
 
 def unexpanded(text: str) -> str:

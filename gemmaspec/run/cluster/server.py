@@ -105,7 +105,9 @@ class PodServer:
         """GPUs of one pod; 0 on a machine without."""
         serve = self.profile.serve
         wanted = (serve.tensor_parallel_size or 1) * (serve.pipeline_parallel_size or 1) // self.profile.nodes
-        return wanted if MACHINES[self.profile.machine].gpus else 0
+        if MACHINES[self.profile.machine].gpus:
+            return wanted
+        return 0
 
     @property
     def command(self) -> list[str]:

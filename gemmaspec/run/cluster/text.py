@@ -22,7 +22,10 @@ class _Quoted(_DUMPER):  # type: ignore[misc]  # chosen when imported
 def _text(dumper: Any, value: str) -> Any:
     """Write a text; a key or a word is never bare, since `no`, `1e3` and `2026-11-22` are not texts in YAML."""
     # A block keeps what it holds only if all of it can be shown; the emitter falls back to quotes by itself.
-    style = "|" if "\n" in value and value.replace("\n", "").replace("\t", "").isprintable() else '"'
+    if "\n" in value and value.replace("\n", "").replace("\t", "").isprintable():
+        style = "|"
+    else:
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

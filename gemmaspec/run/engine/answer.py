@@ -52,7 +52,9 @@ class Call:
             value = json.loads(self.arguments)
         except (ValueError, RecursionError):
             return None
-        return value if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            return value
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,9 @@ class ChatAnswer:
     @property
     def length(self) -> float | None:
         """The acceptance length: 1 + accepted / drafts."""
-        return 1 + (self.accepted or 0) / self.drafts if self.drafts else None
+        if self.drafts:
+            return 1 + (self.accepted or 0) / self.drafts
+        return None
 
 
 @dataclass(kw_only=True)
@@ -194,7 +198,10 @@ class Collector:
         part.arguments += _text(function.get("arguments"))
 
     def _take_tokens(self, logprobs: object) -> None:
-        content = logprobs.get("content") if isinstance(logprobs, dict) else None
+        if isinstance(logprobs, dict):
+            content = logprobs.get("content")
+        else:
+            content = None
         for entry in content if isinstance(content, list) else ():
             if isinstance(entry, dict) and len(self._tokens) < MAX_TOKENS:
                 text, gap = _text(entry.get("token")), _gap(entry.get("top_logprobs"))
@@ -218,7 +225,9 @@ def said(error: object) -> str:
     for key in ("error", "message", "detail"):
         if isinstance(error, dict) and key in error:
             error = error[key]
-    return error if isinstance(error, str) else ""
+    if isinstance(error, str):
+        return error
+    return ""
 
 
 def _json(text: bytes) -> dict[str, Any]:
@@ -233,24 +242,40 @@ def _json(text: bytes) -> dict[str, Any]:
 
 def _choice(event: Mapping[str, Any]) -> dict[str, Any] | None:
     choices = event.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else None
+    if isinstance(choices, list) and choices:
+        first = choices[0]
+    else:
+        first = None
+    if isinstance(first, dict):
+        return first
+    return None
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def count(value: object) -> int:
     """Return a count that a server reports; 0 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9:
+        return value
+    return 0
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return None
 
 
 def _gap(top: object) -> float | None:
-    values = [token.get("logprob") for token in top if isinstance(token, dict)] if isinstance(top, list) else []
+    if isinstance(top, list):
+        values = [token.get("logprob") for token in top if isinstance(token, dict)]
+    else:
+        values = []
     numbers = sorted((number for number in values if isinstance(number, int | float)), reverse=True)
-    return numbers[0] - numbers[1] if len(numbers) > 1 else None
+    if len(numbers) > 1:
+        return numbers[0] - numbers[1]
+    return None

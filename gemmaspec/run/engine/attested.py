@@ -53,4 +53,6 @@ def _text(value: object) -> str:
 
 def with_attested(report: dict[str, Any], text: bytes | None) -> dict[str, Any]:
     """Return a report with what the processes attest, if the launcher gave them something to attest."""
-    return {**report, "attested": parse_attested(text)} if isinstance(report.get("attestation"), dict) else report
+    if isinstance(report.get("attestation"), dict):
+        return {**report, "attested": parse_attested(text)}
+    return report

@@ -46,7 +46,10 @@ def choose_engine(
         if lacking:
             docker.close()
             return engine_named("process"), f"process: {lacking}"
-    why = "chosen with --engine" if forced else "its daemon answers"
+    if forced:
+        why = "chosen with --engine"
+    else:
+        why = "its daemon answers"
     return docker, f"docker: {why}, version {version} at {docker.endpoint}"
 
 

@@ -133,7 +133,10 @@ def ensure_compose_v2() -> str:
         return version
     if version is not None:
         raise EnvironmentMissing(f"`docker compose` is version {version}; gemmaspec needs 2 or newer", hint=_INSTALL)
-    old = _version(("docker-compose", "version", "--short")) if shutil.which("docker-compose") else None
+    if shutil.which("docker-compose"):
+        old = _version(("docker-compose", "version", "--short"))
+    else:
+        old = None
     if old is None:
         raise EnvironmentMissing("`docker compose` fails: its plugin is missing", hint=_INSTALL)
     if _major(old) >= 2:
@@ -146,7 +149,9 @@ def _version(command: Sequence[str]) -> str | None:
     """Return the version that a command prints; None if it fails."""
     done = _run(command)
     version = re.search(r"\d+(\.\d+)+[^\s,]*", done.stdout)
-    return version.group() if version and not done.returncode else None
+    if version and not done.returncode:
+        return version.group()
+    return None
 
 
 def _major(version: str) -> int:

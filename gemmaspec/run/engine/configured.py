@@ -53,7 +53,9 @@ def configured(file: Path) -> tuple[dict[str, Any] | None, str]:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return None, "docker compose config wrote no JSON, or more than 4 MiB"
-    return (document, "") if isinstance(document, dict) else (None, "docker compose config wrote no map")
+    if isinstance(document, dict):
+        return (document, "")
+    return (None, "docker compose config wrote no map")
 
 
 def _without_quotes(said: str) -> str:

@@ -43,7 +43,9 @@ def state_of(attributes: dict[str, Any]) -> State:
 
 def _ended(seen: dict[str, Any]) -> float | None:
     stamp = str(seen.get("FinishedAt") or _NEVER)
-    return None if seen["Status"] in (*_STATUS, "created") or stamp.startswith(_NEVER) else moment(stamp)
+    if seen["Status"] in (*_STATUS, "created") or stamp.startswith(_NEVER):
+        return None
+    return moment(stamp)
 
 
 def log_start(seen: dict[str, Any]) -> float | None:

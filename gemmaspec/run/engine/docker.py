@@ -56,7 +56,9 @@ class DockerEngine:
     @cached_property
     def endpoint(self) -> endpoint.DockerEndpoint:
         """The daemon to use. Raise EnvironmentMissing for an unknown docker context."""
-        return endpoint.of_host(self._node.host, self._node.docker) if self._node else endpoint.find()
+        if self._node:
+            return endpoint.of_host(self._node.host, self._node.docker)
+        return endpoint.find()
 
     @cached_property
     def _client(self) -> docker.DockerClient:
@@ -107,7 +109,9 @@ class DockerEngine:
         """Return the daemon's folder of images; None if it is on another machine or not readable."""
         with _answering(self.endpoint):
             root = Path(str(self._client.info().get("DockerRootDir", "")))
-        return root if root.is_absolute() and not self.remote and root.exists() else None
+        if root.is_absolute() and not self.remote and root.exists():
+            return root
+        return None
 
     def preflight(self, server: Server, *, port_is_free: bool = False) -> None:
         """Raise EnvironmentMissing if the server could not start. Pull a missing image."""
@@ -190,7 +194,9 @@ class DockerEngine:
         """Return the container's state, read from the daemon. Raise EnvironmentMissing if it does not answer."""
         with _answering(self.endpoint):
             container = self._container(server)
-            return state_of(container.attrs) if container else State(status="absent")
+            if container:
+                return state_of(container.attrs)
+            return State(status="absent")
 
     def runs(self, server: Server) -> Runs | None:
         """Return the container's command and image."""
@@ -220,7 +226,9 @@ class DockerEngine:
         if not text:
             return None
         report = parse_report(text)
-        return with_attested(report, self.read(server, ATTESTED)) if "attestation" in report else report
+        if "attestation" in report:
+            return with_attested(report, self.read(server, ATTESTED))
+        return report
 
     def read(self, server: Server, path: str, *, service: str = compose.SERVICE) -> bytes | None:
         """Return a file as a running container sees it, at most MAX_REPORT + 1 bytes; None if it is missing.
@@ -240,7 +248,9 @@ class DockerEngine:
                     return None
                 text = cast("tuple[bytes | None, bytes | None]", done.output)[0] or b""
                 if done.exit_code or text.startswith(first):
-                    return None if done.exit_code else text.removeprefix(first)
+                    if done.exit_code:
+                        return None
+                    return text.removeprefix(first)
         raise GemmaspecError(f"docker does not pass on what was read in {container.name}: {path}")
 
     def _log_lines(self, container: Container, *, follow: bool, tail: int | None) -> Iterator[str]:
@@ -265,7 +275,10 @@ class DockerEngine:
         """
         with _answering(self.endpoint):
             container = self._container(server)
-        file = container.labels.get("com.docker.compose.project.config_files", "") if container else ""
+        if container:
+            file = container.labels.get("com.docker.compose.project.config_files", "")
+        else:
+            file = ""
         if container and file and Path(file) != compose.file_of(server):
             raise EnvironmentMissing(
                 f"the container {clean(str(container.name))} was started from {clean(file)}, not this state folder",
@@ -344,7 +357,10 @@ def stack_archive(folder: Path) -> bytes:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name in STACK_FILES:
-            content = read_regular(folder / name) if name != "compose.yaml" else None
+            if name != "compose.yaml":
+                content = read_regular(folder / name)
+            else:
+                content = None
             if content is not None:
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mode = len(content), 0o444

@@ -41,7 +41,9 @@ class DockerEndpoint:
     @property
     def machine(self) -> str | None:
         """The name or address of the daemon's machine; None for this one."""
-        return urlsplit(self.url).hostname if self.remote else None
+        if self.remote:
+            return urlsplit(self.url).hostname
+        return None
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables by which the docker CLI uses this daemon; none if the environment chose it."""
@@ -92,7 +94,10 @@ def connect(endpoint: DockerEndpoint) -> docker.DockerClient:
     try:
         _knock(endpoint)
         if endpoint.of_fleet:
-            tls = ContextAPI.get_context(endpoint.context).TLSConfig if endpoint.context else None
+            if endpoint.context:
+                tls = ContextAPI.get_context(endpoint.context).TLSConfig
+            else:
+                tls = None
             return docker.DockerClient(base_url=endpoint.url, tls=tls or False, timeout=TIMEOUT_S, use_ssh_client=True)
         return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
     except (DockerException, OSError) as error:
@@ -151,7 +156,9 @@ def _unanswered(endpoint: DockerEndpoint, error: BaseException) -> EnvironmentMi
 def why(error: BaseException) -> str:
     """Return the operating system's own words for an error that the SDK wraps several times."""
     cause = _root_cause(error)
-    return cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause)
 
 
 def _root_cause(error: BaseException) -> BaseException:

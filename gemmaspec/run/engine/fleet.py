@@ -198,7 +198,9 @@ class FleetEngine:
     def _when(self, ended: tuple[Member, State]) -> float:
         """Return when a rank ended by this machine's clock; a rank without a container ended before all others."""
         member, state = ended
-        return (state.ended or 0.0) - self._ahead.get(member.host, 0.0) if state.status != "absent" else 0.0
+        if state.status != "absent":
+            return (state.ended or 0.0) - self._ahead.get(member.host, 0.0)
+        return 0.0
 
 
 def _all(members: Sequence[Member], call: Callable[[Member], T], *, seconds: float | None = None) -> list[T]:
@@ -228,7 +230,10 @@ def _of_host(host: str, error: GemmaspecError) -> GemmaspecError:
 
 def _told(member: Member, state: State) -> str:
     """Return which rank has ended, and how."""
-    how = "has no container" if state.status == "absent" else "has ended"
+    if state.status == "absent":
+        how = "has no container"
+    else:
+        how = "has ended"
     return f"rank {member.rank} on {member.host} {how}{f' ({state.detail})' if state.detail else ''}"
 
 

@@ -58,7 +58,10 @@ def exchange(
     Raises NoAnswer if the connection fails, TimedOut after `timeout_s` seconds in all, StartFailed above MAX_BODY.
     """
     method = method or ("POST" if body is not None else "GET")
-    content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass") if body is not None else None
+    if body is not None:
+        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    else:
+        content = None
     headers = (JSON if body is not None else {}) | authorized(api_key)
     where = f"{path}?{urlencode(query)}" if query else path
     try:
@@ -80,7 +83,9 @@ def exchange(
 
 def authorized(api_key: str | None) -> dict[str, str]:
     """Return the header that carries an API key, if there is one."""
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    if api_key:
+        return {"Authorization": f"Bearer {api_key}"}
+    return {}
 
 
 @dataclass

@@ -30,7 +30,10 @@ def download_bytes(image: str, architecture: str) -> int | None:
 
 def layer_bytes(manifests: Any, architecture: str) -> int | None:
     """Return the sum of the layers in the output of `docker manifest inspect --verbose`; None if it is invalid."""
-    several = manifests if isinstance(manifests, list) else [manifests]
+    if isinstance(manifests, list):
+        several = manifests
+    else:
+        several = [manifests]
     for entry in several:
         try:
             platform = entry["Descriptor"].get("platform") or {}

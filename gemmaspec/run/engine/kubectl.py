@@ -88,7 +88,9 @@ def report(pod: Pod) -> dict[str, Any]:
 
 
 def _namespace(namespace: str | None) -> list[str]:
-    return ["--namespace", namespace] if namespace else []
+    if namespace:
+        return ["--namespace", namespace]
+    return []
 
 
 def _kubectl(words: Sequence[str], *, what: str, stdin: str | None = None) -> str:
@@ -156,7 +158,9 @@ def _reason(state: dict[str, Any], status: dict[str, Any]) -> str:
         parts = [waiting.get("reason") or ended.get("reason"), f"exit code {code}" if code is not None else None]
         return clean(", ".join(str(part) for part in parts if part))
     unscheduled = [row for row in status.get("conditions") or [] if row.get("reason") == "Unschedulable"]
-    return clean(str(unscheduled[0].get("message", "Unschedulable"))) if unscheduled else ""
+    if unscheduled:
+        return clean(str(unscheduled[0].get("message", "Unschedulable")))
+    return ""
 
 
 def _texts(labels: Any) -> dict[str, str]:

@@ -43,7 +43,9 @@ def last_of(server: Server) -> Record | None:
 
 def _rescued(server: Server) -> Record | None:
     holder = holder_of(server)
-    return record.rescued(server.name, holder) if holder else None
+    if holder:
+        return record.rescued(server.name, holder)
+    return None
 
 
 def _is_held(server: Server) -> bool:
@@ -70,4 +72,6 @@ def holder_of(server: Server) -> int | None:
         return None
     file = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}:{seen.st_ino}"
     holders = [fields[4] for fields in map(str.split, held) if fields[1] == "FLOCK" and fields[5] == file]
-    return int(holders[0]) if holders else None
+    if holders:
+        return int(holders[0])
+    return None

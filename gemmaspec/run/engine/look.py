@@ -27,7 +27,10 @@ def look(where: endpoint.DockerEndpoint, image: str, *, python: str, models: Seq
     answer, refuses, or has not ended it within a minute.
     """
     name = f"gemmaspec-look-{secrets.token_hex(6)}"
-    mounts = [docker.types.Mount("/cache", cache, type="bind", read_only=True)] if cache else []
+    if cache:
+        mounts = [docker.types.Mount("/cache", cache, type="bind", read_only=True)]
+    else:
+        mounts = []
     with endpoint.client(where) as client:
         try:
             container = client.containers.create(

@@ -40,7 +40,10 @@ def run_once(
     EnvironmentMissing if Docker does not answer, refuses, or has not ended the command within half an hour.
     """
     name = f"gemmaspec-once-{secrets.token_hex(6)}"
-    devices = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if gpus else []
+    if gpus:
+        devices = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])]
+    else:
+        devices = []
     binds = [docker.types.Mount(bind.at, str(bind.folder), type="bind", read_only=bind.read_only) for bind in mounts]
     with endpoint.client() as client:
         try:

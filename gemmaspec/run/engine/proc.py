@@ -18,7 +18,9 @@ def boot_id() -> str:
 def start_ticks(pid: int) -> int | None:
     """Return field 22 of /proc/PID/stat; None if the process does not exist."""
     fields = stat(pid)
-    return int(fields[19]) if fields else None
+    if fields:
+        return int(fields[19])
+    return None
 
 
 def now_ticks() -> int:

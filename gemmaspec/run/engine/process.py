@@ -114,7 +114,10 @@ class ProcessEngine:
             return False
         with _exclusively(server):
             last = last_of(server)
-            ended = bool(last) and record.end(last, grace_s=server.stop_grace_s) if last else False
+            if last:
+                ended = bool(last) and record.end(last, grace_s=server.stop_grace_s)
+            else:
+                ended = False
             if child := self._children.pop(server.run_dir, None):
                 child.wait()
             _await_lock(server, last)
@@ -137,8 +140,13 @@ class ProcessEngine:
             return State(status="running", detail=f"pid {last.pid}")
         left = record.members(last)
         if last.pid is None:  # the command that started it was killed in the meantime
-            return State(status="running", detail=record.describe(left)) if left else _without_record(server)
-        detail = f"left processes behind: {record.describe(left)}" if left else ""
+            if left:
+                return State(status="running", detail=record.describe(left))
+            return _without_record(server)
+        if left:
+            detail = f"left processes behind: {record.describe(left)}"
+        else:
+            detail = ""
         return State(
             status="exited",
             exit_code=self._exit_code(server),
@@ -150,7 +158,9 @@ class ProcessEngine:
     def runs(self, server: Server) -> Runs | None:
         """Return the recorded command of the living leader."""
         last = last_of(server)
-        return Runs(command=last.command) if last and record.leads(last) else None
+        if last and record.leads(last):
+            return Runs(command=last.command)
+        return None
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yield clean lines of the last start's log file; with `follow`, until the server ends."""
@@ -198,7 +208,9 @@ class ProcessEngine:
         """Return the exit code as in a shell (128 + signal); only the process that started the server knows it."""
         child = self._children.get(server.run_dir)
         code = child.poll() if child else None
-        return 128 - code if code is not None and code < 0 else code
+        if code is not None and code < 0:
+            return 128 - code
+        return code
 
     def _spawn(self, server: Server) -> None:
         """Start the launcher.
@@ -248,7 +260,10 @@ def _starved(last: Record) -> str:
 
     What it has killed elsewhere on the machine explains nothing.
     """
-    now = proc.group_kills(Path(last.group)) if last.group and last.boot_id == proc.boot_id() else None
+    if last.group and last.boot_id == proc.boot_id():
+        now = proc.group_kills(Path(last.group))
+    else:
+        now = None
     if now is None or last.group_kills is None or now <= last.group_kills:
         return ""
     killed = now - last.group_kills

@@ -72,7 +72,9 @@ def _any(text: str, phrases: tuple[str, ...]) -> bool:
 def _registry(image: str) -> str:
     """Return the registry of an image name: its first part if that looks like a host; '' for Docker Hub."""
     first, slash, _ = image.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else ""
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return first
+    return ""
 
 
 def pull(image: str, on_bytes: Callable[[int], None]) -> None:

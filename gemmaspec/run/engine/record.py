@@ -194,7 +194,9 @@ def _belonging(pid: int, record: Record) -> psutil.Process | None:
     with contextlib.suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
         if pid == record.pid:
-            return process if leads(record) else None
+            if leads(record):
+                return process
+            return None
         if (
             record.pid in (None, os.getsid(pid))
             and process.environ().get(MARKER) == record.marker

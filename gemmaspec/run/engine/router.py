@@ -57,7 +57,9 @@ class RouterServer:
     def base_url(self) -> str:
         """The router's URL from this machine."""
         host = "127.0.0.1" if self.bind in ("0.0.0.0", "::") else self.bind  # noqa: S104 - compared, not bound
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        if ":" in host:
+            return f"http://[{host}]:{self.port}"
+        return f"http://{host}:{self.port}"
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -89,7 +91,10 @@ def state(router: RouterServer) -> State:
     if record.leads(record.completed(last)):
         return State(status="running", detail=f"pid {record.completed(last).pid}")
     left = record.members(last)
-    detail = f"left processes behind: {record.describe(left)}" if left else ""
+    if left:
+        detail = f"left processes behind: {record.describe(left)}"
+    else:
+        detail = ""
     return State(status="exited", detail=detail, ended=_last_word(router))
 
 
@@ -99,7 +104,9 @@ def serving(router: RouterServer) -> str:
         status = exchange(router.base_url, "/health", timeout_s=_ASK_S).status
     except GemmaspecError as error:
         return f"no request reaches a replica through it: {error.message}"
-    return "" if status == 200 else f"no request reaches a replica through it: HTTP {status}"
+    if status == 200:
+        return ""
+    return f"no request reaches a replica through it: HTTP {status}"
 
 
 def ensure_ports(router: RouterServer) -> None:
@@ -140,7 +147,10 @@ def logs(router: RouterServer, *, tail: int | None = None) -> Iterator[str]:
 
 def _end(router: RouterServer) -> bool:
     last = record.read(router.folder)
-    ended = record.end(record.completed(last), grace_s=_GRACE_S) if last else False
+    if last:
+        ended = record.end(record.completed(last), grace_s=_GRACE_S)
+    else:
+        ended = False
     record.forget(router.folder)
     return ended
 
@@ -183,7 +193,10 @@ def _wait(router: RouterServer, child: subprocess.Popen[bytes]) -> None:
                 return
         code = child.poll()
         if code is not None or time.monotonic() > deadline:
-            how = f"ended with exit code {code}" if code is not None else f"did not answer within {_START_S:.0f} s"
+            if code is not None:
+                how = f"ended with exit code {code}"
+            else:
+                how = f"did not answer within {_START_S:.0f} s"
             last_lines = "\n".join(logs(router, tail=8))
             raise StartFailed(f"the router of {router.name} {how}:\n{last_lines}", hint=f"less {router.folder / LOG}")
         time.sleep(_POLL_S)

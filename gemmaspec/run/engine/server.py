@@ -77,8 +77,13 @@ class Server:
     def base_url(self) -> str:
         """The server's URL from this machine."""
         everywhere = self.bind in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-        host = (self.reached_at or "127.0.0.1") if everywhere else self.bind
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        if everywhere:
+            host = self.reached_at or "127.0.0.1"
+        else:
+            host = self.bind
+        if ":" in host:
+            return f"http://[{host}]:{self.port}"
+        return f"http://{host}:{self.port}"
 
     @property
     def run_dir(self) -> Path:

@@ -61,7 +61,10 @@ def _start_of_last(file: IO[bytes], count: int) -> int:
     position = file.seek(0, os.SEEK_END)
     if count <= 0:
         return position
-    ends = count + 1 if position and _at(file, position - 1, 1) == b"\n" else count
+    if position and _at(file, position - 1, 1) == b"\n":
+        ends = count + 1
+    else:
+        ends = count
     while position > 0:
         size = min(_BLOCK, position)
         position -= size

@@ -48,7 +48,10 @@ def together(calls: Mapping[str, Callable[[], T]], *, seconds: float | None) -> 
 
 
 def _join(threads: Iterable[threading.Thread], seconds: float | None) -> None:
-    deadline = None if seconds is None else time.monotonic() + seconds
+    if seconds is None:
+        deadline = None
+    else:
+        deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 

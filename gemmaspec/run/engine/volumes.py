@@ -89,7 +89,10 @@ def same_daemon(node: Node) -> bool:
 def _client(node: Node | None) -> Iterator[docker.DockerClient]:
     from docker.errors import DockerException
 
-    where = endpoint.of_host(node.host, node.docker) if node else endpoint.find()
+    if node:
+        where = endpoint.of_host(node.host, node.docker)
+    else:
+        where = endpoint.find()
     with endpoint.client(where) as client:
         try:
             yield client

@@ -211,7 +211,9 @@ def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
     if folder := local_path(index_url):
         page = folder / project / "index.html"
         base = page.parent.as_uri() + "/"
-        return ProjectPage.from_html(project, page.read_bytes(), base).packages if page.is_file() else []
+        if page.is_file():
+            return ProjectPage.from_html(project, page.read_bytes(), base).packages
+        return []
     with PyPISimple(index_url, session=open_session()) as client, contextlib.suppress(NoSuchProjectError):
         return client.get_project_page(project, timeout=TIMEOUT).packages
     return []
@@ -235,7 +237,9 @@ def local_path(location: str) -> Path | None:
     address = urlsplit(location)
     if address.scheme == "file":
         return Path(url2pathname(address.path))
-    return None if address.scheme in {"http", "https"} else Path(location)
+    if address.scheme in {"http", "https"}:
+        return None
+    return Path(location)
 
 
 def _version_of(file: DistributionPackage) -> Version | None:
@@ -278,4 +282,6 @@ def _checked(path: str) -> str:
 def _shown(url: str) -> str:
     """Return an address without its user name and password."""
     address = urlsplit(url)
-    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl() if address.netloc else url
+    if address.netloc:
+        return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+    return url

@@ -81,8 +81,13 @@ def capability_here(profile: Profile) -> str | None:
     """Return the compute capability of this machine's GPU for a profile that leaves the GPU open; else None."""
     from gemmaspec.run.machine import readings
 
-    here = readings.gpus() if machine_kind(profile.machine) == ANY_GPU else None
-    return here.capabilities[0] if here and here.capabilities else None
+    if machine_kind(profile.machine) == ANY_GPU:
+        here = readings.gpus()
+    else:
+        here = None
+    if here and here.capabilities:
+        return here.capabilities[0]
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +171,10 @@ class Graphs:
     def __str__(self) -> str:
         """Return it in one sentence."""
         modes = self.modes
-        cost = f"; slower than no draft: {COST}" if self.hurts else ""
+        if self.hurts:
+            cost = f"; slower than no draft: {COST}"
+        else:
+            cost = ""
         return f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}{cost}"
 
 
@@ -188,7 +196,10 @@ def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
     if modes is None or not modes.lost:
         return None
     name, backend = started.server.name, re.search(r"serve\.attention_backend: ([A-Z_]+)", modes.fix)
-    mends = f"gemmaspec restart {name} --set serve.attention_backend={backend[1]}" if backend else ""
+    if backend:
+        mends = f"gemmaspec restart {name} --set serve.attention_backend={backend[1]}"
+    else:
+        mends = ""
     return Graphs(modes=modes, hurts=hurts(profile, modes), next=mends or f"gemmaspec profile lint {started.profile}")
 
 
@@ -204,4 +215,6 @@ def of_running(started: Started) -> Logged:
 def words(chosen: Backends) -> str:
     """Return the backends for people; empty where none is known."""
     known = any(chosen.values())
-    return ", ".join(f"{role} {name or 'unknown'}" for role, name in chosen.items()) if known else ""
+    if known:
+        return ", ".join(f"{role} {name or 'unknown'}" for role, name in chosen.items())
+    return ""

@@ -57,12 +57,16 @@ def _live(port: int, stack: str) -> str:
         return f"is being started by {holder}"
     try:
         if (group := read(stack)) and routers.state(group.router).status == "running":
-            return "runs there" if group.router.port == port else ""
+            if group.router.port == port:
+                return "runs there"
+            return ""
         started = stacks.find(stack)
     except GemmaspecError:
         return ""  # no record, or a damaged one: whoever listens on the port is found by looking at the port
     state = stacks.look(started)
-    return "runs there" if started.server.port == port and state.status in ("running", "restarting") else ""
+    if started.server.port == port and state.status in ("running", "restarting"):
+        return "runs there"
+    return ""
 
 
 def _stack_in(file: Path) -> str | None:

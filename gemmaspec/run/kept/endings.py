@@ -32,13 +32,18 @@ def why_ended(started: Started, state: State) -> Death:
 def _seen_by_watch(started: Started) -> str:
     """Return that memory ran out, if `watch` has seen that in the moment in which this start ended."""
     seen = verdicts.last_watch(started.server.name)
-    return seen.starved if seen and seen.at >= (started.since or 0) else ""
+    if seen and seen.at >= (started.since or 0):
+        return seen.starved
+    return ""
 
 
 def ending(started: Started, state: State, *, follow: bool = True) -> str:
     """Return why a server has ended that nobody stopped, and how it gets running again, for a line of ours."""
     death = why_ended(started, state)
-    command = f"next: {next_after(started, state)}" if follow else ""
+    if follow:
+        command = f"next: {next_after(started, state)}"
+    else:
+        command = ""
     return "; ".join(filter(None, (death.why.rstrip("."), (death.fix or "").rstrip("."), command)))
 
 
@@ -47,7 +52,9 @@ def how_it_ended(name: str) -> str:
     with contextlib.suppress(GemmaspecError):
         started = stacks.find(name)
         state = stacks.look(started)
-        return ending(started, state) if state.status == "exited" else ""
+        if state.status == "exited":
+            return ending(started, state)
+        return ""
     return ""
 
 

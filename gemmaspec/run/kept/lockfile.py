@@ -34,8 +34,13 @@ def release_by(profile: Profile, lock: Lock | ProfileError | None) -> str | None
     stated = vllm_of(profile)
     if stated or lock is None or isinstance(lock, ProfileError):
         return stated
-    same = lock.image.name == profile.image if lock.image else profile.runtime.python is not None
-    return lock.versions.vllm if same and lock.versions else None
+    if lock.image:
+        same = lock.image.name == profile.image
+    else:
+        same = profile.runtime.python is not None
+    if same and lock.versions:
+        return lock.versions.vllm
+    return None
 
 
 def lock_of(loaded: Loaded) -> Lock | ProfileError | None:

@@ -37,7 +37,10 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
     Raises UsageError for a file that it did not write.
     """
     file = own_file(loaded)
-    rows = parse_rows(read_text(file, limit=MAX_BYTES), file=str(file)) if file.is_file() else ()
+    if file.is_file():
+        rows = parse_rows(read_text(file, limit=MAX_BYTES), file=str(file))
+    else:
+        rows = ()
     own = parallel_of(loaded.profile)
     return tuple(row for row in rows if row.parallel_as(own))
 

@@ -65,7 +65,9 @@ def models_of(profile: Profile) -> Iterator[ModelRef]:
 def hub_cache(profile: Profile) -> Path | None:
     """Return the Hugging Face cache that the profile's server uses; None for this user's own."""
     home = profile.caches.huggingface
-    return Path(on_host(home, state=state_dir())) / "hub" if home else None
+    if home:
+        return Path(on_host(home, state=state_dir())) / "hub"
+    return None
 
 
 def server_cache(profile: Profile, *, in_image: bool) -> Path | None:
@@ -141,7 +143,10 @@ def _copy(tiny: ModelRef) -> None:
 def check_folder(ref: ModelRef) -> None:
     """Raise EnvironmentMissing for a model's folder that is missing or has no config."""
     if not ref.folder.is_dir():
-        places = "gemmaspec up tiny-cpu    # copies it there" if ref.is_tiny else None
+        if ref.is_tiny:
+            places = "gemmaspec up tiny-cpu    # copies it there"
+        else:
+            places = None
         raise EnvironmentMissing(f"{ref.role}.model: missing folder {ref.folder}", hint=places)
     if not (ref.folder / "config.json").is_file():
         raise EnvironmentMissing(f"{ref.role}.model: {ref.folder} has no config.json, so it is not a model")
@@ -156,4 +161,6 @@ def digest_of(ref: ModelRef) -> str:
 def hub_is_off(profile: Profile) -> bool:
     """Return whether the profile, or else this user's shell, has disabled the Hub (HF_HUB_OFFLINE)."""
     value = profile.env.get("HF_HUB_OFFLINE")
-    return value.upper() in access.ON if value is not None else access.is_offline()
+    if value is not None:
+        return value.upper() in access.ON
+    return access.is_offline()

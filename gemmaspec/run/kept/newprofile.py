@@ -146,7 +146,10 @@ def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_d
 
     file = _new_file(name)
     _on_this_machine(made.content, folder)
-    draft = draft_for(made.content["target"]["model"]) if "speculative" not in made.content else None
+    if "speculative" not in made.content:
+        draft = draft_for(made.content["target"]["model"])
+    else:
+        draft = None
     if with_draft:
         if draft is None:
             raise UsageError(_no_draft(made), hint="gemmaspec profile list")
@@ -246,7 +249,9 @@ def _lines(notes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _comments(head: str, lines: Sequence[str]) -> str:
-    return "\n".join([f"# {head}", *(f"#   {line}" for line in lines), "", ""]) if lines else ""
+    if lines:
+        return "\n".join([f"# {head}", *(f"#   {line}" for line in lines), "", ""])
+    return ""
 
 
 def _quoted(text: str) -> str:

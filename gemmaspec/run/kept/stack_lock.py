@@ -146,7 +146,9 @@ def holder(name: str) -> Holder | None:
     Stale files of killed commands and damaged files do not count.
     """
     record = records.kept(Holder, _file(name), limit=64 * 1024)
-    return record if record and record.alive else None
+    if record and record.alive:
+        return record
+    return None
 
 
 @contextlib.contextmanager

@@ -118,13 +118,17 @@ class Started(Options):
     @property
     def last_good_options(self) -> Options:
         """The options for the next restart; after a start that was undone or measured, those of the start before it."""
-        return self.before if (self.was_undone or self.by) and self.before else self.options
+        if (self.was_undone or self.by) and self.before:
+            return self.before
+        return self.options
 
     @property
     def again(self) -> str:
         """The command that starts it again as it ran."""
         same = self.replica is None and self.last_good_options == self.options
-        return f"gemmaspec restart {self.server.name}" if same else self.options.command
+        if same:
+            return f"gemmaspec restart {self.server.name}"
+        return self.options.command
 
 
 class Orphaned(EnvironmentMissing):
@@ -228,7 +232,9 @@ def engine_of(started: Started) -> Engine:
     from gemmaspec.run.engine.choose import engine_named, engine_of_nodes
 
     nodes = started.server.nodes
-    return engine_of_nodes(nodes) if nodes else engine_named(started.engine)
+    if nodes:
+        return engine_of_nodes(nodes)
+    return engine_named(started.engine)
 
 
 def look(started: Started, engine: Engine | None = None) -> State:

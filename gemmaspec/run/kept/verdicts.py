@@ -55,7 +55,9 @@ class Watching:
     @property
     def hangs_since(self) -> float | None:
         """When the server began to hang, in seconds since 1970; None if it does not, or `watch` has ended."""
-        return self.active.get(str(FaultKind.HANGS)) if self.looks else None
+        if self.looks:
+            return self.active.get(str(FaultKind.HANGS))
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,10 @@ def hang_of(started: Started, last: Last) -> str:
     since = min((at for at in hangs if at is not None and at >= (started.since or 0)), default=None)
     if since is None:
         return ""
-    form = "%H:%M:%S" if time.time() - since < _DAY_S else "%Y-%m-%d %H:%M:%S"
+    if time.time() - since < _DAY_S:
+        form = "%H:%M:%S"
+    else:
+        form = "%Y-%m-%d %H:%M:%S"
     return f"hangs since {time.strftime(form, time.localtime(since))}, as watch has found"
 
 

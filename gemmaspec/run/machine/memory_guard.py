@@ -15,7 +15,9 @@ from gemmaspec.core.profile.model import Profile
 def wants_guard(profile: Profile) -> bool:
     """Return whether the guard is on: as `watch.memory_guard` says, else where the machine's memory is unified."""
     wished = profile.watch.memory_guard
-    return MACHINES[profile.machine].unified if wished is None else wished
+    if wished is None:
+        return MACHINES[profile.machine].unified
+    return wished
 
 
 def read_memory() -> Memory | None:

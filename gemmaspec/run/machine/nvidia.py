@@ -115,7 +115,9 @@ def parse_loads(text: str) -> Iterator[GpuReading]:
 def parse_cuda(summary: str) -> str | None:
     """Return the CUDA version in the answer to plain `nvidia-smi`."""
     cuda = _CUDA.search(summary[:_MOST_TEXT])
-    return cuda[1] if cuda else None
+    if cuda:
+        return cuda[1]
+    return None
 
 
 def _rows(text: str, columns: int) -> Iterator[Sequence[str]]:
@@ -126,7 +128,9 @@ def _rows(text: str, columns: int) -> Iterator[Sequence[str]]:
 
 
 def _number(text: str) -> float | None:
-    return float(text) if _NUMBER.fullmatch(text) else None
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    return None
 
 
 def _query(fields: str) -> str:
@@ -148,4 +152,6 @@ def _run(*arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         raise EnvironmentMissing("nvidia-smi does not answer", hint="nvidia-smi") from None
-    return done.stdout if done.returncode == 0 else ""
+    if done.returncode == 0:
+        return done.stdout
+    return ""

@@ -28,7 +28,9 @@ def this_cpu() -> Device:
 def this_gpu() -> Device | None:
     """Return the first NVIDIA GPU, or None without one. Raise EnvironmentMissing if nvidia-smi does not answer."""
     gpus = nvidia.gpus()
-    return device_of(gpus[0], gpus=len(gpus)) if gpus else None
+    if gpus:
+        return device_of(gpus[0], gpus=len(gpus))
+    return None
 
 
 def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
@@ -88,7 +90,9 @@ def gpus() -> Gpus | None:
 def hard_open_files() -> int | None:
     """Return the most files that a process may open; None for no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return None if hard == resource.RLIM_INFINITY else hard
+    if hard == resource.RLIM_INFINITY:
+        return None
+    return hard
 
 
 def free_bytes(folder: Path | None) -> int | None:

@@ -45,7 +45,9 @@ def check_access(model: str, revision: str | None, *, role: str) -> str:
 def cached_commit(model: str, revision: str | None, *, cache: Path | None) -> str | None:
     """Return the cached commit of a revision; None if the cache has no config.json for it."""
     snapshot = cached_snapshot(model, revision, cache)
-    return snapshot.name if snapshot and is_commit(snapshot.name) else None
+    if snapshot and is_commit(snapshot.name):
+        return snapshot.name
+    return None
 
 
 def is_whole(model: str, revision: str | None, *, cache: Path | None) -> bool:

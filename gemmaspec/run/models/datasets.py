@@ -36,7 +36,9 @@ class DatasetRef:
 def dataset_ref(text: str) -> DatasetRef | None:
     """Return what OWNER/NAME@REVISION names; None for any other text."""
     match = _REF.fullmatch(text)
-    return DatasetRef(*match.groups()) if match else None
+    if match:
+        return DatasetRef(*match.groups())
+    return None
 
 
 def fetch_dataset(ref: DatasetRef, note: Callable[[str], None]) -> tuple[Path, str]:
@@ -55,7 +57,10 @@ def fetch_dataset(ref: DatasetRef, note: Callable[[str], None]) -> tuple[Path, s
     if not folder.is_dir():
         sizes = _wanted(remote, ref)
         _store({name: _read(remote, name) for name in sizes}, folder)
-        licence = f"; licence, as its card says: {remote.licence}" if remote.licence else ""
+        if remote.licence:
+            licence = f"; licence, as its card says: {remote.licence}"
+        else:
+            licence = ""
         note(f"fetched {ref.name}@{commit}: {len(sizes)} files, {sum(sizes.values()) / 1000:,.0f} kB{licence}")
     return folder, str(commit)
 

@@ -27,7 +27,10 @@ def folder_digest(folder: Path) -> str:
         names = sorted(path.name for path in folder.iterdir() if path.is_file() and is_needed(path.name))
         for name in names:
             with (folder / name).open("rb") as file:
-                part = _header_digest(file, folder / name) if is_weights(name) else _content_digest(file, folder / name)
+                if is_weights(name):
+                    part = _header_digest(file, folder / name)
+                else:
+                    part = _content_digest(file, folder / name)
             whole.update(f"{name}\0{part}\n".encode())
     except OSError as error:
         raise EnvironmentMissing(f"cannot read {error.filename or folder}: {error.strerror}") from None
@@ -42,7 +45,10 @@ def _content_digest(file: IO[bytes], path: Path) -> str:
 
 def _header_digest(file: IO[bytes], path: Path) -> str:
     start = file.read(8)
-    length = struct.unpack("<Q", start)[0] if len(start) == 8 else LARGEST_HEADER + 1
+    if len(start) == 8:
+        length = struct.unpack("<Q", start)[0]
+    else:
+        length = LARGEST_HEADER + 1
     if length > LARGEST_HEADER:
         raise EnvironmentMissing(f"{path} is not a safetensors file, or is truncated")
     digest = hashlib.sha256(start + file.read(length)).hexdigest()

@@ -105,7 +105,9 @@ class Cache:
         if file.sha256 is None:
             return file.size
         blob = self._blob(listing, file.sha256)
-        return 0 if _size(blob) == file.size else max(0, file.size - _size(_unfinished(blob)))
+        if _size(blob) == file.size:
+            return 0
+        return max(0, file.size - _size(_unfinished(blob)))
 
     def fetch(self, listing: CommitFiles, file: RemoteFile, on_bytes: OnBytes) -> None:
         """Fetch a missing file, or its missing part.

@@ -83,7 +83,10 @@ class HubFiles:
 
         if start >= stop:
             return b""
-        repo_type = "dataset" if self._kind == "data set" else None
+        if self._kind == "data set":
+            repo_type = "dataset"
+        else:
+            repo_type = None
         url = hf_hub_url(self.model, name, repo_type=repo_type, revision=self.revision, endpoint=constants.ENDPOINT)
         headers = {**build_hf_headers(), "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         piece = bytearray()

@@ -21,10 +21,15 @@ def cached_snapshot(model: str, revision: str | None, cache_dir: Path | None) ->
     """
     from huggingface_hub import constants
 
-    cache = Path(constants.HF_HUB_CACHE) if cache_dir is None else cache_dir
+    if cache_dir is None:
+        cache = Path(constants.HF_HUB_CACHE)
+    else:
+        cache = cache_dir
     if not (cache / f"models--{model.replace('/', '--')}").is_dir():  # the client itself takes 0.3 s to import
         return None
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(model, "config.json", cache_dir=cache_dir, revision=revision)
-    return Path(config).parent if isinstance(config, str) else None
+    if isinstance(config, str):
+        return Path(config).parent
+    return None

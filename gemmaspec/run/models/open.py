@@ -62,13 +62,18 @@ def longest_context(ref: str, *, revision: str | None = None, cache_dir: Path | 
     """
     try:
         files = Folder.local(ref) if is_local(ref) else _cached(ref, revision, cache_dir)
-        raw = whole(files, "config.json", most=CONFIG_LIMIT) if files else None
+        if files:
+            raw = whole(files, "config.json", most=CONFIG_LIMIT)
+        else:
+            raw = None
         if raw is not None:
             return describe(Fields(load_object(raw, "config.json"), "config.json")).text.max_position_embeddings
     except (CheckpointError, EnvironmentMissing):
         return None
     known = shipped_for(ref)
-    return checkpoint_of(known).text.max_position_embeddings if known else None
+    if known:
+        return checkpoint_of(known).text.max_position_embeddings
+    return None
 
 
 class Unasked(EnvironmentMissing):
@@ -91,7 +96,9 @@ def _switched_off() -> bool:
 
 def _cached(ref: str, revision: str | None, cache_dir: Path | None) -> Folder | None:
     path = cached_snapshot(ref, revision, cache_dir)
-    return Folder(path, source="cache", revision=path.name) if path else None
+    if path:
+        return Folder(path, source="cache", revision=path.name)
+    return None
 
 
 def _offline(ref: str, revision: str | None, cache_dir: Path | None) -> Folder:
@@ -121,7 +128,9 @@ def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | Non
     if snapshot is None:
         return None
     there, missing = weight_files(snapshot)
-    return snapshot if there and not missing else None
+    if there and not missing:
+        return snapshot
+    return None
 
 
 def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
@@ -133,7 +142,10 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
     there, missing = weight_files(files)
     tokens = _head_tokens(files)
     template = any(name in files.sizes for name in _TEMPLATES)
-    tokenizer = None if tokens and template else _tokenizer_config(files)
+    if tokens and template:
+        tokenizer = None
+    else:
+        tokenizer = _tokenizer_config(files)
     if not tokens and tokenizer:
         tokens = named_tokens(tokenizer, described.token_ids)
     checkpoint = Checkpoint(
@@ -181,7 +193,9 @@ def _no_config(ref: str, files: CheckpointFiles) -> EnvironmentMissing:
 def _separate(files: CheckpointFiles) -> Fields | None:
     name = "hf_quant_config.json"
     raw = whole(files, name, most=CONFIG_LIMIT)
-    return Fields(load_object(raw, name), name) if raw else None
+    if raw:
+        return Fields(load_object(raw, name), name)
+    return None
 
 
 def _tokenizer_config(files: CheckpointFiles) -> Fields | None:
@@ -190,13 +204,17 @@ def _tokenizer_config(files: CheckpointFiles) -> Fields | None:
     if not 0 < files.sizes.get(name, 0) <= TOKENIZER_CONFIG_LIMIT:
         return None
     raw = whole(files, name, most=TOKENIZER_CONFIG_LIMIT)
-    return Fields(load_object(raw, name), name) if raw else None
+    if raw:
+        return Fields(load_object(raw, name), name)
+    return None
 
 
 def _head_tokens(files: CheckpointFiles) -> dict[str, int]:
     """Return the control tokens from the beginning of tokenizer.json."""
     size = files.sizes.get("tokenizer.json", 0)
-    return added_tokens(files.read("tokenizer.json", 0, min(size, FIRST_PIECE))) if size else {}
+    if size:
+        return added_tokens(files.read("tokenizer.json", 0, min(size, FIRST_PIECE)))
+    return {}
 
 
 def _damaged(files: CheckpointFiles) -> bool:
@@ -216,5 +234,7 @@ def _damaged(files: CheckpointFiles) -> bool:
 def _template_inside(files: CheckpointFiles, tokenizer: Fields | None) -> bool | None:
     """Return whether there is a chat template; None without a tokenizer, because then the checkpoint does not say."""
     if tokenizer is None:
-        return False if "tokenizer.json" in files.sizes else None
+        if "tokenizer.json" in files.sizes:
+            return False
+        return None
     return "chat_template" in tokenizer

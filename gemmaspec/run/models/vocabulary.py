@@ -32,4 +32,6 @@ def _raw(checkpoint: Checkpoint, cache_dir: Path | None) -> bytes | None:
     if is_local(checkpoint.ref):
         return whole(Folder.local(checkpoint.ref), "tokenizer.json", most=LIMIT)
     folder = cached_snapshot(checkpoint.ref, checkpoint.revision, cache_dir)
-    return whole(Folder(folder, revision=None), "tokenizer.json", most=LIMIT) if folder else None
+    if folder:
+        return whole(Folder(folder, revision=None), "tokenizer.json", most=LIMIT)
+    return None

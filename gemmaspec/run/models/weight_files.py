@@ -63,7 +63,10 @@ def _indexed(files: CheckpointFiles) -> set[str]:
     if raw is None:
         return set()
     table = Fields(load_object(raw, INDEX), INDEX).section("weight_map")
-    values = set(table.content.values()) if table and _all_texts(table) else set()
+    if table and _all_texts(table):
+        values = set(table.content.values())
+    else:
+        values = set()
     if any("/" in name or not name.endswith(".safetensors") for name in values):
         raise CheckpointError(f"{INDEX}: contains the path of a file outside the checkpoint")
     return values

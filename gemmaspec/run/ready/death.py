@@ -75,7 +75,10 @@ def death(
         return Death(why=starved, fix=KILLED.finding.fix)
     if exit_code in _SIGKILL and not core_gone:
         return Death(why=_KILLED, fix=_ASK_KERNEL)
-    ended = "its engine core ended without an error" if core_gone else "its log names no error"
+    if core_gone:
+        ended = "its engine core ended without an error"
+    else:
+        ended = "its log names no error"
     return Death(why=f"{ended}, as after kill -9 or when memory runs out")
 
 

@@ -95,7 +95,10 @@ def _how(state: State) -> str:
         "unknown": "its state is unknown",
     }
     how = words.get(state.status, "it exited")
-    code = f", exit code {state.exit_code}" if state.exit_code is not None else ""
+    if state.exit_code is not None:
+        code = f", exit code {state.exit_code}"
+    else:
+        code = ""
     return "; ".join(part for part in (f"{how}{code}", state.detail, state.starved) if part)
 
 
@@ -122,4 +125,6 @@ def _replaced(ended: Ended, lines: Sequence[str], *, secrets: Sequence[str]) -> 
 
 def _quoted(lines: Sequence[str], *, secrets: Sequence[str]) -> list[str]:
     last = [text for line in lines[-3 * LAST_LINES :] if (text := printable(line, secrets=secrets)).strip()]
-    return ["the last lines of its log:", *(f"  {text[:300]}" for text in last[-LAST_LINES:])] if last else []
+    if last:
+        return ["the last lines of its log:", *(f"  {text[:300]}" for text in last[-LAST_LINES:])]
+    return []

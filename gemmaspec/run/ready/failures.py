@@ -50,7 +50,9 @@ def find_cause(lines: Sequence[str], *, version: str | None = None) -> Cause | N
 def explain(lines: Sequence[str]) -> Finding | None:
     """Return the known failure that a log shows, if any."""
     cause = find_cause(lines)
-    return cause.failure.finding if cause else None
+    if cause:
+        return cause.failure.finding
+    return None
 
 
 def _rows(messages: Sequence[str], version: str | None) -> list[KnownFailure]:

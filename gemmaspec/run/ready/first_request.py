@@ -80,7 +80,9 @@ class Answer:
 
 def api_key_for(server: Server) -> str | None:
     """Return the API key for requests to this server: $VLLM_API_KEY if it needs one."""
-    return os.environ.get("VLLM_API_KEY") or None if server.needs_api_key else None
+    if server.needs_api_key:
+        return os.environ.get("VLLM_API_KEY") or None
+    return None
 
 
 def healthy(server: Server) -> bool:
@@ -189,7 +191,10 @@ class _Asking:
 
     def whole(self, reply: ChatAnswer) -> ChatAnswer:
         """Return an answer that is one. Raises TimedOut, NoAnswer and StartFailed for any other."""
-        why = f": {printable(reply.said)[:300]}" if reply.said else ""
+        if reply.said:
+            why = f": {printable(reply.said)[:300]}"
+        else:
+            why = ""
         match reply.fault:
             case None:
                 return reply

@@ -40,7 +40,9 @@ def message_of(line: str) -> str:
 def process_of(line: str) -> str:
     """Return which of vLLM's processes printed a line, such as `EngineCore` or `Worker_TP1`; "" if it has no name."""
     match = _PROCESS.match(_plain(line))
-    return match["name"] if match else ""
+    if match:
+        return match["name"]
+    return ""
 
 
 def _plain(line: str) -> str:

@@ -76,7 +76,9 @@ class PhaseTracker:
         message = message_of(line)
         self._compiles = self._compiles or bool(_COMPILES.match(message))
         phase = phase_of(line) or self._implied(message)
-        return self.enter(phase) if phase else None
+        if phase:
+            return self.enter(phase)
+        return None
 
     def _implied(self, message: str) -> Phase | None:
         """Return the phase that a line begins in this start but not in every start."""

@@ -126,7 +126,10 @@ def _add(state: _Process, name: str, message: str, errors: list[Raised]) -> None
         place = _place(state.frame) if state.frame else None
         errors.append(Raised(process=name, text=message, place=place, source=state.source, fatal=state.fatal))
         state.last = len(errors) - 1
-        state.more = _MORE_LINES if _CONTINUED.search(message) else 0
+        if _CONTINUED.search(message):
+            state.more = _MORE_LINES
+        else:
+            state.more = 0
     state.open, state.frame, state.source = False, None, None
 
 

@@ -128,7 +128,10 @@ class _Watch:
         """Begin to follow the log."""
         self._began = self._clock()
         self._tracker = PhaseTracker(self._clock, speculates=self._server.speculates)
-        self._head = self._server.nodes[0].host if self._server.nodes else ""
+        if self._server.nodes:
+            self._head = self._server.nodes[0].host
+        else:
+            self._head = ""
         self._logs: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=KEPT_LINES))
         self._secrets = [value for name in _SECRETS if len(value := os.environ.get(name, "")) >= 6]
         self._lost_since: float | None = None
@@ -171,7 +174,10 @@ class _Watch:
 
     def _read(self, lines: list[str]) -> None:
         for given in lines:
-            host, line = split_host(given) if self._head else ("", given)
+            if self._head:
+                host, line = split_host(given)
+            else:
+                host, line = ("", given)
             self._logs[host].append(line)
             if self._on_line:
                 self._on_line(printable(given, secrets=self._secrets))
@@ -193,12 +199,14 @@ class _Watch:
                 name=f"the {self._engine.name} engine",
             )
         except EnvironmentMissing:
-            self._lost_since = self._clock() if self._lost_since is None else self._lost_since
+            if self._lost_since is None:
+                self._lost_since = self._clock()
             if self._clock() - self._lost_since >= LOST_S:
                 raise
             return None
         self._lost_since = None
-        self._restarts = state.restarts if self._restarts is None else self._restarts
+        if self._restarts is None:
+            self._restarts = state.restarts
         if state.status == "running" and state.restarts <= self._restarts:
             return None
         return state
@@ -239,7 +247,10 @@ class _Watch:
     def _died(self, state: State, *, first_request: bool = False) -> GemmaspecError:
         self._read(self._log.read_rest(seconds=self._checks.rest_s))
         host = state.host or self._head
-        name = f"{self._server.name} on {host}" if host else self._server.name
+        if host:
+            name = f"{self._server.name} on {host}"
+        else:
+            name = self._server.name
         ended = Ended(
             name=name,
             phase=self._tracker.phase,

@@ -43,7 +43,9 @@ def container(name: str) -> Running | None:
                 raise UsageError(
                     f"{len(found)} containers run a service {name!r}: {called}", hint="name one of them"
                 ) from None
-            return _running(client, found[0]) if found else None
+            if found:
+                return _running(client, found[0])
+            return None
         except APIError as error:
             raise EnvironmentMissing(
                 f"docker does not describe the container {name!r:.80}: {clean(str(error.explanation))}",
@@ -64,7 +66,10 @@ def _running(client: docker.DockerClient, found: Found) -> Running:
     of_image, moved = _image(client, attributes)
     words = tuple(str(word) for word in (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())))
     given = _pairs(config.get("Env"))
-    server = None if endpoint.find().remote else _server(str(attributes["Id"]))
+    if endpoint.find().remote:
+        server = None
+    else:
+        server = _server(str(attributes["Id"]))
     if server is not None:
         words = processes.argv_of(server)
         given |= _exported(server, given)

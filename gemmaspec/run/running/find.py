@@ -21,7 +21,9 @@ def running(asked: str) -> tuple[Running, Path]:
         pid = int(asked)
         inside = processes.container_of(pid)
         found = _container(inside) if inside else None
-        return (found, Path.cwd()) if found else (processes.process(pid), processes.folder_of(pid))
+        if found:
+            return (found, Path.cwd())
+        return (processes.process(pid), processes.folder_of(pid))
     found = _container(asked)
     if found is None:
         raise UsageError(f"nothing runs under {asked!r:.80}{_what_runs()}", hint="docker ps    # or: pgrep -af vllm")

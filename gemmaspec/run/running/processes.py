@@ -76,7 +76,9 @@ def container_of(pid: int) -> str | None:
     except OSError:
         return None
     found = _CONTAINER.search(text)
-    return (found[1] or found[2]) if found else None
+    if found:
+        return found[1] or found[2]
+    return None
 
 
 def serving_among(pids: list[int]) -> int | None:
@@ -119,7 +121,9 @@ def _parent(pid: int) -> int | None:
         fields = proc.stat(pid)
     except (OSError, EnvironmentMissing):
         return None
-    return int(fields[1]) if fields else None
+    if fields:
+        return int(fields[1])
+    return None
 
 
 def _strings(pid: int, file: str, *, hidden_is_empty: bool = True) -> list[str]:
@@ -145,4 +149,6 @@ def interpreter(pid: int, words: tuple[str, ...]) -> Path | None:
     if program and program.is_absolute():
         return program.with_name("python")
     folder = folder_of(pid)
-    return folder / first if "/" in words[0] and first.name.startswith("python") else None
+    if "/" in words[0] and first.name.startswith("python"):
+        return folder / first
+    return None

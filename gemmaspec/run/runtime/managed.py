@@ -58,7 +58,10 @@ def interpreter_of(spec: RuntimeSpec) -> Path:
 def describe(spec: RuntimeSpec) -> ManagedRuntime:
     """Return the runtime for `spec`. A folder without its marker or its Python is not complete."""
     path, interpreter = runtime_dir(spec), interpreter_of(spec)
-    facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
+    if interpreter.exists():
+        facts = _read_marker(path / _MARKER)
+    else:
+        facts = {}
     return ManagedRuntime(path=path, interpreter=interpreter, complete=bool(facts), facts=facts)
 
 
@@ -69,8 +72,13 @@ def versions_at(interpreter: Path, environment: Mapping[str, str]) -> Versions |
     """
     path = interpreter.parent.parent
     if path.parent == (state_dir() / "runtimes").resolve():
-        facts = _read_marker(path / _MARKER) if interpreter.exists() else {}
-        return Versions(**{name: str(facts.get(name, "unknown")) for name in Versions.model_fields}) if facts else None
+        if interpreter.exists():
+            facts = _read_marker(path / _MARKER)
+        else:
+            facts = {}
+        if facts:
+            return Versions(**{name: str(facts.get(name, "unknown")) for name in Versions.model_fields})
+        return None
     return Versions(**interpreter_versions(interpreter, environment))
 
 
@@ -183,7 +191,9 @@ def site_packages(interpreter: Path) -> Path:
 def _python_request(version: str) -> str:
     """Return the running interpreter if it has this version, so that nothing is downloaded; else the version."""
     running = platform.python_version()
-    return sys.executable if running == version or running.startswith(f"{version}.") else version
+    if running == version or running.startswith(f"{version}."):
+        return sys.executable
+    return version
 
 
 def _require_disk(folder: Path, needed: int) -> None:
@@ -209,4 +219,6 @@ def _read_marker(marker: Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return facts if isinstance(facts, dict) else {}
+    if isinstance(facts, dict):
+        return facts
+    return {}

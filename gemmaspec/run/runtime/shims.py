@@ -73,4 +73,6 @@ def repair_cpu_speculation(packages: Path, version: str) -> None:
 def _renamed(line: str, version: str) -> str:
     if line.startswith("Name: "):
         return "Name: vllm"
-    return f"Version: {version}+cpu" if line.startswith("Version: ") else line
+    if line.startswith("Version: "):
+        return f"Version: {version}+cpu"
+    return line

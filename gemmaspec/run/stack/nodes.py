@@ -119,7 +119,9 @@ def rank_environment(profile: Profile, host: Host) -> dict[str, str]:
 def hang_environment(profile: Profile) -> dict[str, str]:
     """Return the variable that bounds a step in which a rank hangs, unless the profile sets it."""
     name = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
-    return {} if name in profile.env else {name: str(HANG_S)}
+    if name in profile.env:
+        return {}
+    return {name: str(HANG_S)}
 
 
 def worker_health(profile: Profile, *, master: str, master_port: int) -> list[str]:

@@ -71,14 +71,18 @@ def has_ids(profile: Profile) -> bool:
 def template_in_image(profile: Profile) -> str | None:
     """Return the path of a chat template that vLLM's image brings; None for one of this machine, or none."""
     template = profile.chat.template or ""
-    return template if profile.image and template.startswith(_WORKSPACE) and ".." not in template else None
+    if profile.image and template.startswith(_WORKSPACE) and ".." not in template:
+        return template
+    return None
 
 
 def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
     """Return the paths on this machine, for the process engine."""
 
     def here(path: str | None) -> str | None:
-        return on_host(path, state=state) if path else None
+        if path:
+            return on_host(path, state=state)
+        return None
 
     return Paths(
         host=profile.serve.bind,
@@ -97,4 +101,6 @@ def on_host(model: str, *, state: Path) -> str:
     """Return the path of a model's folder on this machine; a Hugging Face id stays unchanged."""
     if model.startswith("state:"):
         return str(state / model.removeprefix("state:"))
-    return str(Path(model).expanduser()) if is_local(model) else model
+    if is_local(model):
+        return str(Path(model).expanduser())
+    return model

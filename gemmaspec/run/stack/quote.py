@@ -41,7 +41,10 @@ def compose_block(text: str, *, indent: int = 6) -> str:
     body = text.replace("$", "$$")
     stripped = body.rstrip("\n")
     keep = {0: "-", 1: ""}.get(len(body) - len(stripped), "+")
-    lines = body.split("\n") if keep == "+" else stripped.split("\n")
+    if keep == "+":
+        lines = body.split("\n")
+    else:
+        lines = stripped.split("\n")
     if keep == "+":
         lines = lines[:-1]
     return f"|{keep}\n" + "\n".join(" " * indent + line if line else "" for line in lines)

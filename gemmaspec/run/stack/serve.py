@@ -57,7 +57,9 @@ def served_at(profile: Profile, paths: Paths) -> Served:
 
 def ids_variable(paths: Paths) -> dict[str, str]:
     """Return the variable with the path of the list of ids that the draft may propose, if there is one."""
-    return {draft_ids.VARIABLE: paths.draft_ids} if paths.draft_ids else {}
+    if paths.draft_ids:
+        return {draft_ids.VARIABLE: paths.draft_ids}
+    return {}
 
 
 def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:

@@ -100,7 +100,10 @@ def _settings_of(profile: Profile, given: str | None) -> tuple[Sequence[RunsOn],
     if stated and stated not in releases():
         return (), f"vLLM {stated} is not a known release, and only releases were measured"
     fixed = machine.compute_capability or given
-    gpus = [(fixed, "")] if fixed else [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
+    if fixed:
+        gpus = [(fixed, "")]
+    else:
+        gpus = [(gpu, gpu) for members in FAMILIES.values() for gpu in members]
     settings: list[RunsOn] = []
     for vllm in [stated] if stated else releases():
         for capability, unknown in gpus:

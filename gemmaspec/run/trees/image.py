@@ -119,7 +119,10 @@ def only_member(stream: Iterable[bytes], path: str) -> bytes | None:
             member = archive.next()
             if member is None or member.isdir():
                 return None
-            content = archive.extractfile(member) if member.isreg() else None
+            if member.isreg():
+                content = archive.extractfile(member)
+            else:
+                content = None
             if content is None:
                 raise EnvironmentMissing(f"{path} in the image is not a regular file")
             return content.read()

@@ -64,7 +64,10 @@ def choose(texts: Sequence[str], listing: Listing) -> tuple[Listing, list[str]]:
         listing = published(refresh=True)
         missing = [text for text in texts if not select(text, listing)]
     if missing:
-        newest = listing.releases()[-1] if listing.wheels else "none"
+        if listing.wheels:
+            newest = listing.releases()[-1]
+        else:
+            newest = "none"
         note = f" ({listing.note})" if listing.note else ""
         raise EnvironmentMissing(
             f"vllm {' or '.join(missing)} has no released wheel; the newest is {newest}{note}",

@@ -139,7 +139,9 @@ class Releases:
 
     def _folder(self, version: str) -> Path | None:
         sha256 = self._listing.wheels.get(version, "")
-        return cache_dir() / "wheels" / sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else None
+        if re.fullmatch("[0-9a-f]{64}", sha256):
+            return cache_dir() / "wheels" / sha256
+        return None
 
     def _count(self, response: requests.Response, **_options: Any) -> None:
         self._received.append(int(response.headers.get("Content-Length", 0)))

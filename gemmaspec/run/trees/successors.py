@@ -24,7 +24,10 @@ class Successor:
     alike: float
 
     def __str__(self) -> str:
-        share = "the same code" if self.alike == 1 else f"{self.alike:.0%} of its code"
+        if self.alike == 1:
+            share = "the same code"
+        else:
+            share = f"{self.alike:.0%} of its code"
         return f"{self.scope} in {self.path} ({share})"
 
 
@@ -53,7 +56,10 @@ def _compared(
     if _body(node) == tree:
         return Successor(path=path, scope=scope, alike=1)
     matcher = difflib.SequenceMatcher(None, wanted, _rows(source, node), autojunk=False)
-    alike = matcher.ratio() if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE else 0.0
+    if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE:
+        alike = matcher.ratio()
+    else:
+        alike = 0.0
     return Successor(path=path, scope=scope, alike=min(alike, 0.99))
 
 
@@ -64,7 +70,10 @@ def _rows(source: launcher.Source, node: Any) -> list[tuple[str, ...]]:
 
 def _body(node: Any) -> str:
     """Return the digest of the body of a function or class, without its name."""
-    arguments = [node.args] if hasattr(node, "args") else node.bases
+    if hasattr(node, "args"):
+        arguments = [node.args]
+    else:
+        arguments = node.bases
     return launcher.tree_digest([*arguments, *(child for child in node.body if not launcher.is_text(child))])
 
 

@@ -31,7 +31,9 @@ class TreeSource:
     ref: str
 
     def __str__(self) -> str:
-        return f"vllm {self.ref}" if self.kind == "release" else f"{self.kind} {self.ref}"
+        if self.kind == "release":
+            return f"vllm {self.ref}"
+        return f"{self.kind} {self.ref}"
 
 
 @dataclass(frozen=True, kw_only=True)

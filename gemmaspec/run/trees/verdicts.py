@@ -173,7 +173,10 @@ def _not_attested(report: Mapping[str, Any]) -> dict[str, str]:
 
 def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> PatchVerdict:
     files = tuple(_file_verdict(file, changed) for file in row["files"])
-    state = "applied" if row["state"] in ("applies", "drifted") else row["state"]
+    if row["state"] in ("applies", "drifted"):
+        state = "applied"
+    else:
+        state = row["state"]
     if any(file.path in changed for file in files):
         state = "conflict"
     if plan:
@@ -183,7 +186,10 @@ def _verdict(row: Mapping[str, Any], changed: Mapping[str, str], plan: str) -> P
 
 
 def _file_verdict(file: Mapping[str, Any], changed: Mapping[str, str]) -> FileVerdict:
-    as_started = "applied" if file["state"] == "applies" else file["state"]
+    if file["state"] == "applies":
+        as_started = "applied"
+    else:
+        as_started = file["state"]
     tampered = changed.get(file["path"])
     return FileVerdict(
         path=file["path"],

@@ -96,11 +96,15 @@ def _located(python: Path, environment: Mapping[str, str]) -> dict[str, Path] | 
 
 def _stated_in(file: Path) -> str:
     stated = _STATED.search(_on_disk(str(file)) or b"")
-    return stated[1].decode("ascii") if stated else UNKNOWN
+    if stated:
+        return stated[1].decode("ascii")
+    return UNKNOWN
 
 
 def _checked(version: str) -> str:
-    return version if _VERSION.fullmatch(version) else UNKNOWN
+    if _VERSION.fullmatch(version):
+        return version
+    return UNKNOWN
 
 
 def _beside(python: Path) -> Iterator[str]:
@@ -145,4 +149,6 @@ def installed_vllm(python: Path) -> str | None:
         version = versions_in(list(_beside(python)), _on_disk, str(python))["vllm"]
     except EnvironmentMissing:
         return None
-    return None if version == UNKNOWN else version
+    if version == UNKNOWN:
+        return None
+    return version

@@ -81,7 +81,9 @@ def draft_for(model: str) -> str | None:
     size = size_called(name)
     heads = (entry for entry in shipped().values() if entry.kind == "assistant" and SIZES.get(entry.size) is size)
     fitting = (head.ref for head in heads if is_qat(head.ref) is is_qat(name))
-    return next(fitting, None) if size else None
+    if size:
+        return next(fitting, None)
+    return None
 
 
 def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:
