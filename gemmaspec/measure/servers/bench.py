@@ -242,11 +242,10 @@ class _BenchRun:
         self._cells: list[dict[str, Any]] = []
         self._began = time.time()
         self._left = TimeLeft(starts=not (request.running or request.url))
+        self._vocabulary = 0
+        """Ids of the draft's head, for --save-ids; a draft without a list is refused before anything starts."""
         if request.save_ids:
             self._vocabulary = counted_ids.vocabulary_of(loaded.profile)
-        else:
-            self._vocabulary = 0
-        """Ids of the draft's head, for --save-ids; a draft without a list is refused before anything starts."""
         self._said: Sequence[counted_ids.Said] = ()
         self._failed: dict[str, str] = {}
         """Arms whose server does not start, and why."""
