@@ -14,6 +14,7 @@ from gemmaspec.check.use_cases.lint import stop_on_errors
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.published.shipped import servable_config, shipped_for
+from gemmaspec.core.checkpoint.sizes import UNIFIED
 from gemmaspec.core.data import MODELS
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.patching.patch import Shelf
@@ -40,7 +41,7 @@ from tests.support import real
 from tests.support.fake_vllm import FakeVllm
 
 HERE = ("runtime.python=/opt/vllm/bin/python",)
-MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp", "nvidia-31b-qat-mtp")
+MADE = ("nvidia-31b-mtp", "spark-31b-mtp", "nvidia-26b-a4b-mtp", "nvidia-31b-qat-mtp", "nvidia-12b-qat-mtp")
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,8 @@ def test_a_cpu_draws_no_lots(tmp_path: Path) -> None:
         "google/gemma-4-E4B-it",
         "google/gemma-4-31B-it-qat-w4a16-ct",
         "google/gemma-4-E2B-it-qat-mobile-ct",
+        "google/gemma-4-12B-it",
+        "google/gemma-4-12B-it-qat-w4a16-ct",
     ],
 )
 def test_a_folder_has_all_that_vllm_reads_beside_the_weights(model: str, tmp_path: Path) -> None:
@@ -129,14 +132,25 @@ def test_a_folder_has_all_that_vllm_reads_beside_the_weights(model: str, tmp_pat
     assert words["<|image|>"] == config["image_token_id"]
     assert words["<|image>"] == config["boi_token_id"]
     assert config["vision_config"] is not None  # vLLM reads its shapes where images are served
+    unified = config["architectures"] == [UNIFIED]
+    processor = json.loads(files["processor_config.json"])
+    assert processor["processor_class"] == ("Gemma4UnifiedProcessor" if unified else "Gemma4Processor")
+    assert ("Unified" in processor["image_processor"]["image_processor_type"]) is unified
     assert all(words[one["content"]] == one["id"] for one in tokenizer["added_tokens"])
     assert made.name == model.partition("/")[2]  # sizes are read from names
 
 
-@pytest.mark.parametrize("model", ["z-lab/gemma-4-26B-A4B-it-DFlash", "google/gemma-4-12B-it", "nobody/knows"])
+@pytest.mark.parametrize("model", ["z-lab/gemma-4-26B-A4B-it-DFlash", "nobody/knows"])
 def test_a_model_without_shapes_is_refused(model: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"do not ship with gemmaspec"):
         dummy_model(model, None, into=tmp_path, note=lambda _: None)
+
+
+def test_what_a_published_configuration_lacks_its_dummy_lacks_too() -> None:
+    """The 12B in Google's four bits has no num_soft_tokens, so that vLLM serves no images of it, nor of its dummy."""
+    published = shipped_for("google/gemma-4-12B-it-qat-w4a16-ct")
+    assert published
+    assert "num_soft_tokens" not in servable_config(published)["vision_config"]
 
 
 @pytest.mark.parametrize("model", ["./..", "~/..", "/a/.", "/a/.hidden/..", "state:../../x"])

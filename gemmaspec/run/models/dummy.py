@@ -26,6 +26,10 @@ _TINY: Final = MODELS / "tiny-target"
 _LEAST_MEDIA: Final = 1000
 _COPIED: Final = frozenset({".json", ".jinja", ".model", ".txt"})
 _MOST_BYTES: Final = 64 * 2**20
+_PROCESSOR: Final = "processor_config.json"
+_UNIFIED_PROCESSOR: Final = "processor_config.unified.json"
+_PROCESSORS: Final = (_PROCESSOR, _UNIFIED_PROCESSOR)
+"""In beside.json: as vLLM reads it, and the one of models/gemma4_unified, which has the same name in a folder."""
 
 
 def dummy_model(model: str, folder: Path | None, *, into: Path, note: Callable[[str], None]) -> Path:
@@ -56,7 +60,7 @@ def _copied(model: str, folder: Path) -> Iterator[tuple[str, str]]:
 
 def _shipped(model: str, note: Callable[[str], None]) -> PublishedCheckpoint:
     known = shipped_for(model)
-    if known is None or SIZES[known.size].unified:
+    if known is None:
         raise UsageError(
             f"the shapes of {model} do not ship with gemmaspec, so it has no dummy weights",
             hint="measure it without its draft: --k 0; or with its own weights: without --dummy-weights",
@@ -67,16 +71,30 @@ def _shipped(model: str, note: Callable[[str], None]) -> PublishedCheckpoint:
 
 def _published(known: PublishedCheckpoint) -> Iterator[tuple[str, str]]:
     yield "config.json", _text(servable_config(known))
+    yield _PROCESSOR, _text(processor_of(unified=SIZES[known.size].unified))
     yield from _beside()
+
+
+def processor_of(*, unified: bool) -> dict[str, Any]:
+    """Return the processor_config.json of the models with encoders, or of the one without (`unified`)."""
+    name = _UNIFIED_PROCESSOR if unified else _PROCESSOR
+    found: dict[str, Any] = _shipped_beside()[name]
+    return found
 
 
 @functools.cache
 def _beside() -> tuple[tuple[str, str], ...]:
-    """Return names and texts of the other files, the same for every model."""
-    files: dict[str, dict[str, Any]] = json.loads((DATA / "beside.json").read_text(encoding="utf-8"))
-    files["tokenizer.json"] |= _tokens()
+    """Return names and texts of the files that are the same for every model."""
+    files = {name: content for name, content in _shipped_beside().items() if name not in _PROCESSORS}
+    files["tokenizer.json"] = files["tokenizer.json"] | _tokens()
     template = (_TINY / "chat_template.jinja").read_text(encoding="utf-8")
     return (*((name, _text(content)) for name, content in files.items()), ("chat_template.jinja", template))
+
+
+def _shipped_beside() -> dict[str, dict[str, Any]]:
+    """Return the files beside config.json that ship: transformers 5.19.0 wrote both processors from their defaults."""
+    files: dict[str, dict[str, Any]] = json.loads((DATA / "beside.json").read_text(encoding="utf-8"))
+    return files
 
 
 def _tokens() -> dict[str, Any]:

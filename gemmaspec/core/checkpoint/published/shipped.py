@@ -122,7 +122,8 @@ def servable_config(known: PublishedCheckpoint) -> dict[str, Any]:
     if known.kind == "model":
         alike = (one for one in shipped().values() if (one.kind, one.size, one.towers) == ("model", known.size, True))
         whole = _config(next(alike))
-        config |= {part: whole[part] for part in ("vision_config", "audio_config")}
+        for part in ("vision_config", "audio_config"):
+            config[part] = config.get(part) or whole[part]
     if layer := config.get("transformer_layer_config"):
         layer |= {name: value for name, value in _LAYER.items() if name not in layer}
     if known.kind in _BLOCKS:
