@@ -21,4 +21,4 @@ found = {
     "image_tokens": list(seen).count(config.image_token_id),
     "audio_tokens": list(heard).count(config.audio_token_id),
 }
-print(json.dumps(found))
+sys.stdout.write(json.dumps(found) + "\n")
