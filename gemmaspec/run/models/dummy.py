@@ -29,7 +29,7 @@ _MOST_BYTES: Final = 64 * 2**20
 _PROCESSOR: Final = "processor_config.json"
 _UNIFIED_PROCESSOR: Final = "processor_config.unified.json"
 _PROCESSORS: Final = (_PROCESSOR, _UNIFIED_PROCESSOR)
-"""In beside.json: as vLLM reads it, and the one of models/gemma4_unified, which has the same name in a folder."""
+"""As vLLM reads it, and the one of models/gemma4_unified, which has the same name in a folder."""
 
 
 def dummy_model(model: str, folder: Path | None, *, into: Path, note: Callable[[str], None]) -> Path:
@@ -92,7 +92,7 @@ def _beside() -> tuple[tuple[str, str], ...]:
 
 
 def _shipped_beside() -> dict[str, dict[str, Any]]:
-    """Return the files beside config.json that ship: transformers 5.19.0 wrote both processors from their defaults."""
+    """Return the files that ship for dummy models: transformers 5.19.0 wrote the unified processor from its defaults."""
     files: dict[str, dict[str, Any]] = json.loads((DATA / "beside.json").read_text(encoding="utf-8"))
     return files
 
