@@ -92,7 +92,7 @@ def _beside() -> tuple[tuple[str, str], ...]:
 
 
 def _shipped_beside() -> dict[str, dict[str, Any]]:
-    """Return the files that ship for dummy models: transformers 5.19.0 wrote the unified processor from its defaults."""
+    """Return what ships for dummy models: transformers 5.19.0 wrote the unified processor by its defaults."""
     files: dict[str, dict[str, Any]] = json.loads((DATA / "beside.json").read_text(encoding="utf-8"))
     return files
 
