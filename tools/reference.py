@@ -347,6 +347,12 @@ def _figure(one: Measured, profile: Profile) -> str:
 # Lint, patches, failures
 
 
+def lint_codes() -> str:
+    """Return the section of every lint code, with the links of a page in docs/reference/."""
+    _, _, sections = data.LINT_CODES.read_text(encoding="utf-8").partition("\n## ")
+    return f"## {sections}".replace("](../../../docs/", "](../")
+
+
 def patches() -> str:
     """Return every shipped patch: the bug, the releases, and who needs it."""
     return "\n\n".join(_patch(one) for one in Shelf((data.PATCHES,)).values())
@@ -565,6 +571,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
 
 SITE: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands,
+    "lint-codes": lint_codes,
     "patch-matrix": patch_matrix,
     "patches": patches,
     "failures": failures,

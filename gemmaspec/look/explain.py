@@ -16,12 +16,9 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 _EXIT: Final = re.compile(r"^\S*\s*(\w+) +(\d+) +(.+)$", re.MULTILINE)
 _WORDS: Final = 3
 """Words of the longest name that can be asked, such as `exit code 5`."""
-_LINT: Final = "reference/lint.md"
-_TABLES: Final = ("explanations/patching.md", "guides/inspect.md")
-"""Pages with tables of words: the first column is a word or several in code marks, the others say what it is."""
-
-PAGES: Final = (_LINT, *_TABLES)
-"""All pages that are read; the wheel contains them."""
+PAGES: Final = ("explanations/patching.md", "guides/inspect.md")
+"""Pages with tables of words: the first column is a word or several in code marks, the others say what it is. The wheel
+contains them."""
 WORDS: Final[Mapping[str, str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 """Words of the output that no table of the pages explains."""
 
@@ -81,7 +78,8 @@ def _of_lint(asked: str) -> Iterator[Explained]:
     from gemmaspec.check.lint.check import CODES
 
     if rule := CODES.get(code):
-        text = _section(_page(_LINT), code) or f"**{rule.severity}** {rule.check.__doc__ or ''}"
+        sections = data.LINT_CODES.read_text(encoding="utf-8")
+        text = _section(sections, code) or f"**{rule.severity}** {rule.check.__doc__ or ''}"
         yield Explained(name=code, kind="lint code", text=re.sub(r"\*\*(\w+)\*\*", r"\1:", text))
 
 
@@ -117,8 +115,8 @@ def _of_page(asked: str) -> Iterator[Explained]:
 
 def _rows() -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the rows of the pages' tables: the words of the first column, and the rest in one text."""
-    for page in _TABLES:
-        for line in _page(page).splitlines():
+    for page in PAGES:
+        for line in (data.DOCS / page).read_text(encoding="utf-8").splitlines():
             cells = [_LINK.sub(r"\1", cell.strip()) for cell in line.strip().strip("|").split("|")]
             if line.startswith("| `"):
                 words = re.fullmatch(r"`([a-z-]+)`(?:, `([a-z-]+)`)*", cells[0])
@@ -155,10 +153,6 @@ def _of_word(asked: str) -> Iterator[Explained]:
 _LOOKS: Final[tuple[Callable[[str], Iterator[Explained]], ...]] = (
     _of_lint, _of_exit, _of_word, _of_page, _of_failure, _of_smoke, _of_patch,
 )  # fmt: skip
-
-
-def _page(name: str) -> str:
-    return (data.DOCS / name).read_text(encoding="utf-8")
 
 
 def _section(page: str, title: str) -> str | None:

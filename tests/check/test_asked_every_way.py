@@ -195,4 +195,4 @@ def test_how_much_memory_has_a_spark(ask: Ask) -> None:
     gib = (MACHINES["dgx-spark"].memory_gb or 0) * 1e9 / 2**30
     assert ask("fit", SPARK)["machine"]["memory"] / 2**30 == pytest.approx(gib, abs=0.01)
     assert f"has {gib:.2f} GiB" in page("docs/explanations/pitfalls.md")
-    assert f"of its {gib:.2f} GiB about 102 are free" in page("docs/reference/lint.md")
+    assert f"of its {gib:.2f} GiB about 102 are free" in page("gemmaspec/check/lint/codes.md")

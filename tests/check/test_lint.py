@@ -51,7 +51,6 @@ from tests.support.lint_cases import (
 )
 from tests.support.speed_patches import write_speed_patch
 
-DOCUMENT = data.ROOT / "docs" / "reference" / "lint.md"
 FOLDER = tempfile.TemporaryDirectory()
 write_speed_patch(Path(FOLDER.name))
 (write_speed_patch(Path(FOLDER.name), "broken") / "evidence.json").write_text("{")
@@ -144,8 +143,10 @@ def test_every_rule_has_its_two_profiles() -> None:
 
 
 def documented() -> dict[str, str]:
-    """Code → severity, as docs/reference/lint.md has them."""
-    return dict(re.findall(r"^### (GS\d{3}): .*\n\n\*\*(error|warning|note)\*\*", DOCUMENT.read_text(), re.MULTILINE))
+    """Code → severity, as codes.md has them."""
+    return dict(
+        re.findall(r"^### (GS\d{3}): .*\n\n\*\*(error|warning|note)\*\*", data.LINT_CODES.read_text(), re.MULTILINE)
+    )
 
 
 def test_every_code_is_documented_with_its_severity_and_no_other() -> None:

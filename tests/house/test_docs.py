@@ -27,7 +27,11 @@ from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import load_profile
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    data.LINT_CODES,
+]
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(gemmaspec [^`\n]+)`")
 KINDS = ("", "console", "bash", "text")

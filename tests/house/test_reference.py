@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 TOOL = ROOT / "tools" / "reference.py"
 DOCS = ROOT / "docs"
-OUTSIDE = sorted([*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")])
+OUTSIDE = sorted([*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md"), *(ROOT / "gemmaspec").rglob("*.md")])
 """Documents that the site does not hold, whose links its strict build does not see."""
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
@@ -69,6 +69,7 @@ def test_the_site_has_every_page_with_its_parts_and_no_page_of_yesterday(site: P
     assert written == {file.relative_to(DOCS) for file in DOCS.rglob("*.md")}
     assert not [file.name for file in site.rglob("*.md") if "<!-- on the site:" in file.read_text()]
     assert "\n## gemmaspec up\n" in (site / "reference/commands.md").read_text()
+    assert "\n### GS101: " in (site / "reference/lint.md").read_text()
     assert "\n- `no-gemma4` (" in (site / "reference/failures.md").read_text()
     assert (site / "assets/site.css").read_bytes() == (DOCS / "assets/site.css").read_bytes()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.core import strict_yaml
+from gemmaspec.core import data, strict_yaml
 from gemmaspec.core.patching.bugs import bugs
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.run.ready.failures import explain, find_cause
@@ -164,7 +164,7 @@ QUIET = {
 
 
 def test_a_text_that_a_lint_code_quotes_is_known_in_a_log() -> None:
-    page = (ROOT / "docs/reference/lint.md").read_text(encoding="utf-8")
+    page = data.LINT_CODES.read_text(encoding="utf-8")
     for code, body in re.findall(r"^### (GS\d+): [^\n]*\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL):
         for quoted in re.findall(r'"([^"]{18,200})"', " ".join(body.split())):
             assert code in QUIET or explain([f"ValueError: {quoted}"]), (code, quoted)
