@@ -20,13 +20,13 @@ from typing import Final, Literal
 from oracle_release import QUANTIZED, Oracle, model_folders
 
 from gemmaspec.check.lint.check import check
-from gemmaspec.check.lint.rule import Subject
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.releases.facts import Facts, facts_for
 from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.stack.paths import Paths
 from gemmaspec.run.stack.serve import serve_command, speculative_config
@@ -436,9 +436,9 @@ def _other_values(
     """Return what lint computes with and the engine resolves otherwise."""
     facts = facts_for(release)
     assert facts
-    subject = Subject(profile=loaded.profile, facts=facts, vllm=release, patches={}, target=target, draft=draft)
-    runner = subject.runner if facts.runner_unsupported else None
-    ours = {"max_num_batched_tokens": known(subject.resolved.batch), "runner": runner}
+    known_here = resolved_of(loaded.profile, vllm=release, facts=facts, target=target, draft=draft)
+    runner = known_here.runner if facts.runner_unsupported else None
+    ours = {"max_num_batched_tokens": known(known_here.batch), "runner": runner}
     pairs = ((name, value, resolved.get(name)) for name, value in ours.items() if value is not None)
     return ", ".join(
         f"{name} {value} here, {theirs} there" for name, value, theirs in pairs if theirs not in (None, value)

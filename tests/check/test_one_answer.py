@@ -20,13 +20,11 @@ sys.path.insert(0, str(TOOLS))
 from oracle_resolved import ANSWERS, CHANGES, Pair, pairs  # noqa: E402
 
 from gemmaspec.check.fit.flags import flags_of  # noqa: E402
-from gemmaspec.check.lint.rule import Subject  # noqa: E402
 from gemmaspec.check.use_cases.server_facts import facts_of, kind_of  # noqa: E402
 from gemmaspec.core.errors import UsageError  # noqa: E402
 from gemmaspec.core.profile.device import named  # noqa: E402
 from gemmaspec.core.profile.graphs import LOST  # noqa: E402
 from gemmaspec.core.profile.machines import MACHINES  # noqa: E402
-from gemmaspec.core.releases.facts import facts_near  # noqa: E402
 from gemmaspec.core.resolved.answer import Unknown, known  # noqa: E402
 from gemmaspec.core.resolved.resolve import Resolved, resolved_of  # noqa: E402
 from gemmaspec.core.rows import GRAPH_MODES  # noqa: E402
@@ -65,11 +63,7 @@ def of(resolved: Resolved) -> Answers:
 
 
 def by_lint(pair: Pair) -> Answers:
-    facts = facts_near(pair.release)
-    subject = Subject(
-        profile=pair.profile, facts=facts, vllm=pair.release, patches={}, target=pair.target, draft=pair.draft
-    )
-    return of(subject.resolved)
+    return of(resolved_of(pair.profile, vllm=pair.release, target=pair.target, draft=pair.draft))
 
 
 def by_fit(pair: Pair) -> Answers:

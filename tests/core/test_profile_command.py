@@ -11,7 +11,6 @@ import pytest
 
 import gemmaspec
 from gemmaspec.check.fit.flags import Flags, flags_of
-from gemmaspec.check.lint.rule import Subject
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.profile.command import compile_of
@@ -19,8 +18,8 @@ from gemmaspec.core.profile.device import Device, named
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases.facts import facts_for
 from gemmaspec.core.resolved.answer import known
+from gemmaspec.core.resolved.resolve import Resolved, resolved_of
 from gemmaspec.look.smoke import _lacks
 from gemmaspec.measure.smoke.check import Need
 from gemmaspec.run.stack.paths import container_paths
@@ -38,10 +37,8 @@ def profile(name: str, *words: str, sets: tuple[str, ...] = ()) -> Profile:
     return load_profile(name, overrides=[f"serve.extra_args={json.dumps(words)}", *sets]).profile
 
 
-def by_lint(given: Profile, vllm: str) -> Subject:
-    facts = facts_for(vllm)
-    assert facts
-    return Subject(profile=given, facts=facts, vllm=vllm, patches={})
+def by_lint(given: Profile, vllm: str) -> Resolved:
+    return resolved_of(given, vllm=vllm)
 
 
 def by_fit(given: Profile, vllm: str, *, size: str = "31B") -> Flags:
@@ -63,7 +60,7 @@ def test_lint_and_fit_name_one_model_runner(name: str, vllm: str, size: str, for
 @pytest.mark.parametrize("form", FORMS["--disable-chunked-mm-input"])
 def test_a_memory_plan_does_not_depend_on_the_form_of_a_flag(form: str) -> None:
     given = profile("spark-31b", form)
-    assert by_lint(given, "0.32.0").switched("--disable-chunked-mm-input")
+    assert by_lint(given, "0.32.0").command.switched("--disable-chunked-mm-input")
     assert by_fit(given, "0.32.0", size="E2B").whole_items
     assert not by_fit(profile("spark-31b"), "0.32.0", size="E2B").whole_items
 
@@ -89,12 +86,10 @@ def test_lint_and_fit_name_the_batch_that_the_engine_resolved(
     name: str, vllm: str, size: str, sets: tuple[str, ...], batch: int
 ) -> None:
     given = profile(name, sets=("serve.max_num_batched_tokens=", "patches=", *sets))
-    facts = facts_for(vllm)
-    assert facts
     target = unified() if size == "12B" else checkpoint(size)
-    subject = Subject(profile=given, facts=facts, vllm=vllm, patches={}, target=target)
-    by_name = replace(subject, target=None)
-    assert (known(subject.resolved.batch), known(by_name.resolved.batch)) == (batch, batch)
+    read = resolved_of(given, vllm=vllm, target=target)
+    by_name = replace(read, target=None)
+    assert (known(read.batch), known(by_name.batch)) == (batch, batch)
     device = named(MACHINES[given.machine]) if given.machine != "cpu" else PROCESSOR
     assert device
     assert flags_of(given, target, None, vllm=vllm, device=device).max_num_batched_tokens == batch
@@ -108,8 +103,8 @@ def unified() -> Checkpoint:
 
 def test_lmcache_turns_the_hybrid_manager_off() -> None:
     transfer = '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
-    assert by_lint(profile("spark-31b", "--kv-transfer-config", transfer), "0.33.0").resolved.hybrid is False
-    assert by_lint(profile("spark-31b"), "0.33.0").resolved.hybrid
+    assert by_lint(profile("spark-31b", "--kv-transfer-config", transfer), "0.33.0").hybrid is False
+    assert by_lint(profile("spark-31b"), "0.33.0").hybrid
 
 
 def test_a_shorter_draft_shortens_the_server() -> None:

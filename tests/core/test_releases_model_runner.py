@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.check.fit.flags import flags_of
-from gemmaspec.check.lint.rule import Subject
 from gemmaspec.core import data
 from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.releases.drafting import TABLE
-from gemmaspec.core.releases.facts import facts_for, releases
+from gemmaspec.core.releases.facts import releases
 from gemmaspec.core.releases.model_runner import RunnerInput, falls_back, forced_by, runner_for, runs
+from gemmaspec.core.resolved.resolve import resolved_of
 from tests.support.checkpoints import gemma
 
 H200 = Device(name="h200", memory=140 * GIB, capability="9.0")
@@ -44,9 +44,7 @@ def test_lint_and_fit_name_the_same_runner(more: str, env: str, target: str, tmp
     file.write_text(PROFILE.format(target=target, more=more, env=env))
     profile, one = load_profile(str(file)).profile, TARGETS[target]
     for release in releases():
-        facts = facts_for(release)
-        assert facts
-        linted = Subject(profile=profile, facts=facts, vllm=release, patches={}, target=one, draft=DRAFT)
+        linted = resolved_of(profile, vllm=release, target=one, draft=DRAFT)
         assert flags_of(profile, one, DRAFT, vllm=release, device=H200).runner == linted.runner, release
 
 
@@ -56,9 +54,7 @@ def test_a_feature_that_v2_lacks_needs_v1(word: str) -> None:
     sets = (f"serve.extra_args={json.dumps([word])}", "machine=h200", "draft=", "speculative=")
     profile, found = load_profile("nvidia-31b-mtp", overrides=sets).profile, []
     for release in ("0.26.0", "0.29.0"):
-        facts = facts_for(release)
-        assert facts
-        linted = Subject(profile=profile, facts=facts, vllm=release, patches={}, target=TARGETS["31B"])
+        linted = resolved_of(profile, vllm=release, target=TARGETS["31B"])
         assert flags_of(profile, TARGETS["31B"], None, vllm=release, device=H200).runner == linted.runner
         found.append(linted.runner)
     assert found == {"--kv": ["v1", "v1"], "--no": ["v2", "v2"]}.get(word[:4], ["v1", "v2"])

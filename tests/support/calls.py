@@ -30,4 +30,6 @@ class Calls:
     def of(self, file: str, function: str) -> int:
         """Return the calls of a function of a file, whose path is one below the package."""
         path = str(PACKAGE / file)
-        return sum(number for code, number in self._calls.items() if (code.co_filename, code.co_name) == (path, function))
+        return sum(
+            number for code, number in self._calls.items() if (code.co_filename, code.co_name) == (path, function)
+        )

@@ -27,6 +27,7 @@ from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.finding import SEVERITIES, Finding, Severity
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.releases.facts import Facts, facts_for, nearest, newest, releases
+from gemmaspec.core.resolved.resolve import resolved_of
 
 if TYPE_CHECKING:
     from gemmaspec.core.checkpoint.model import Checkpoint
@@ -98,7 +99,7 @@ def _too_old(subject: Subject) -> Iterator[Issue]:
 @rule("GS708", "note")
 def _not_in_table(subject: Subject) -> Iterator[Issue]:
     """A vLLM release that gemmaspec does not know."""
-    message = f"vLLM {subject.vllm} is unknown; checked with the facts of {subject.facts.vllm}"
+    message = f"vLLM {subject.vllm} is unknown; checked with the facts of {subject.resolved.facts.vllm}"
     beyond: Severity | None = "warning" if Version(subject.vllm) > Version(newest()) else None
     yield Issue(
         path=_says_so(subject), message=message, fix="use a newer gemmaspec or a known release", severity=beyond
@@ -144,12 +145,8 @@ def check(
     vllm = vllm_for(asked)
     templates = sorted(file.name for file in TEMPLATES.glob("*.jinja"))
     subject = Subject(
-        profile=loaded.profile,
-        facts=vllm.facts,
-        vllm=vllm.version,
+        resolved=resolved_of(loaded.profile, vllm=vllm.version, facts=vllm.facts, target=target, draft=draft),
         patches=patches,
-        target=target,
-        draft=draft,
         here=here or {},
         longest=longest or {},
         templates=tuple(templates),
@@ -190,7 +187,8 @@ def _doubted(subject: Subject, raised: Sequence[_Raised]) -> list[_Raised]:
         facts = facts_for(release)
         assert facts, "every release of the table has facts"
         rules = dict.fromkeys(everywhere.values())
-        there = {each.key for each in _raised(replace(subject, facts=facts, vllm=release), rules)}
+        other = replace(subject, resolved=replace(subject.resolved, facts=facts, vllm=release))
+        there = {each.key for each in _raised(other, rules)}
         everywhere = {key: rule for key, rule in everywhere.items() if key in there}
     return [each.lowered() if each.key in doubtful and each.key not in everywhere else each for each in raised]
 

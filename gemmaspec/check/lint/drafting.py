@@ -18,8 +18,8 @@ from gemmaspec.core.releases.drafting import HEAD_FORMATS
 @rule("GS206", "error")
 def async_scheduling(subject: Subject) -> Iterator[Issue]:
     """Asynchronous scheduling is requested together with something that it does not support."""
-    spec, given = subject.profile.speculative, subject.argument("--async-scheduling")
-    if not spec or not given or given.negated or (subject.runs(">=0.33") and subject.runner == "v2"):
+    spec, given = subject.profile.speculative, subject.command.argument("--async-scheduling")
+    if not spec or not given or given.negated or (subject.runs(">=0.33") and subject.resolved.runner == "v2"):
         return
     if spec.disable_padded_drafter_batch:
         refused = "disable_padded_drafter_batch"
@@ -35,7 +35,7 @@ def async_scheduling(subject: Subject) -> Iterator[Issue]:
 def unpadded_batch(subject: Subject) -> Iterator[Issue]:
     """An unpadded drafter batch switches asynchronous scheduling off."""
     spec = subject.profile.speculative
-    if spec and spec.disable_padded_drafter_batch and subject.switched("--async-scheduling") is None:
+    if spec and spec.disable_padded_drafter_batch and subject.command.switched("--async-scheduling") is None:
         message = "with an unpadded drafter batch vLLM switches asynchronous scheduling off"
         yield Issue(
             path=("speculative", "disable_padded_drafter_batch"), message=message, fix="remove it unless it is faster"
@@ -48,7 +48,7 @@ def synthetic(subject: Subject) -> Iterator[Issue]:
     spec = subject.profile.speculative
     if not spec or spec.rejection_sample_method != "synthetic" or subject.runs("<0.20"):
         return
-    rates, length, tokens = spec.synthetic_acceptance_rates, spec.synthetic_acceptance_length, subject.tokens
+    rates, length, tokens = spec.synthetic_acceptance_rates, spec.synthetic_acceptance_length, subject.resolved.tokens
     if (rates is None) == (length is None):
         path, message = "rejection_sample_method", "synthetic needs exactly one of the two forms of acceptance"
     elif rates is not None and len(rates) != tokens:
@@ -88,7 +88,7 @@ def fly(subject: Subject) -> Iterator[Issue]:
     spec = subject.profile.speculative
     if not spec or spec.rejection_sample_method != "fly":
         return
-    tokens = subject.tokens
+    tokens = subject.resolved.tokens
     if tokens < 2:
         message = "fly needs at least 2 tokens"
         yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix="draft 2 tokens or more")
@@ -140,7 +140,7 @@ _GOOGLE: Final = re.compile(r"gemma-?4", re.IGNORECASE)
 @rule("GS801", "warning", any_release=True)
 def instruct_head_on_base(subject: Subject) -> Iterator[Issue]:
     """A head trained for the -it model, with the base model as the target."""
-    if subject.method not in HEADS or not _INSTRUCT.search(subject.called("draft")):
+    if subject.resolved.method not in HEADS or not _INSTRUCT.search(subject.called("draft")):
         return
     if _is_base(subject):
         message = (
@@ -160,9 +160,9 @@ def head_of_another_size(subject: Subject) -> Iterator[Issue]:
         fix = "use a Gemma 4 target, or remove the draft (--no-spec)"
         yield Issue(path=("draft", "model"), message=message, fix=fix)
         return
-    if subject.method not in HEADS:
+    if subject.resolved.method not in HEADS:
         return
-    target, draft = subject.target, subject.draft
+    target, draft = subject.resolved.target, subject.resolved.draft
     if draft and draft.speculator:
         width = draft.speculator.target_hidden_size
     else:
@@ -200,8 +200,8 @@ def unknown_size(subject: Subject) -> Iterator[Issue]:
 @rule("GS803", "error", any_release=True)
 def sampling_refused(subject: Subject) -> Iterator[Issue]:
     """Defaults that vLLM rejects under speculation (SamplingParams._validate_spec_decode, from 0.19.1)."""
-    if subject.method:
-        given = subject.argument("--override-generation-config")
+    if subject.resolved.method:
+        given = subject.command.argument("--override-generation-config")
     else:
         given = None
     defaults = _json(given.value if given else None)
@@ -216,7 +216,7 @@ def sampling_refused(subject: Subject) -> Iterator[Issue]:
 @rule("GS804", "warning", of_gemma=True)
 def json_under_concurrency(subject: Subject) -> Iterator[Issue]:
     """Broken JSON of concurrent requests under MTP (vLLM pull request 44993; fixed in 0.26.0, not in 0.24.0)."""
-    if subject.method != "mtp" or subject.runs(">=0.26") or subject.number("--max-num-seqs") == 1:
+    if subject.resolved.method != "mtp" or subject.runs(">=0.26") or subject.command.number("--max-num-seqs") == 1:
         return
     message = (
         f"with vLLM {subject.vllm} JSON by schema comes out broken when several requests draft at once: measured with "
@@ -229,8 +229,8 @@ def json_under_concurrency(subject: Subject) -> Iterator[Issue]:
 @rule("GS807", "error")
 def unknown_format(subject: Subject) -> Iterator[Issue]:
     """A head whose format this vLLM does not support yet."""
-    if subject.draft:
-        declared = subject.draft.config.get("speculators_model_type")
+    if subject.resolved.draft:
+        declared = subject.resolved.draft.config.get("speculators_model_type")
     else:
         declared = None
     name = subject.called("draft").lower()
@@ -249,8 +249,10 @@ def listed_ids(subject: Subject) -> Iterator[Issue]:
     path, without = ("draft", "ids"), "remove draft.ids"
     if unread := subject.here.get("ids"):
         yield Issue(path=path, message=unread, fix="gemmaspec bench PROFILE --save-ids FILE writes one")
-    if subject.method != "mtp":
-        message = f"only an assistant (method mtp) takes a list of ids, and the method is {subject.method or 'none'}"
+    if subject.resolved.method != "mtp":
+        message = (
+            f"only an assistant (method mtp) takes a list of ids, and the method is {subject.resolved.method or 'none'}"
+        )
         yield Issue(path=path, message=message, fix=without)
     elif not subject.runs(_IDS_FROM):
         message = f"vLLM {subject.vllm} has no head that the patch {draft_ids.PATCH} fits; it is for {_IDS_FROM}"
@@ -259,22 +261,22 @@ def listed_ids(subject: Subject) -> Iterator[Issue]:
         message = "this assistant scores few ids already, by centroids, and its start would stop"
         yield Issue(path=path, message=message, fix=without)
     count = subject.here.get("ids count", "0")
-    if subject.target and int(count) > subject.target.text.vocab_size // 2:
-        message = f"lists {int(count):,} of {subject.target.text.vocab_size:,} ids, which saves little"
+    if subject.resolved.target and int(count) > subject.resolved.target.text.vocab_size // 2:
+        message = f"lists {int(count):,} of {subject.resolved.target.text.vocab_size:,} ids, which saves little"
         yield Issue(path=path, message=message, fix="list fewer", severity="note")
 
 
 def _scores_few(subject: Subject) -> bool:
     """Return whether the assistant has centroids: by its configuration, else by the sizes that have them."""
-    if subject.draft and subject.draft.speculator:
-        return subject.draft.speculator.scored_tokens is not None
+    if subject.resolved.draft and subject.resolved.draft.speculator:
+        return subject.resolved.draft.speculator.scored_tokens is not None
     return _size(subject, "draft") in ("E2B", "E4B")
 
 
 def _is_base(subject: Subject) -> bool:
     """Return whether the target is a base model: without a chat template, or Google's own without -it."""
-    if subject.target and subject.target.has_chat_template is not None:
-        return not subject.target.has_chat_template
+    if subject.resolved.target and subject.resolved.target.has_chat_template is not None:
+        return not subject.resolved.target.has_chat_template
     name = subject.called("target")
     of_google = (subject.name("target") or "").lower().startswith("google/")  # others leave -it out of names of theirs
     return of_google and bool(_GOOGLE.search(name) and _SIZE.search(name)) and not _INSTRUCT.search(name)
@@ -320,9 +322,11 @@ def table_against_others(subject: Subject) -> Iterator[Issue]:
     spec = subject.profile.speculative
     if not spec or not spec.k_by_requests:
         return
-    given = subject.argument("--data-parallel-size")
-    if given and subject.number("--data-parallel-size") != 1:
-        message = f"with data parallelism vLLM drops the table and drafts {subject.tokens} tokens at every load"
+    given = subject.command.argument("--data-parallel-size")
+    if given and subject.command.number("--data-parallel-size") != 1:
+        message = (
+            f"with data parallelism vLLM drops the table and drafts {subject.resolved.tokens} tokens at every load"
+        )
         yield Issue(path=given.path, message=message, fix="remove --data-parallel-size or k_by_requests")
     if spec.enable_adaptive_verification:
         path = ("speculative", "enable_adaptive_verification")
@@ -332,9 +336,14 @@ def table_against_others(subject: Subject) -> Iterator[Issue]:
 @rule("GS822", "warning")
 def table_not_compared(subject: Subject) -> Iterator[Issue]:
     """A table of k on a GPU with another method than mtp, whose answers were compared with those of a fixed k."""
-    if not subject.machine.gpus or not _table(subject) or subject.method == "mtp" or _why_not(subject, _table(subject)):
+    if (
+        not subject.machine.gpus
+        or not _table(subject)
+        or subject.resolved.method == "mtp"
+        or _why_not(subject, _table(subject))
+    ):
         return
-    message = f"on a GPU nobody has compared the answers of {subject.method} with those of a fixed k"
+    message = f"on a GPU nobody has compared the answers of {subject.resolved.method} with those of a fixed k"
     yield Issue(path=_KEY, message=message, fix="gemmaspec bench --help    # measure it against the best single k")
 
 
@@ -347,7 +356,8 @@ def _table(subject: Subject) -> dict[int, int]:
 
 def _why_not(subject: Subject, table: dict[int, int]) -> str:
     """Return why a table does not hold under this release, model runner and method; "" where nothing is known."""
-    gpu, method, runner, vllm = subject.machine.gpus, subject.method, subject.runner, Version(subject.vllm)
+    gpu, vllm = subject.machine.gpus, Version(subject.vllm)
+    method, runner = subject.resolved.method, subject.resolved.runner
     if vllm < Version("0.24.0"):
         return f"vLLM {subject.vllm} has no {_FIELD}; 0.24.0 is the first that has it"
     if gpu and runner == "v1":
@@ -357,8 +367,8 @@ def _why_not(subject: Subject, table: dict[int, int]) -> str:
         )
     if runner == "v2" and (vllm < Version("0.32.0") or method in _CUT):
         return (
-            f"vLLM {subject.vllm} with {method} and model runner v2 drafts {subject.tokens} tokens at every load and "
-            "drops those beyond the table, so drafting gets no cheaper"
+            f"vLLM {subject.vllm} with {method} and model runner v2 drafts {subject.resolved.tokens} tokens at every "
+            "load and drops those beyond the table, so drafting gets no cheaper"
         )
     if runner == "v1" and method != "draft_model" and 0 in table.values():
         return (

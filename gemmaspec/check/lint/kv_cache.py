@@ -41,7 +41,7 @@ vllm/v1/worker/gpu/spec_decode/draft_model/ (0.31) and standalone_ar/ (0.32, 0.3
 @rule("GS301", "error")
 def several_groups(subject: Subject) -> Iterator[Issue]:
     """A draft model in several KV cache groups; model runner v1 supports one."""
-    if subject.method != "draft_model" or not subject.resolved.hybrid or subject.runner == "v2":
+    if subject.resolved.method != "draft_model" or not subject.resolved.hybrid or subject.resolved.runner == "v2":
         return
     if subject.runs("<0.20") or _one_kind_of_layer(subject):
         return  # a patch does it there, see GS401; or there is one group anyway
@@ -57,7 +57,7 @@ def several_groups(subject: Subject) -> Iterator[Issue]:
 @rule("GS302", "warning", of_gemma=True)
 def many_groups(subject: Subject) -> Iterator[Issue]:
     """An EAGLE-3 head for Gemma 4 with the hybrid manager on, which makes one KV cache group per layer."""
-    if subject.method == "eagle3" and subject.resolved.hybrid:
+    if subject.resolved.method == "eagle3" and subject.resolved.hybrid:
         message = (
             "with the hybrid KV cache manager on, the head's layer makes vLLM put every layer into a KV cache group of "
             "its own (61 for a 31B), for each of which it builds metadata at every step"
@@ -69,24 +69,24 @@ def many_groups(subject: Subject) -> Iterator[Issue]:
 @rule("GS303", "warning")
 def fp8_with_mtp(subject: Subject) -> Iterator[Issue]:
     """An MTP head reads the target's FP8 cache without its scales."""
-    if subject.method != "mtp" or (subject.runs(">=0.31") and subject.runner == "v2"):
+    if subject.resolved.method != "mtp" or (subject.runs(">=0.31") and subject.resolved.runner == "v2"):
         return
-    if subject.target:
-        quantization = subject.target.quantization
+    if subject.resolved.target:
+        quantization = subject.resolved.target.quantization
     else:
         quantization = None
     if quantization:
         declared = (quantization.kv_cache or "").lower()
     else:
         declared = ""
-    dtype = subject.value("--kv-cache-dtype") or "auto"
-    if not (declared if dtype == "auto" else dtype).startswith("fp8") or (subject.target and not declared):
+    dtype = subject.command.value("--kv-cache-dtype") or "auto"
+    if not (declared if dtype == "auto" else dtype).startswith("fp8") or (subject.resolved.target and not declared):
         return
     message = (
-        f"under model runner {subject.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV cache "
-        "without the scales that a calibrated checkpoint brings, so few tokens are accepted"
+        f"under model runner {subject.resolved.runner} of vLLM {subject.vllm} the MTP head reads the target's FP8 KV "
+        "cache without the scales that a calibrated checkpoint brings, so few tokens are accepted"
     )
-    given = subject.argument("--kv-cache-dtype")
+    given = subject.command.argument("--kv-cache-dtype")
     fix = "set serve.kv_cache_dtype: bfloat16, or use vLLM 0.31 or later with model runner v2"
     yield Issue(path=given.path if given else ("serve", "kv_cache_dtype"), message=message, fix=fix)
 
@@ -94,7 +94,7 @@ def fp8_with_mtp(subject: Subject) -> Iterator[Issue]:
 @rule("GS304", "warning")
 def window_of_one_layer(subject: Subject) -> Iterator[Issue]:
     """FlashAttention of 0.25 to 0.27 gives all layers of a draft model one layer's sliding window."""
-    if subject.method != "draft_model" or not subject.runs(">=0.25,<0.28") or not subject.machine.gpus:
+    if subject.resolved.method != "draft_model" or not subject.runs(">=0.25,<0.28") or not subject.machine.gpus:
         return
     backend = attention_backend(subject, "draft")
     if backend in ("FLASH_ATTN", None):
@@ -109,10 +109,14 @@ def window_of_one_layer(subject: Subject) -> Iterator[Issue]:
 @rule("GS305", "warning")
 def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
     """From 0.21 on, the draft of model runner v1 does not inherit the target's attention backend."""
-    spec, wanted = subject.profile.speculative, subject.value("--attention-backend")
+    spec, wanted = subject.profile.speculative, subject.command.value("--attention-backend")
     if not spec or not wanted or spec.attention_backend or not subject.machine.gpus:
         return
-    if subject.runner == "v2" or subject.runs("<0.21") or subject.method not in ("draft_model", "eagle", "eagle3"):
+    if (
+        subject.resolved.runner == "v2"
+        or subject.runs("<0.21")
+        or subject.resolved.method not in ("draft_model", "eagle", "eagle3")
+    ):
         return
     chosen = attention_backend(subject, "draft")
     if chosen != wanted.upper():
@@ -129,10 +133,10 @@ def backend_not_inherited(subject: Subject) -> Iterator[Issue]:
 def key_without_effect(subject: Subject) -> Iterator[Issue]:
     """Speculative keys that vLLM accepts, but model runner v2 does not pass to the draft."""
     spec = subject.profile.speculative
-    if not spec or subject.runner == "v1":
+    if not spec or subject.resolved.runner == "v1":
         return
     for key, methods, versions in _UNUSED_UNDER_V2:
-        if subject.method in methods and getattr(spec, key) is not None and subject.runs(versions):
+        if subject.resolved.method in methods and getattr(spec, key) is not None and subject.runs(versions):
             message = f"model runner v2 of vLLM {subject.vllm} gives the draft the target's {key}, not this one"
             yield Issue(path=("speculative", key), message=message, fix=f"set serve.{key} for both, or remove it")
 
@@ -144,7 +148,7 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
         return
     for role in _attending(subject):
         asked = _asked(subject, role)
-        if not asked or (role == "draft" and subject.method != "draft_model"):
+        if not asked or (role == "draft" and subject.resolved.method != "draft_model"):
             continue
         where = _cannot(subject, asked.upper())
         if where or role == "draft":
@@ -161,12 +165,17 @@ def wide_heads(subject: Subject) -> Iterator[Issue]:
 def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
     """FP8 KV cache with an MTP head on Hopper: the head uses FlashInfer and dies (vLLM issues 48495 and 48848)."""
     hopper = (subject.machine.compute_capability or "").startswith("9.")
-    if subject.method != "mtp" or not hopper or not known(subject.resolved.caches_fp8) or subject.runs("<0.24"):
+    if (
+        subject.resolved.method != "mtp"
+        or not hopper
+        or not known(subject.resolved.caches_fp8)
+        or subject.runs("<0.24")
+    ):
         return
     target, head = attention_backend(subject, "target"), attention_backend(subject, "draft")
     if head != "FLASHINFER" or target == head:
         return
-    given = subject.argument("--kv-cache-dtype")
+    given = subject.command.argument("--kv-cache-dtype")
     message = (
         f"on Hopper an MTP head with an FP8 KV cache uses FlashInfer, its target {target}, and such servers have died "
         "while the engine started (vLLM #48495)"
@@ -180,9 +189,9 @@ def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
 def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
     """An MTP head on compute capability 10.x: it takes FlashInfer, which has no kernel for heads of 512 (#48082)."""
     capability = subject.machine.compute_capability or ""
-    if subject.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
+    if subject.resolved.method != "mtp" or not capability.startswith("10.") or subject.runs("<0.24"):
         return
-    given = subject.value("--attention-backend")
+    given = subject.command.value("--attention-backend")
     if given is None and attention_backend(subject, "draft") == "FLASHINFER":
         message = f"on compute capability {capability} the head takes FlashInfer, without a kernel for heads of 512: "
         message += "such servers were seen to die while they capture graphs (vLLM #48082)"
@@ -192,25 +201,25 @@ def mtp_on_blackwell(subject: Subject) -> Iterator[Issue]:
 @rule("GS308", "error")
 def fast_prefill(subject: Subject) -> Iterator[Issue]:
     """Fast prefill gives wrong logits for prompt tokens, and heads need them (vllm/config/vllm.py, every release)."""
-    given = subject.argument("--kv-sharing-fast-prefill")
+    given = subject.command.argument("--kv-sharing-fast-prefill")
     heads = ("eagle", "eagle3", "mtp", *(("dflash",) if subject.runs(">=0.20") else ()))
-    if given and not given.negated and subject.method in (*heads, "dspark"):
-        message = f"vLLM rejects kv_sharing_fast_prefill together with {subject.method}"
+    if given and not given.negated and subject.resolved.method in (*heads, "dspark"):
+        message = f"vLLM rejects kv_sharing_fast_prefill together with {subject.resolved.method}"
         yield Issue(path=given.path, message=message, fix="remove it")
 
 
 @rule("GS309", "error")
 def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
     """A target with bidirectional attention to images, and a batch that cannot hold the largest one."""
-    limits, batch = subject.argument("--limit-mm-per-prompt"), known(subject.resolved.batch)
+    limits, batch = subject.command.argument("--limit-mm-per-prompt"), known(subject.resolved.batch)
     whole = subject.resolved.whole_items
     if whole is False or batch is None or (limits and limits.path[-1] != "limit_mm_per_prompt"):
         return
-    if subject.argument("--mm-processor-kwargs"):
+    if subject.command.argument("--mm-processor-kwargs"):
         return  # max_soft_tokens: an image may be of another size
     item = largest_item(subject.profile.serve.limit_mm_per_prompt or {})
     if item and batch < item.tokens:
-        given = subject.argument("--max-num-batched-tokens")
+        given = subject.command.argument("--max-num-batched-tokens")
         what = "is" if given else "comes to"
         message = (
             f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not split"
@@ -220,7 +229,7 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
             path = given.path
         else:
             path = ("serve", "max_num_batched_tokens")
-        sure = subject.target is not None and whole is True
+        sure = subject.resolved.target is not None and whole is True
         yield Issue(path=path, message=message, fix=fix, severity="error" if sure else "warning")
 
 
@@ -231,17 +240,17 @@ def cache_without_a_backend(subject: Subject) -> Iterator[Issue]:
     yield from _fp8_under_a_flash_draft(subject)
     if not subject.machine.gpus or subject.runs("<0.26"):
         return
-    dtype, block = subject.argument("--kv-cache-dtype"), subject.argument("--block-size")
-    tokens = subject.number("--block-size")
+    dtype, block = subject.command.argument("--kv-cache-dtype"), subject.command.argument("--block-size")
+    tokens = subject.command.number("--block-size")
     if dtype and dtype.value and dtype.value.startswith(_NARROW) and known(subject.resolved.masks):
         message = f"no attention backend of vLLM {subject.vllm} takes a KV cache of {dtype.value} with masked images"
         yield Issue(path=dtype.path, message=message, fix="use fp8, or auto")
     if block and tokens and tokens % _BLOCK:
         message = f"is {tokens}, and every attention backend wants a multiple of {_BLOCK}: block_size not supported"
         yield Issue(path=block.path, message=message, fix=f"use {_BLOCK}, or leave it out")
-    model = subject.value("--dtype") or "auto"
+    model = subject.command.value("--dtype") or "auto"
     if model == "auto":
-        model = subject.target.dtype if subject.target else ""
+        model = subject.resolved.target.dtype if subject.resolved.target else ""
     if subject.runs(">=0.33") and dtype and dtype.value in _HALVES and model in _HALVES and dtype.value != model:
         message = f'kv_cache_dtype="{dtype.value}" is incompatible with dtype="{model}"'
         yield Issue(path=dtype.path, message=message, fix=f"use auto or {model}")
@@ -254,7 +263,7 @@ def _fp8_before_ada(subject: Subject) -> Iterator[Issue]:
         return
     if asked is None or asked.upper() in ("AUTO", "TRITON_ATTN"):
         message = f"FP8 KV cache is not supported by the Triton attention backend on compute capability {capability}"
-        given = subject.argument("--kv-cache-dtype")
+        given = subject.command.argument("--kv-cache-dtype")
         if given:
             path = given.path
         else:
@@ -269,7 +278,7 @@ def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
     unless it has a `speculative.kv_cache_dtype` of its own.
     """
     spec, capability = subject.profile.speculative, subject.machine.compute_capability
-    if spec is None or capability is None or subject.method not in ("dflash", "dspark"):
+    if spec is None or capability is None or subject.resolved.method not in ("dflash", "dspark"):
         return
     if (spec.attention_backend or "").upper() != "FLASH_ATTN" or _capability(subject) in _FLASH_READS_FP8:
         return
@@ -279,7 +288,7 @@ def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
     if own is not None and not own.startswith("fp8"):
         return
     message = f"FlashAttention reads no FP8 KV cache on compute capability {capability}, and the draft attends with it"
-    given = subject.argument("--kv-cache-dtype")
+    given = subject.command.argument("--kv-cache-dtype")
     if given:
         inherited = given.path
     else:
@@ -298,7 +307,7 @@ def refused_by_vllm(subject: Subject) -> Iterator[Issue]:
     if not capability or any(True for _ in (*wide_heads.check(subject), *cache_without_a_backend.check(subject))):
         return
     asked = (_asked(subject, "target") or _of_attention_config(subject) or "").upper().replace("AUTO", "")
-    given = subject.argument("--kv-cache-dtype")
+    given = subject.command.argument("--kv-cache-dtype")
     cache = known(subject.resolved.cache) or (given.value if given else None) or "auto"
     both = (True, False) if known(masks) is None else (bool(known(masks)),)
     reasons = [refusal_of(subject.vllm, capability, asked, masks=one, cache=str(cache)) for one in both]
@@ -306,7 +315,7 @@ def refused_by_vllm(subject: Subject) -> Iterator[Issue]:
         what = asked or f"every attention backend on compute capability {capability}"
         message = f"vLLM {subject.vllm} refuses {what} with a KV cache of {cache}: {reasons[0]}"
         if asked:
-            own = subject.argument("--attention-backend") or subject.argument("--attention-config")
+            own = subject.command.argument("--attention-backend") or subject.command.argument("--attention-config")
             if own:
                 path = own.path
             else:
@@ -321,14 +330,14 @@ def refused_by_vllm(subject: Subject) -> Iterator[Issue]:
     elif asked.startswith(_ELSEWHERE):
         message = f"{asked} is for another kind of processor than an NVIDIA GPU"
         yield Issue(path=_backend_path(subject, "target"), message=message, fix="use TRITON_ATTN, or let vLLM choose")
-    elif asked == "FLEX_ATTENTION" and (subject.method == "mtp" or subject.shares_kv("target")):
+    elif asked == "FLEX_ATTENTION" and (subject.resolved.method == "mtp" or subject.shares_kv("target")):
         message = "FlexAttention does not support layers that share the KV cache of others, as this model's do"
         yield Issue(path=_backend_path(subject, "target"), message=message, fix="use TRITON_ATTN")
 
 
 def _of_attention_config(subject: Subject) -> str | None:
     """Return the backend in --attention-config, which is JSON; None where it is not one."""
-    given = subject.value("--attention-config")
+    given = subject.command.value("--attention-config")
     if not given:
         return None
     try:
@@ -352,7 +361,7 @@ def attention_backend(subject: Subject, role: Role) -> str | None:
 
 def _attending(subject: Subject) -> tuple[Role, ...]:
     """Yield the roles whose backends matter: the draft's only if it is a separate model under model runner v1."""
-    separate = subject.profile.draft and subject.runner == "v1" and subject.runs(">=0.21")
+    separate = subject.profile.draft and subject.resolved.runner == "v1" and subject.runs(">=0.21")
     if separate:
         return ("target", "draft")
     return ("target",)
@@ -360,7 +369,7 @@ def _attending(subject: Subject) -> tuple[Role, ...]:
 
 def _asked(subject: Subject, role: Role) -> str | None:
     if role == "target":
-        return subject.value("--attention-backend")
+        return subject.command.value("--attention-backend")
     spec = subject.profile.speculative
     if spec:
         return spec.attention_backend
@@ -368,7 +377,7 @@ def _asked(subject: Subject, role: Role) -> str | None:
 
 
 def _backend_path(subject: Subject, role: Role) -> Path:
-    given = subject.argument("--attention-backend")
+    given = subject.command.argument("--attention-backend")
     if role == "target" and given:
         return given.path
     return ("speculative", "attention_backend")
@@ -383,7 +392,9 @@ def _cannot(subject: Subject, backend: str) -> str | None:
         return f"on compute capability {capability}: that is FlashAttention 4, which has them on 9.x alone"
     if backend == "FLASHINFER" and subject.runs("<0.22"):
         return f"in vLLM {subject.vllm}"
-    known = [support_of(subject.facts.vllm, capability or "", backend, fp8=fp8, head=None) for fp8 in (False, True)]
+    known = [
+        support_of(subject.resolved.facts.vllm, capability or "", backend, fp8=fp8, head=None) for fp8 in (False, True)
+    ]
     if backend.startswith("TRITON_FLASH") and capability and not any(known):
         return f"on compute capability {capability}: it is for {'9.x' if backend.endswith('ATTN') else '10.x'} alone"
     return None
@@ -409,5 +420,5 @@ def _capability(subject: Subject) -> int:
 
 
 def _one_kind_of_layer(subject: Subject) -> bool:
-    draft = subject.draft
+    draft = subject.resolved.draft
     return draft is not None and len({layer.kind for layer in draft.text.layers}) == 1

@@ -29,7 +29,7 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
     profile, spec = subject.profile, subject.profile.speculative
     if not spec or not subject.machine.gpus:
         return
-    given = subject.argument("--enforce-eager")
+    given = subject.command.argument("--enforce-eager")
     off = bool(given and not given.negated)
     turned_off: list[Path] = []
     if given and off:
@@ -53,8 +53,8 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
         if step and modes.draft == "NONE":
             message += f"; {COST}"
         # on slow memory a draft model's step is bound by its bytes, so that missing graphs hardly show
-        bytes_count = subject.method == "draft_model" and not step and not _is_fast(subject)
-        measured = subject.method == "mtp" and (subject.machine.compute_capability or "").startswith("9.")
+        bytes_count = subject.resolved.method == "draft_model" and not step and not _is_fast(subject)
+        measured = subject.resolved.method == "mtp" and (subject.machine.compute_capability or "").startswith("9.")
         severity: Severity | None = None
         if measured and hurts(profile, modes, slow=True):
             severity = "error"
@@ -62,7 +62,7 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
             severity = "note"
         yield Issue(path=modes.path, message=message, fix=modes.fix, severity=severity)
     elif modes.covers is not None and modes.covers < (most := profile.serve.max_num_seqs or modes.covers):
-        tokens = most * (subject.tokens + 1)
+        tokens = most * (subject.resolved.tokens + 1)
         message = f"these capture sizes have graphs for {modes.covers} requests, and serve.max_num_seqs is {most}"
         yield Issue(path=modes.path, message=message, fix=f"let them reach {tokens:,}: each request takes k+1 tokens")
 
@@ -70,12 +70,12 @@ def drafts_without_graphs(subject: Subject) -> Iterator[Issue]:
 @rule("GS505", "note")
 def many_tokens(subject: Subject) -> Iterator[Issue]:
     """More draft tokens than pay off: of a whole model on fast memory, for several requests to a mixture on a Spark."""
-    path, tokens = ("speculative", "num_speculative_tokens"), subject.tokens
-    if subject.method == "draft_model" and tokens > 2 and _is_fast(subject):
+    path, tokens = ("speculative", "num_speculative_tokens"), subject.resolved.tokens
+    if subject.resolved.method == "draft_model" and tokens > 2 and _is_fast(subject):
         message = f"is {tokens}; {_MEASURED}: 1.06 times the speed of no draft with 2 tokens, 0.90 with 4"
         yield Issue(path=path, message=message, fix="try 2 and measure")
-    several = (subject.number("--max-num-seqs") or 0) > 1 and subject.name("draft")
-    if not (subject.machine.name == "dgx-spark" and subject.method in ONE_BY_ONE and tokens > 2 and several):
+    several = (subject.command.number("--max-num-seqs") or 0) > 1 and subject.name("draft")
+    if not (subject.machine.name == "dgx-spark" and subject.resolved.method in ONE_BY_ONE and tokens > 2 and several):
         return
     if subject.resolved.mixture is True:  # each drafted token brings experts of its own; a dense model is read once
         yield Issue(path=path, message=f"is {tokens}; {SEVERAL_ON_SPARK}", fix="measure 2 too")
@@ -88,7 +88,7 @@ def unified_memory(subject: Subject) -> Iterator[Issue]:
     if subject.machine.name == "dgx-spark" and share and share > 0.85:
         message = f"is {share:g} of 121.69 GiB, but an idle DGX Spark has about 102 GiB free"
         yield Issue(path=("serve", "gpu_memory_utilization"), message=message, fix="set 0.85 or less")
-    given = subject.argument("--load-format")
+    given = subject.command.argument("--load-format")
     if given and given.value == "fastsafetensors" and subject.machine.name == "dgx-spark":
         message = "takes memory for whole files in addition to the weights, and DGX Sparks were seen to freeze"
         yield Issue(path=given.path, message=message, fix="remove it")
@@ -106,11 +106,11 @@ def without_gpus(subject: Subject) -> Iterator[Issue]:
     """What vLLM cannot do without GPUs: dspark (runner v1 lacks it, v2 needs Triton: VllmConfig), CUDA's allocator."""
     if subject.machine.gpus:
         return
-    if subject.method == "dspark":
+    if subject.resolved.method == "dspark":
         message = f"dspark needs model runner v2, and that Triton and a GPU; vLLM {subject.vllm} stops without"
         yield Issue(path=("speculative", "method"), message=message, fix="use mtp, or a machine with a GPU")
     for name, words in _CUDA_ONLY.items():
-        given = subject.argument(name)
+        given = subject.command.argument(name)
         if given and not given.negated:
             yield Issue(path=given.path, message=f"{name} needs CUDA: {words}", fix="remove it")
 

@@ -25,8 +25,8 @@ _UNSET: Final = ("", "None")
 @rule("GS101", "error")
 def flag(subject: Subject) -> Iterator[Issue]:
     """A flag that this vLLM does not have, so that its parser rejects the command line."""
-    for given in subject.arguments:
-        known = subject.facts.flags.get(given.flag)
+    for given in subject.command.arguments:
+        known = subject.resolved.facts.flags.get(given.flag)
         if known and (known.negatable or not given.negated):
             continue
         if given.negated:
@@ -34,7 +34,7 @@ def flag(subject: Subject) -> Iterator[Issue]:
         else:
             shown = given.flag
         message = f"vLLM {subject.vllm} has no flag {shown}; available {spans('flag', given.flag)}"
-        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.facts.flags)
+        fix = _REPLACED.get(given.flag) or _nearest(given.flag, subject.resolved.facts.flags)
         fix = fix or key_meant(("serve", "extra_args"), given.flag) or "remove it"
         yield Issue(path=given.path, message=message, fix=fix)
 
@@ -42,8 +42,8 @@ def flag(subject: Subject) -> Iterator[Issue]:
 @rule("GS102", "error")
 def flag_value(subject: Subject) -> Iterator[Issue]:
     """A value that is not among a flag's choices."""
-    for given in subject.arguments:
-        known = subject.facts.flags.get(given.flag)
+    for given in subject.command.arguments:
+        known = subject.resolved.facts.flags.get(given.flag)
         if known and known.choices and given.value is not None and not known.takes(given.value):
             message = f"vLLM {subject.vllm} does not take {given.value!r} for {given.flag}"
             yield Issue(path=given.path, message=message, fix=one_of(given.value, known.choices))
@@ -53,7 +53,7 @@ def flag_value(subject: Subject) -> Iterator[Issue]:
 def speculative_key(subject: Subject) -> Iterator[Issue]:
     """A key that this vLLM's SpeculativeConfig does not have."""
     for key in _speculative(subject):
-        if key not in subject.facts.speculative_keys:
+        if key not in subject.resolved.facts.speculative_keys:
             message = f"vLLM {subject.vllm} has no speculative key {key}; available {spans('speculative key', key)}"
             yield Issue(path=("speculative", key), message=message, fix="remove it, or use a vLLM release that has it")
 
@@ -64,7 +64,7 @@ def speculative_value(subject: Subject) -> Iterator[Issue]:
     for key, value in _speculative(subject).items():
         if key == "method":
             continue  # GS203 says what drafts for Gemma 4
-        known = subject.facts.speculative_values.get(key)
+        known = subject.resolved.facts.speculative_values.get(key)
         if known and isinstance(value, str) and value not in known:
             message = f"vLLM {subject.vllm} does not take {value!r} for {key}"
             yield Issue(path=("speculative", key), message=message, fix=one_of(value, known))
@@ -73,9 +73,9 @@ def speculative_value(subject: Subject) -> Iterator[Issue]:
 @rule("GS105", "warning")
 def variable(subject: Subject) -> Iterator[Issue]:
     """A VLLM_ variable that this vLLM does not know; it logs a warning and ignores it."""
-    strict = subject.switched("--fail-on-environ-validation")
+    strict = subject.command.switched("--fail-on-environ-validation")
     for name in _variables(subject):
-        if name in subject.facts.environment:
+        if name in subject.resolved.facts.environment:
             continue
         if strict:
             effect = "and --fail-on-environ-validation makes this fatal"
@@ -84,7 +84,7 @@ def variable(subject: Subject) -> Iterator[Issue]:
         message = (
             f"vLLM {subject.vllm} does not know the variable {name} (available: {spans('variable', name)}), {effect}"
         )
-        fix = _SUCCESSORS.get(name) or _nearest(name, subject.facts.environment) or "remove it"
+        fix = _SUCCESSORS.get(name) or _nearest(name, subject.resolved.facts.environment) or "remove it"
         yield Issue(path=_env_path(subject, name), message=message, fix=fix, severity="error" if strict else None)
 
 
@@ -92,7 +92,7 @@ def variable(subject: Subject) -> Iterator[Issue]:
 def variable_value(subject: Subject) -> Iterator[Issue]:
     """A value of a variable that vLLM rejects (env_with_choices in vllm/envs.py)."""
     for name, value in subject.profile.env.items():
-        known = subject.facts.environment_values.get(name)
+        known = subject.resolved.facts.environment_values.get(name)
         if known and name.startswith(("VLLM_", "CMAKE_")) and value.lower() not in {form.lower() for form in known}:
             message = f"vLLM {subject.vllm} does not take {value!r} for {name}"
             yield Issue(path=("env", name), message=message, fix=one_of(value, known))
@@ -101,18 +101,19 @@ def variable_value(subject: Subject) -> Iterator[Issue]:
 @rule("GS102", "error")
 def parser(subject: Subject) -> Iterator[Issue]:
     """A parser that is not registered in this vLLM."""
-    reasoning, plugin_ = subject.facts.reasoning_parsers, "--reasoning-parser-plugin"
+    reasoning, plugin_ = subject.resolved.facts.reasoning_parsers, "--reasoning-parser-plugin"
     for flag_, plugin, known in (
         ("--reasoning-parser", plugin_, reasoning),
-        ("--tool-call-parser", "--tool-parser-plugin", subject.facts.tool_call_parsers),
+        ("--tool-call-parser", "--tool-parser-plugin", subject.resolved.facts.tool_call_parsers),
     ):
-        given = subject.argument(flag_)
-        if given and given.value and given.value not in known and not subject.argument(plugin):
+        given = subject.command.argument(flag_)
+        if given and given.value and given.value not in known and not subject.command.argument(plugin):
             message = f"vLLM {subject.vllm} has no parser {given.value!r} for {flag_}"
             used = flag_ != "--tool-call-parser" or subject.profile.chat.tool_call_parser
-            severity: Severity | None = None if used or subject.switched("--enable-auto-tool-choice") else "warning"
+            needed = used or subject.command.switched("--enable-auto-tool-choice")
+            severity: Severity | None = None if needed else "warning"
             yield Issue(path=given.path, message=message, fix=one_of(given.value, known), severity=severity)
-    if not subject.argument(plugin_):
+    if not subject.command.argument(plugin_):
         yield from _configured_parser(subject)
 
 
@@ -120,30 +121,30 @@ def _configured_parser(subject: Subject) -> Iterator[Issue]:
     """Yield a parser of --reasoning-config that is not registered; up to 0.27 it is looked up without a name too."""
     asked, path = configured(subject, "--reasoning-config")
     name, early = asked.get("reasoning_parser", ""), subject.runs("<0.28")
-    if not path or not isinstance(name, str) or subject.value("--reasoning-parser"):
+    if not path or not isinstance(name, str) or subject.command.value("--reasoning-parser"):
         return  # the flag takes the key's place (_set_default_reasoning_config_args, from 0.20.0)
     if early:
         spared = asked.get("reasoning_start_str") and asked.get("reasoning_end_str")
     else:
         spared = not name
-    if not spared and name not in subject.facts.reasoning_parsers - {"none"}:
+    if not spared and name not in subject.resolved.facts.reasoning_parsers - {"none"}:
         message = f"vLLM {subject.vllm} has no parser {name!r} for reasoning_parser in --reasoning-config"
-        yield Issue(path=path, message=message, fix=one_of(name, subject.facts.reasoning_parsers))
+        yield Issue(path=path, message=message, fix=one_of(name, subject.resolved.facts.reasoning_parsers))
 
 
 @rule("GS102", "error")
 def attention_backend(subject: Subject) -> Iterator[Issue]:
     """An attention backend that is not in vLLM's registry."""
     for path, name in _attention_backends(subject):
-        if name.upper() not in subject.facts.attention_backends and name.lower() != "auto":
+        if name.upper() not in subject.resolved.facts.attention_backends and name.lower() != "auto":
             message = f"vLLM {subject.vllm} has no attention backend {name!r}"
-            yield Issue(path=path, message=message, fix=one_of(name.upper(), subject.facts.attention_backends))
+            yield Issue(path=path, message=message, fix=one_of(name.upper(), subject.resolved.facts.attention_backends))
 
 
 @rule("GS102", "error")
 def cache_dtype(subject: Subject) -> Iterator[Issue]:
     """A KV cache format that vLLM does not know, although its parser accepts any text."""
-    known = subject.facts.kv_cache_dtypes
+    known = subject.resolved.facts.kv_cache_dtypes
     for path, dtype in _cache_dtypes(subject):
         if known and dtype not in known:
             message = f"vLLM {subject.vllm} does not know the KV cache format {dtype!r}"
@@ -153,8 +154,10 @@ def cache_dtype(subject: Subject) -> Iterator[Issue]:
 @rule("GS111", "warning", any_release=True)
 def given_twice(subject: Subject) -> Iterator[Issue]:
     """A flag of `extra_args` that a key also sets; the last one silently wins."""
-    typed = {argument.flag: argument.path for argument in subject.arguments if "extra_args" not in argument.path}
-    for argument in subject.arguments:
+    typed = {
+        argument.flag: argument.path for argument in subject.command.arguments if "extra_args" not in argument.path
+    }
+    for argument in subject.command.arguments:
         if "extra_args" in argument.path and argument.flag in typed:
             key = ".".join(map(str, typed[argument.flag]))
             message = f"{argument.flag} is also set by {key}; vLLM uses this one, which is the last"
@@ -182,7 +185,7 @@ def _env_path(subject: Subject, name: str) -> tuple[str | int, ...]:
 
 def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for flag_ in ("--attention-backend", "--mm-encoder-attn-backend"):
-        given = subject.argument(flag_)
+        given = subject.command.argument(flag_)
         if given and given.value not in (None, *_UNSET):
             yield given.path, given.value or ""
     spec = subject.profile.speculative
@@ -192,11 +195,11 @@ def _attention_backends(subject: Subject) -> Iterator[tuple[tuple[str | int, ...
 
 def _cache_dtypes(subject: Subject) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Return the formats that the parser does not check."""
-    given = subject.argument("--kv-cache-dtype")
-    if given and given.value and not subject.facts.flags[given.flag].choices:
+    given = subject.command.argument("--kv-cache-dtype")
+    if given and given.value and not subject.resolved.facts.flags[given.flag].choices:
         yield given.path, given.value
     spec = subject.profile.speculative
-    if spec and spec.kv_cache_dtype and "kv_cache_dtype" not in subject.facts.speculative_values:
+    if spec and spec.kv_cache_dtype and "kv_cache_dtype" not in subject.resolved.facts.speculative_values:
         yield ("speculative", "kv_cache_dtype"), spec.kv_cache_dtype
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, get_args
 
-from gemmaspec.check.lint.rule import Issue, Subject, rule
+from gemmaspec.check.lint.rule import Issue, Role, Subject, rule
 from gemmaspec.core.finding import Severity
 from gemmaspec.core.profile.fields import LOCAL_PREFIXES, Speculative
 from gemmaspec.core.releases.drafting import found_in_path, keeps_method, shortens
@@ -19,11 +19,11 @@ _METHODS: Final = frozenset(get_args(Speculative.model_fields["method"].annotati
 @rule("GS201", "error")
 def detected_method(subject: Subject) -> Iterator[Issue]:
     """vLLM takes the method from the draft's path, even if another one is set."""
-    path, method = subject.name("draft"), subject.asked_method
+    path, method = subject.name("draft"), subject.resolved.asked_method
     if not path or not method or keeps_method(method, subject.vllm):
         return
     part, taken, _ = found_in_path(path, subject.vllm) or (None, None, None)
-    if taken and taken not in (method, subject.method):
+    if taken and taken not in (method, subject.resolved.method):
         message = f"vLLM {subject.vllm} finds {part!r} in the path {path} and drafts with {taken}, not {method}"
         local = path.startswith(LOCAL_PREFIXES) and subject.profile.image is not None
         if local:
@@ -36,9 +36,9 @@ def detected_method(subject: Subject) -> Iterator[Issue]:
 @rule("GS202", "warning")
 def made_for_another_method(subject: Subject) -> Iterator[Issue]:
     """A head needs its own method; Google's -assistant checkpoints are MTP heads."""
-    asked, path = subject.asked_method, ("speculative", "method")
-    head = subject.draft.speculator if subject.draft else None
-    runs_anyway = subject.method != asked
+    asked, path = subject.resolved.asked_method, ("speculative", "method")
+    head = subject.resolved.draft.speculator if subject.resolved.draft else None
+    runs_anyway = subject.resolved.method != asked
     if head and asked != head.method:
         if runs_anyway:
             does = f"; vLLM {subject.vllm} drafts with {head.method} anyway"
@@ -71,9 +71,9 @@ def made_for_another_method(subject: Subject) -> Iterator[Issue]:
 @rule("GS203", "error", of_gemma=True)
 def method_for_gemma(subject: Subject) -> Iterator[Issue]:
     """A method that does not work for a Gemma 4 target in this release."""
-    method = subject.method
-    if method and method != "eagle" and not subject.facts.methods_named(method):
-        known = ", ".join(sorted({row.method for row in subject.facts.methods} & _METHODS))
+    method = subject.resolved.method
+    if method and method != "eagle" and not subject.resolved.facts.methods_named(method):
+        known = ", ".join(sorted({row.method for row in subject.resolved.facts.methods} & _METHODS))
         message = f"with vLLM {subject.vllm}, {method} does not draft for Gemma 4"
         yield Issue(path=("speculative", "method"), message=message, fix=f"use another vLLM release, or one of {known}")
 
@@ -81,7 +81,7 @@ def method_for_gemma(subject: Subject) -> Iterator[Issue]:
 @rule("GS204", "error")
 def head_missing(subject: Subject) -> Iterator[Issue]:
     """mtp without a draft looks for the head in the target, but Gemma 4's targets have none."""
-    if subject.method == "mtp" and not subject.profile.draft:
+    if subject.resolved.method == "mtp" and not subject.profile.draft:
         message = (
             "without a draft, vLLM looks for MTP layers in the target, but Gemma 4 has them in a separate checkpoint"
         )
@@ -92,8 +92,8 @@ def head_missing(subject: Subject) -> Iterator[Issue]:
 @rule("GS212", "error")
 def vocabulary(subject: Subject) -> Iterator[Issue]:
     """A draft model whose vocabulary differs from the target's."""
-    spec, target, draft = subject.profile.speculative, subject.target, subject.draft
-    if not spec or subject.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
+    spec, target, draft = subject.profile.speculative, subject.resolved.target, subject.resolved.draft
+    if not spec or subject.resolved.method != "draft_model" or spec.use_heterogeneous_vocab or not target or not draft:
         return
     if target.text.vocab_size != draft.text.vocab_size:
         message = f"its vocabulary has {draft.text.vocab_size} tokens, the target's {target.text.vocab_size}"
@@ -104,8 +104,8 @@ def vocabulary(subject: Subject) -> Iterator[Issue]:
 @rule("GS213", "error")
 def trained_steps(subject: Subject) -> Iterator[Issue]:
     """A head trained for n tokens drafts n tokens or a multiple."""
-    tokens, steps = subject.tokens, _number(subject, "n_predict")
-    if steps and subject.method in ("eagle", "eagle3", "mtp", "dflash") and tokens > steps and tokens % steps:
+    tokens, steps = subject.resolved.tokens, _number(subject, "n_predict")
+    if steps and subject.resolved.method in ("eagle", "eagle3", "mtp", "dflash") and tokens > steps and tokens % steps:
         message = f"is {tokens}; the draft was made for {steps} (n_predict), and vLLM accepts only multiples of that"
         path = ("speculative", "num_speculative_tokens")
         yield Issue(path=path, message=message, fix=f"use {tokens // steps * steps} or {(tokens // steps + 1) * steps}")
@@ -114,8 +114,8 @@ def trained_steps(subject: Subject) -> Iterator[Issue]:
 @rule("GS213", "error")
 def block_size(subject: Subject) -> Iterator[Issue]:
     """DSpark heads draft a whole block; 0.26 and 0.27 reject fewer tokens, because the text would be garbled."""
-    size, tokens = _number(subject, "dspark_block_size"), subject.tokens
-    if size and subject.method == "dspark" and subject.runs(">=0.26,<0.28") and tokens < size:
+    size, tokens = _number(subject, "dspark_block_size"), subject.resolved.tokens
+    if size and subject.resolved.method == "dspark" and subject.runs(">=0.26,<0.28") and tokens < size:
         message = f"is {tokens}, but the head's block has {size} tokens"
         yield Issue(path=("speculative", "num_speculative_tokens"), message=message, fix=f"use {size}")
 
@@ -123,24 +123,34 @@ def block_size(subject: Subject) -> Iterator[Issue]:
 @rule("GS216", "error")
 def context(subject: Subject) -> Iterator[Issue]:
     """A context that is longer than a checkpoint supports."""
-    spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
-    longest = subject.target.text.max_position_embeddings if subject.target else subject.longest.get("target")
+    spec, limit = subject.profile.speculative, (subject.command.number("--max-model-len") or 0)
+    longest = _made_for(subject, "target")
     if longest and limit > longest and subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") != "1":
         message = f"is {limit}, but the target was made for {longest} tokens"
         yield Issue(path=("serve", "max_model_len"), message=message, fix=f"use {longest} or less")
-    drafted = subject.draft.text.max_position_embeddings if subject.draft else subject.longest.get("draft")
+    drafted = _made_for(subject, "draft")
     if drafted and spec and spec.max_model_len and spec.max_model_len > drafted:
         message = f"is {spec.max_model_len}, but the draft was made for {drafted} tokens"
         yield Issue(path=("speculative", "max_model_len"), message=message, fix=f"use {drafted} or less")
 
 
+def _made_for(subject: Subject, role: Role) -> int | None:
+    """Return the tokens that a model was made for; None where that is not known."""
+    checkpoint = subject.checkpoint(role)
+    if checkpoint:
+        return checkpoint.text.max_position_embeddings
+    return subject.longest.get(role)
+
+
 @rule("GS216", "warning")
 def shortened_context(subject: Subject) -> Iterator[Issue]:
     """0.33 lowers the target's context to the draft's (VllmConfig._limit_max_model_len_to_draft)."""
-    spec, limit = subject.profile.speculative, (subject.number("--max-model-len") or 0)
-    if not spec or not shortens(subject.method, subject.vllm, subject.runner):
+    spec, limit = subject.profile.speculative, (subject.command.number("--max-model-len") or 0)
+    if not spec or not shortens(subject.resolved.method, subject.vllm, subject.resolved.runner):
         return
-    drafted = spec.max_model_len or (subject.draft.text.max_position_embeddings if subject.draft else None)
+    drafted, draft = spec.max_model_len, subject.resolved.draft
+    if not drafted and draft:
+        drafted = draft.text.max_position_embeddings
     if drafted and limit > drafted:
         message = (
             f"the draft supports {drafted} tokens, and vLLM {subject.vllm} lowers max_model_len from {limit} to that"
@@ -156,8 +166,8 @@ def shortened_context(subject: Subject) -> Iterator[Issue]:
 
 def _number(subject: Subject, key: str) -> int | None:
     """Return a whole number of the draft's config.json."""
-    if subject.draft:
-        value = subject.draft.config.get(key)
+    if subject.resolved.draft:
+        value = subject.resolved.draft.config.get(key)
     else:
         value = None
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -12,8 +12,8 @@ from gemmaspec.check.lint.rule import Issue, Role, Subject, rule
 def draft_parallelism(subject: Subject) -> Iterator[Issue]:
     """Under model runner v1, a draft model uses as many GPUs as the target."""
     spec = subject.profile.speculative
-    target = subject.number("--tensor-parallel-size") or 1
-    if not spec or subject.method != "draft_model" or subject.runner == "v2":
+    target = subject.command.number("--tensor-parallel-size") or 1
+    if not spec or subject.resolved.method != "draft_model" or subject.resolved.runner == "v2":
         return
     if spec.draft_tensor_parallel_size not in (None, target):
         message = (
@@ -28,15 +28,15 @@ def draft_parallelism(subject: Subject) -> Iterator[Issue]:
 @rule("GS221", "error")
 def heads(subject: Subject) -> Iterator[Issue]:
     """Attention heads, and those of keys and values, are split evenly (ModelConfig.verify_with_parallel_config)."""
-    given, spec = subject.argument("--tensor-parallel-size"), subject.profile.speculative
-    gpus = subject.number("--tensor-parallel-size") or 1
-    if given and subject.target and subject.target.text.layers[0].heads % gpus:
-        count = subject.target.text.layers[0].heads
+    given, spec = subject.command.argument("--tensor-parallel-size"), subject.profile.speculative
+    gpus = subject.command.number("--tensor-parallel-size") or 1
+    if given and subject.resolved.target and subject.resolved.target.text.layers[0].heads % gpus:
+        count = subject.resolved.target.text.layers[0].heads
         message = f"is {gpus}, and the target has {count} attention heads, which it does not divide"
         yield Issue(path=given.path, message=message, fix="use a number that divides both models' attention heads")
     drafts = (spec.draft_tensor_parallel_size if spec else None) or gpus
-    if subject.draft and subject.draft.text.layers[0].heads % drafts:
-        count = subject.draft.text.layers[0].heads
+    if subject.resolved.draft and subject.resolved.draft.text.layers[0].heads % drafts:
+        count = subject.resolved.draft.text.layers[0].heads
         message = f"has {count} attention heads, which its tensor parallel size does not divide: {drafts}"
         yield Issue(path=("draft", "model"), message=message, fix="use a tensor parallel size that divides them")
     yield from _cache_heads(subject, "target", gpus)
@@ -64,8 +64,9 @@ _BY_MARLIN: Final = ("8.0", "8.6")
 @rule("GS222", "error", any_release=True)
 def split_experts(subject: Subject) -> Iterator[Issue]:
     """Parts of an expert that no kernel takes: NVFP4 (vllm#39595), and FP8 by Marlin (vllm#42390, two RTX 3090)."""
-    given, gpus = subject.argument("--tensor-parallel-size"), subject.number("--tensor-parallel-size") or 1
-    whole = subject.argument("--enable-expert-parallel")
+    given = subject.command.argument("--tensor-parallel-size")
+    gpus = subject.command.number("--tensor-parallel-size") or 1
+    whole = subject.command.argument("--enable-expert-parallel")
     if given is None or gpus < 2 or subject.resolved.mixture is not True or (whole and not whole.negated):
         return
     format_ = _format_of_experts(subject)
@@ -80,12 +81,12 @@ def split_experts(subject: Subject) -> Iterator[Issue]:
 
 def _format_of_experts(subject: Subject) -> str:
     """Return what the target's experts are stored in, by its own declaration or its name; "" for another format."""
-    if subject.target:
-        quantization = subject.target.quantization
+    if subject.resolved.target:
+        quantization = subject.resolved.target.quantization
     else:
         quantization = None
     said = (quantization.algorithm or "") if quantization else ""
-    if subject.target is None:
+    if subject.resolved.target is None:
         said = subject.called("target").upper()
     return next((format_ for format_ in ("NVFP4", "FP8") if format_ in said), "")
 
@@ -93,14 +94,14 @@ def _format_of_experts(subject: Subject) -> str:
 @rule("GS218", "error")
 def pipeline(subject: Subject) -> Iterator[Issue]:
     """Pipeline parallelism and speculation, up to 0.29."""
-    stages, method = (subject.number("--pipeline-parallel-size") or 1), subject.method
+    stages, method = (subject.command.number("--pipeline-parallel-size") or 1), subject.resolved.method
     if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix", "draft_model"):
         return
-    given = subject.argument("--pipeline-parallel-size")
+    given = subject.command.argument("--pipeline-parallel-size")
     path = given.path if given else ("serve",)
     if method == "mtp":
         message = f"vLLM {subject.vllm} gives the draft the same stages, but the MTP head cannot be split into stages"
-    elif method == "dflash" and subject.runner == "v2":
+    elif method == "dflash" and subject.resolved.runner == "v2":
         message = f"vLLM {subject.vllm} rejects dflash with pipeline parallelism"
     elif method == "dspark":
         message = f"vLLM {subject.vllm} gives the draft the same stages, but a DSpark head cannot be split into stages"
@@ -116,7 +117,7 @@ def pipeline(subject: Subject) -> Iterator[Issue]:
 @rule("GS219", "error")
 def expert_parallelism(subject: Subject) -> Iterator[Issue]:
     """0.30.0 gives a draft without experts the target's expert parallelism (create_draft_parallel_config)."""
-    given = subject.argument("--enable-expert-parallel")
+    given = subject.command.argument("--enable-expert-parallel")
     if given and not given.negated and subject.profile.draft and subject.runs(">=0.30,<0.31"):
         message = f"vLLM {subject.vllm} requires experts in the draft too, but it has none"
         yield Issue(path=given.path, message=message, fix="remove it, or use a release other than 0.30.0")
@@ -130,7 +131,7 @@ def forced_runner(subject: Subject) -> Iterator[Issue]:
     if forced == "v2" and subject.runs(">=0.25") and subject.resolved.falls_back:
         message = f"requests model runner v2, but {subject.resolved.falls_back}"
         yield Issue(path=path, message=message, fix="remove it, so that vLLM uses v1")
-    if forced == "v1" and subject.method == "dspark":
+    if forced == "v1" and subject.resolved.method == "dspark":
         yield Issue(path=path, message="requests model runner v1, which does not support dspark", fix="remove it")
 
 
@@ -147,12 +148,12 @@ vllm/config/parallel.py, from 0.21.0): "Non-MoE models do not support external d
 @rule("GS218", "error")
 def pipeline_with_shared_layers(subject: Subject) -> Iterator[Issue]:
     """A Gemma 4 draft model whose layers share KV caches, and a target in pipeline stages."""
-    stages, draft = subject.number("--pipeline-parallel-size") or 1, subject.draft
-    if stages < 2 or subject.method != "draft_model":
+    stages, draft = subject.command.number("--pipeline-parallel-size") or 1, subject.resolved.draft
+    if stages < 2 or subject.resolved.method != "draft_model":
         return
     if draft and all(layer.shares_with is None for layer in draft.text.layers):
         return
-    given = subject.argument("--pipeline-parallel-size")
+    given = subject.command.argument("--pipeline-parallel-size")
     message = (
         f"is {stages}, and the draft's layers are cut by the target's stages: a layer of an E2B or E4B then shares the "
         "KV cache of one that is not there, and the server does not start"
@@ -165,8 +166,8 @@ def pipeline_with_shared_layers(subject: Subject) -> Iterator[Issue]:
 @rule("GS227", "error", any_release=True)
 def api_servers_of_a_headless_rank(subject: Subject) -> Iterator[Issue]:
     """`--headless` has no API server (run_headless in vllm/entrypoints/cli/serve.py, every release)."""
-    headless, count = subject.argument("--headless"), subject.argument("--api-server-count")
-    if headless and count and not headless.negated and (subject.number("--api-server-count") or 0) > 0:
+    headless, count = subject.command.argument("--headless"), subject.command.argument("--api-server-count")
+    if headless and count and not headless.negated and (subject.command.number("--api-server-count") or 0) > 0:
         message = f"--headless starts no API server, and vLLM stops at --api-server-count {count.value}"
         yield Issue(path=count.path, message=message, fix="remove it")
 
@@ -182,7 +183,7 @@ def pinned_gid(subject: Subject) -> Iterator[Issue]:
 @rule("GS229", "error")
 def external_data_parallelism(subject: Subject) -> Iterator[Issue]:
     """External data parallelism for a dense target, from 0.21 on (ParallelConfig in vllm/config/parallel.py)."""
-    given = subject.argument("--data-parallel-rank") or subject.argument("--data-parallel-external-lb")
+    given = subject.command.argument("--data-parallel-rank") or subject.command.argument("--data-parallel-external-lb")
     if given and not given.negated and subject.resolved.mixture is False and subject.runs(_DENSE_WITHOUT_EXTERNAL_DP):
         message = f"vLLM {subject.vllm} refuses {given.flag} for a model without experts"
         yield Issue(path=given.path, message=message, fix="start independent servers behind a router")
@@ -191,9 +192,9 @@ def external_data_parallelism(subject: Subject) -> Iterator[Issue]:
 @rule("GS317", "error")
 def fp8_cache_on_several_machines(subject: Subject) -> Iterator[Issue]:
     """An FP8 KV cache on several machines in 0.19: seen to stop there, and served by others since 0.26."""
-    given, dtype = subject.argument("--kv-cache-dtype"), subject.value("--kv-cache-dtype") or "auto"
-    if subject.target:
-        quantization = subject.target.quantization
+    given, dtype = subject.command.argument("--kv-cache-dtype"), subject.command.value("--kv-cache-dtype") or "auto"
+    if subject.resolved.target:
+        quantization = subject.resolved.target.quantization
     else:
         quantization = None
     if dtype == "auto" and quantization:

@@ -94,15 +94,14 @@ def needless(subject: Subject) -> Iterator[Issue]:
     """A listed patch that does nothing under this vLLM."""
     for path, name in _places(subject):
         patch = subject.patches.get(name)
-        if not patch or (patch.text.speculation_only and not subject.method):
+        if not patch or (patch.text.speculation_only and not subject.resolved.method):
             continue
         ranges = [variant.specifier for variant in patch.variants]
         if not any(subject.runs(versions) for versions in ranges):
             message = f"{name} is not for vLLM {subject.vllm}, only for {' and '.join(ranges)}"
-        elif patch.text.runner not in ("any", subject.runner):
-            message = (
-                f"{name} changes model runner {patch.text.runner}, and vLLM {subject.vllm} uses {subject.runner} here"
-            )
+        elif patch.text.runner not in ("any", subject.resolved.runner):
+            runs = subject.resolved.runner
+            message = f"{name} changes model runner {patch.text.runner}, and vLLM {subject.vllm} uses {runs} here"
         else:
             continue
         yield Issue(path=path, message=message, fix="it does no harm; remove it if no other vLLM release will run")
@@ -205,14 +204,14 @@ def _setting(subject: Subject) -> RunsOn:
     return RunsOn(
         vllm=subject.vllm,
         family=family_of(capability) or "",
-        method=subject.method or "none",
+        method=subject.resolved.method or "none",
         backend=attention_backend(subject, "target"),
     )
 
 
 def _for_method(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patches that the method needs, except those that the models' layers make unnecessary."""
-    for row in subject.facts.methods_named(subject.method) if subject.method else ():
+    for row in subject.resolved.facts.methods_named(subject.resolved.method) if subject.resolved.method else ():
         if row.hybrid_manager in ("any", "on" if subject.resolved.hybrid else "off"):
             for name in row.patches:
                 if name == _SHARING:
@@ -238,15 +237,15 @@ def _for_windows(subject: Subject) -> Iterator[NeededPatch]:
 
 def _for_sharing_alone(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patch that E2B and E4B need even without a draft."""
-    if subject.method != "draft_model" and not subject.resolved.hybrid and subject.shares_kv("target"):
+    if subject.resolved.method != "draft_model" and not subject.resolved.hybrid and subject.shares_kv("target"):
         yield NeededPatch(patch=_SHARING, message=_symptom(subject, _SHARING), certain=True)
 
 
 def _for_scale(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patch for a DFlash head trained on scaled embeddings: one that is not in speculators' format."""
-    if subject.method != "dflash" or not subject.runs(">=0.26"):
+    if subject.resolved.method != "dflash" or not subject.runs(">=0.26"):
         return
-    head = subject.draft
+    head = subject.resolved.draft
     if head:
         by_speculators = "speculators_model_type" in head.config
     else:
@@ -257,28 +256,28 @@ def _for_scale(subject: Subject) -> Iterator[NeededPatch]:
 
 def _for_text_only(subject: Subject) -> Iterator[NeededPatch]:
     spec = subject.profile.speculative
-    drafts = spec is not None and (subject.method == "draft_model" or bool(spec.parallel_drafting))
+    drafts = spec is not None and (subject.resolved.method == "draft_model" or bool(spec.parallel_drafting))
     media = subject.resolved.media
-    if drafts and subject.runner == "v1" and media != frozenset():
-        certain = subject.target is not None and not isinstance(media, Unknown)
+    if drafts and subject.resolved.runner == "v1" and media != frozenset():
+        certain = subject.resolved.target is not None and not isinstance(media, Unknown)
         yield NeededPatch(patch=_TEXT_ONLY, message=_symptom(subject, _TEXT_ONLY), certain=certain)
 
 
 def _for_embeddings(subject: Subject) -> Iterator[NeededPatch]:
-    if subject.method == "mtp" and subject.runner == "v1" and subject.runs(">=0.25,<0.27"):
+    if subject.resolved.method == "mtp" and subject.resolved.runner == "v1" and subject.runs(">=0.25,<0.27"):
         yield NeededPatch(patch=_EMBEDDINGS, message=_symptom(subject, _EMBEDDINGS), certain=True)
 
 
 def _for_parallel_experts(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patch without which runner v2 verifies the assistant with the target's expert parallelism."""
-    given = subject.argument("--enable-expert-parallel")
+    given = subject.command.argument("--enable-expert-parallel")
     asked = given is not None and not given.negated
-    if asked and subject.method == "mtp" and subject.runner == "v2" and subject.runs(">=0.25"):
+    if asked and subject.resolved.method == "mtp" and subject.resolved.runner == "v2" and subject.runs(">=0.25"):
         yield NeededPatch(patch=_PARALLEL, message=_symptom(subject, _PARALLEL), certain=True)
 
 
 def _for_thoughts(subject: Subject) -> Iterator[NeededPatch]:
-    if subject.value("--reasoning-parser") == "gemma4" and subject.runs("<0.19.1"):
+    if subject.command.value("--reasoning-parser") == "gemma4" and subject.runs("<0.19.1"):
         yield NeededPatch(patch=_THOUGHTS, message=_symptom(subject, _THOUGHTS), certain=True, fatal=False)
 
 
@@ -295,13 +294,13 @@ def _for_awq(subject: Subject) -> Iterator[NeededPatch]:
 
 def _for_ids(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patch without which a list of ids changes nothing, and nobody is told."""
-    if subject.profile.draft and subject.profile.draft.ids and subject.method == "mtp":
+    if subject.profile.draft and subject.profile.draft.ids and subject.resolved.method == "mtp":
         yield NeededPatch(patch=_IDS, message=_symptom(subject, _IDS), certain=True)
 
 
 def _for_sampling(subject: Subject) -> Iterator[NeededPatch]:
     """Yield the patches without which a CPU drafts for greedy requests alone; up to 0.19 it drafts for none."""
-    if subject.method and not subject.machine.gpus and subject.runs(">=0.20"):
+    if subject.resolved.method and not subject.machine.gpus and subject.runs(">=0.20"):
         for name in _ON_CPUS:
             yield NeededPatch(patch=name, message=_symptom(subject, name), certain=True, fatal=False)
 

@@ -47,7 +47,7 @@ def _models(subject: Subject) -> Iterator[tuple[Role, str, str | None]]:
 
 def _asked(subject: Subject, role: Role) -> str | None:
     if role == "target":
-        return subject.value("--quantization")
+        return subject.command.value("--quantization")
     draft = subject.profile.draft
     if draft:
         return draft.quantization
@@ -57,7 +57,7 @@ def _asked(subject: Subject, role: Role) -> str | None:
 def _path(subject: Subject, role: Role) -> Path:
     """Return where a quantization is set: a key, or a word of `extra_args`."""
     if role == "target":
-        given = subject.argument("--quantization")
+        given = subject.command.argument("--quantization")
     else:
         given = None
     if given:
@@ -79,7 +79,7 @@ def _taken_over(declared: str | None) -> bool:
 @rule("GS102", "error")
 def unknown_quantization(subject: Subject) -> Iterator[Issue]:
     """A quantization that vLLM does not know, or no longer takes without being told to."""
-    known = subject.facts.quantizations
+    known = subject.resolved.facts.quantizations
     for role, asked, declared in _models(subject):
         if asked not in known and not _taken_over(declared):
             message = f"vLLM {subject.vllm} does not know the quantization {asked!r}"
@@ -87,8 +87,8 @@ def unknown_quantization(subject: Subject) -> Iterator[Issue]:
             yield Issue(path=_path(subject, role), message=message, fix=fix)
         elif (
             not _taken_over(declared)
-            and asked in subject.facts.deprecated_quantizations
-            and not subject.switched(_DEPRECATED)
+            and asked in subject.resolved.facts.deprecated_quantizations
+            and not subject.command.switched(_DEPRECATED)
         ):
             message = f"vLLM {subject.vllm} will drop the quantization {asked}, and stops without {_DEPRECATED}"
             fix = f"add {_DEPRECATED} to serve.extra_args, or use another quantization"
@@ -103,7 +103,11 @@ def other_quantization(subject: Subject) -> Iterator[Issue]:
             continue
         if declared is None and asked in _BEFOREHAND:
             message = f"is {asked}, but the checkpoint is not quantized: Cannot find the config file"
-        elif declared is None and asked in _CONFIGURED and not subject.given("--quantization-config", "--hf-overrides"):
+        elif (
+            declared is None
+            and asked in _CONFIGURED
+            and not subject.command.given("--quantization-config", "--hf-overrides")
+        ):
             message = f"is {asked}, which wants a configuration that neither the checkpoint nor a flag brings"
         elif declared in _FAMILIES and asked not in _FAMILIES[declared]:
             message = f"is {asked}, but the checkpoint declares {declared}, and vLLM rejects the mismatch"
@@ -119,7 +123,7 @@ def checkpoint_too_old(subject: Subject) -> Iterator[Issue]:
         declared = _own(subject.checkpoint(role))
         if declared is None or declared == "unknown" or _asked(subject, role) == "humming":
             continue
-        if not knows_method(declared, subject.facts.vllm):
+        if not knows_method(declared, subject.resolved.facts.vllm):
             span = spans("quantization", declared)
             yield Issue(
                 path=(role, "model"),

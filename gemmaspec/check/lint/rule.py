@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec.core import launcher
 from gemmaspec.core.checkpoint.sizes import is_other_family, size_called
 from gemmaspec.core.finding import Finding, Severity
-from gemmaspec.core.profile.command import Argument, Command
+from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.machines import MACHINES, Machine
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.releases.facts import Facts
-from gemmaspec.core.releases.model_runner import RunnerName
-from gemmaspec.core.resolved.resolve import Resolved, resolved_of
+from gemmaspec.core.resolved.resolve import Resolved
 
 if TYPE_CHECKING:
     from gemmaspec.core.checkpoint.model import Checkpoint
@@ -29,15 +26,14 @@ _HEAD: Final = re.compile(r"assistant|eagle|dflash|dspark|mtp|speculator|draft",
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """One profile under one vLLM release. `target` and `draft` are None if their checkpoints were not read."""
+    """What a rule judges: a profile under one vLLM release, and what is known of its models besides.
 
-    profile: Profile
-    facts: Facts
-    vllm: str
-    """The release; its facts may be those of the nearest known one."""
+    What vLLM makes of the profile is all in `resolved`; here is what lint alone asks.
+    """
+
+    resolved: Resolved
+    """Its checkpoints are None where they were not read."""
     patches: Mapping[str, Patch]
-    target: Checkpoint | None = None
-    draft: Checkpoint | None = None
     here: Mapping[str, str] = field(default_factory=dict)
     """The state of `target`, `draft` and `template` on this machine: folder, file, no config or missing; empty if not
     checked."""
@@ -48,91 +44,44 @@ class Subject:
     emptied: tuple[str, ...] = ()
     """Empty keys that remove inherited values."""
 
+    @property
+    def profile(self) -> Profile:
+        """The profile, in which a rule names the key at fault."""
+        return self.resolved.profile
+
+    @property
+    def command(self) -> Command:
+        """The server's command line, in which a rule looks for flags."""
+        return self.resolved.command
+
+    @property
+    def vllm(self) -> str:
+        """The release, which messages name; its facts may be those of the nearest known one."""
+        return self.resolved.vllm
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that the profile is for."""
+        return MACHINES[self.profile.machine]
+
     def runs(self, versions: str) -> bool:
         """Return whether the release is in a range such as >=0.25.0,<0.28; builds count as the next release."""
         return launcher.range_contains(versions, self.vllm)
 
     @property
-    def asked_method(self) -> str | None:
-        """The speculative method that the profile names; None without speculation."""
-        if self.profile.speculative:
-            return self.profile.speculative.method
-        return None
-
-    @cached_property
-    def resolved(self) -> Resolved:
-        """What this vLLM does with the profile."""
-        return resolved_of(self.profile, vllm=self.vllm, facts=self.facts, target=self.target, draft=self.draft)
-
-    @property
-    def method(self) -> str | None:
-        """The method that vLLM drafts with."""
-        return self.resolved.method
-
-    @property
-    def runner(self) -> RunnerName:
-        """The model runner that will run."""
-        return self.resolved.runner
-
-    @property
     def draft_is_head(self) -> bool | None:
         """Whether the draft is only a head; None if unknown."""
-        if self.draft:
-            return self.draft.speculator is not None
+        if self.resolved.draft:
+            return self.resolved.draft.speculator is not None
         called = self.called("draft")
         if _HEAD.search(called):
             return True
-        if size_called(called):
-            return False
-        return None
-
-    @property
-    def tokens(self) -> int:
-        """num_speculative_tokens; 0 without a method. suffix defaults to the depth of its trees, 24."""
-        spec = self.profile.speculative
-        if not spec:
-            return 0
-        return spec.num_speculative_tokens or spec.suffix_decoding_max_tree_depth or 24
-
-    @cached_property
-    def machine(self) -> Machine:
-        """The machine that the profile is for."""
-        return MACHINES[self.profile.machine]
+        return False if size_called(called) else None
 
     @property
     def is_other_family(self) -> bool:
         """Whether the target's name says that it is another family of models than Gemma 4."""
-        return self.target is None and is_other_family(self.called("target"))
-
-    @property
-    def command(self) -> Command:
-        """The server's command line."""
-        return self.resolved.command
-
-    @property
-    def arguments(self) -> tuple[Argument, ...]:
-        """The flags of the command line."""
-        return self.command.arguments
-
-    def argument(self, flag: str) -> Argument | None:
-        """Return how a flag is given."""
-        return self.command.argument(flag)
-
-    def given(self, *flags: str) -> bool:
-        """Return whether one of these flags is given, in either form."""
-        return self.command.given(*flags)
-
-    def switched(self, flag: str) -> bool | None:
-        """Return whether a flag without a value is on; None if it is not given."""
-        return self.command.switched(flag)
-
-    def value(self, flag: str) -> str | None:
-        """Return the text that a flag is given."""
-        return self.command.value(flag)
-
-    def number(self, flag: str) -> int | None:
-        """Return the whole number that a flag is given, as `Command.number` reads it."""
-        return self.command.number(flag)
+        return self.resolved.target is None and is_other_family(self.called("target"))
 
     def shares_kv(self, role: Role) -> bool | None:
         """Return whether layers of a model read the KV cache of others, as those of E2B and E4B do; None: not known."""
@@ -165,8 +114,8 @@ class Subject:
     def checkpoint(self, role: Role) -> Checkpoint | None:
         """Return what is known of a model."""
         if role == "target":
-            return self.target
-        return self.draft
+            return self.resolved.target
+        return self.resolved.draft
 
     def name(self, role: Role) -> str:
         """Return a model's id or folder; empty when there is none."""

@@ -53,7 +53,7 @@ def snapshot(subject: Subject) -> Iterator[Issue]:
         return
     if found["name"] == "0505":
         why = "its MTP head reads half of its MLP, and vllm#41789 saw 0.2 % of the drafts accepted; fixed in 0.21.0"
-        severity: Severity | None = "error" if subject.asked_method == "mtp" else None
+        severity: Severity | None = "error" if subject.resolved.asked_method == "mtp" else None
     else:
         if found["name"]:
             first = "0.23.0, the first with the 12B and its draft"
@@ -79,7 +79,7 @@ def two_vllms(subject: Subject) -> Iterator[Issue]:
 def transformers_apart(subject: Subject) -> Iterator[Issue]:
     """A range for transformers without a release that runs Gemma 4 under this vLLM."""
     asked = subject.profile.runtime.packages.get("transformers")
-    working = subject.facts.transformers_working
+    working = subject.resolved.facts.transformers_working
     if asked and working and not _overlap(asked, working):
         message = f"is {asked}, but Gemma 4 runs under vLLM {subject.vllm} with transformers {working}"
         yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
@@ -89,7 +89,7 @@ def transformers_apart(subject: Subject) -> Iterator[Issue]:
 def transformers_wider(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that also allows releases that do not run Gemma 4 under this vLLM."""
     asked = subject.profile.runtime.packages.get("transformers")
-    working = subject.facts.transformers_working
+    working = subject.resolved.facts.transformers_working
     if asked and working and _overlap(asked, working) and not _within(asked, working):
         message = f"{asked} allows releases outside {working}, with which Gemma 4 runs under vLLM {subject.vllm}"
         yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"use '{working}', or remove it")
@@ -99,7 +99,7 @@ def transformers_wider(subject: Subject) -> Iterator[Issue]:
 def transformers_for_mtp(subject: Subject) -> Iterator[Issue]:
     """A range for transformers that ends before Gemma 4's MTP head begins."""
     asked = subject.profile.runtime.packages.get("transformers")
-    if asked and subject.method == "mtp" and not _overlap(asked, f">={ASSISTANTS_FROM}"):
+    if asked and subject.resolved.method == "mtp" and not _overlap(asked, f">={ASSISTANTS_FROM}"):
         message = f"is {asked}, but Gemma 4's MTP head needs transformers {ASSISTANTS_FROM} or later"
         yield Issue(path=("runtime", "packages", "transformers"), message=message, fix=f"set '>={ASSISTANTS_FROM},<…'")
 
@@ -109,7 +109,7 @@ def package_of_suffix(subject: Subject) -> Iterator[Issue]:
     """The method suffix without its package (SpeculativeConfig._validate_suffix_decoding, every release)."""
     runtime = subject.profile.runtime
     named = {name.lower().replace("_", "-") for name in runtime.packages}
-    if subject.method == "suffix" and not runtime.python and _SUFFIX not in named:
+    if subject.resolved.method == "suffix" and not runtime.python and _SUFFIX not in named:
         message = f"suffix needs the package {_SUFFIX}, which vLLM does not include; it stops without it"
         fix = f"add runtime.packages: {{{_SUFFIX}: '>=0.1.1,<0.2'}}, unless the image includes it"
         yield Issue(path=("speculative", "method"), message=message, fix=fix)
@@ -121,12 +121,12 @@ def architecture(subject: Subject) -> Iterator[Issue]:
     latest = facts_for(newest())
     size = subject.resolved.size
     named = UNIFIED if size and size.unified else None
-    if subject.target:
-        if subject.target.model_type == "gemma4_unified":
+    if subject.resolved.target:
+        if subject.resolved.target.model_type == "gemma4_unified":
             named = UNIFIED
         else:
-            named = subject.target.architecture
-    if latest and named in latest.architectures - subject.facts.architectures:
+            named = subject.resolved.target.architecture
+    if latest and named in latest.architectures - subject.resolved.facts.architectures:
         message = f"vLLM {subject.vllm} has no native model for {named}; available {spans('architecture', named)}"
         yield Issue(path=("target", "model"), message=message, fix="use a release that has it")
 
@@ -177,7 +177,7 @@ def _before(version: Version) -> Iterator[Version]:
 def thoughts_leak(subject: Subject) -> Iterator[Issue]:
     """Thinking is on, but nothing removes the reasoning from the answer."""
     chat = subject.profile.chat
-    if chat.template_kwargs.get("enable_thinking") is True and not subject.value("--reasoning-parser"):
+    if chat.template_kwargs.get("enable_thinking") is True and not subject.command.value("--reasoning-parser"):
         message = (
             "thinking is on without a reasoning parser, so answers contain the reasoning and its <|channel> markers"
         )
@@ -188,7 +188,9 @@ def thoughts_leak(subject: Subject) -> Iterator[Issue]:
 @rule("GS601", "note", any_release=True, of_gemma=True)
 def thoughts_on_request(subject: Subject) -> Iterator[Issue]:
     """Thinking is off unless a request turns it on; then nothing removes the reasoning from the answer."""
-    if "enable_thinking" not in subject.profile.chat.template_kwargs and not subject.value("--reasoning-parser"):
+    if "enable_thinking" not in subject.profile.chat.template_kwargs and not subject.command.value(
+        "--reasoning-parser"
+    ):
         message = (
             "there is no reasoning parser, so a request that turns thinking on gets reasoning and markers in its answer"
         )
@@ -200,7 +202,7 @@ def thoughts_on_request(subject: Subject) -> Iterator[Issue]:
 def foreign_parser(subject: Subject) -> Iterator[Issue]:
     """A parser for another model's markers."""
     for flag in ("--reasoning-parser", "--tool-call-parser"):
-        given = subject.argument(flag)
+        given = subject.command.argument(flag)
         if given and given.value and given.value != "gemma4":
             message = f"{given.value!r} does not recognize the markers that Gemma 4 writes"
             yield Issue(path=given.path, message=message, fix="use gemma4")
@@ -218,7 +220,7 @@ def tools_without_template(subject: Subject) -> Iterator[Issue]:
 @rule("GS606", "note", any_release=True)
 def no_tool_parser(subject: Subject) -> Iterator[Issue]:
     """No tool call parser: what agents send is refused."""
-    if not subject.value("--tool-call-parser"):
+    if not subject.command.value("--tool-call-parser"):
         message = "there is no tool call parser, so vLLM answers agents, whose requests bring tools, with HTTP 400"
         of_gemma = "add chat: {tool_call_parser: gemma4, template: gemma4}"
         if subject.is_other_family:

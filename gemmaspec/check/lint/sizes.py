@@ -38,8 +38,8 @@ _LOG_LEVELS: Final = frozenset({"CRITICAL", "FATAL", "ERROR", "WARN", "WARNING",
 def partner(subject: Subject) -> Iterator[Issue]:
     """A flag that vLLM accepts only with another one."""
     for flag, (wanted, fix) in CONDITIONS["partners"].items():
-        given = subject.argument(flag)
-        if given and not given.negated and not subject.switched(wanted):
+        given = subject.command.argument(flag)
+        if given and not given.negated and not subject.command.switched(wanted):
             message = f"{flag} requires {wanted}, and vLLM stops without it"
             if subject.is_other_family:
                 added = fix.replace("gemma4", "the model's own parser")
@@ -47,12 +47,12 @@ def partner(subject: Subject) -> Iterator[Issue]:
                 added = fix
             yield Issue(path=given.path, message=message, fix=f"add {added}, or remove it")
     for flag, (wanted, value) in CONDITIONS["values"].items():
-        given = subject.argument(flag)
-        if given and not given.negated and subject.value(wanted) != value:
+        given = subject.command.argument(flag)
+        if given and not given.negated and subject.command.value(wanted) != value:
             message = f"{flag} requires {wanted}={value}, and vLLM stops without it"
             yield Issue(path=given.path, message=message, fix=f"add {wanted}={value}, or remove it")
     for flag, message, fix in (*_backends(subject), *_conditions(subject)):
-        given = subject.argument(flag)
+        given = subject.command.argument(flag)
         if given and not given.negated:
             yield Issue(path=given.path, message=message, fix=fix)
 
@@ -62,68 +62,72 @@ _MICRO_BATCHES: Final = ("deepep_low_latency", "deepep_high_throughput", "nixl_e
 
 def _conditions(subject: Subject) -> Iterator[tuple[str, str, str]]:
     """Yield each flag whose condition is not met, with the message and the fix."""
-    if not subject.asked_method:
+    command = subject.command
+    if not subject.resolved.asked_method:
         message = "it counts draft tokens, and vLLM stops without a draft"
         yield "--per-request-spec-decode-metrics", message, "remove it, or add speculative"
     fault_tolerance = "--enable-fault-tolerance"  # EngineArgs.create_engine_config, 0.27.0 and later
-    if not subject.switched("--data-parallel-external-lb") and not subject.argument("--data-parallel-rank"):
+    if not command.switched("--data-parallel-external-lb") and not command.argument("--data-parallel-rank"):
         message = f"{fault_tolerance} requires --data-parallel-external-lb, and vLLM stops without it"
         yield fault_tolerance, message, "remove it"
-    several = subject.number("--data-parallel-size") or 1
-    context, tensor = "--decode-context-parallel-size", subject.number("--tensor-parallel-size") or 1
-    if tensor % (subject.number(context) or 1):
-        message = f"tp_size={tensor} must be divisible by dcp_size={subject.number(context)}."
+    several = command.number("--data-parallel-size") or 1
+    context, tensor = "--decode-context-parallel-size", command.number("--tensor-parallel-size") or 1
+    if tensor % (command.number(context) or 1):
+        message = f"tp_size={tensor} must be divisible by dcp_size={command.number(context)}."
         yield context, message, "use a divisor of serve.tensor_parallel_size, or remove it"
-    if (subject.number("--data-parallel-size-local") or 0) > several:
+    if (command.number("--data-parallel-size-local") or 0) > several:
         message = f"data_parallel_size_local must be <= data_parallel_size ({several})"
         yield "--data-parallel-size-local", message, "remove it"
     yield from _transfer(subject)
     if subject.runs("<0.27"):  # EngineArgs._check_feature_supported
         for flag in ("--max-num-partial-prefills", "--max-long-partial-prefills"):
-            if subject.number(flag) not in (None, 1):
+            if command.number(flag) not in (None, 1):
                 yield flag, "Concurrent Partial Prefill is not supported, and vLLM stops", "remove it"
-        if (subject.number("--renderer-num-workers") or 1) > 1 and subject.value("--mm-processor-cache-gb") != "0":
+        if (command.number("--renderer-num-workers") or 1) > 1 and command.value("--mm-processor-cache-gb") != "0":
             message = "--renderer-num-workers > 1 does not work with the multimodal processor cache, and vLLM stops"
             yield "--renderer-num-workers", message, "remove it, or add --mm-processor-cache-gb=0"
     if several < 2:  # ServeSubcommand.cmd, 0.26.0 and later
         flag = "--data-parallel-multi-port-external-lb"
         yield flag, f"{flag} requires --data-parallel-size > 1, and vLLM stops without it", "remove it"
-    if not subject.argument("--data-parallel-size-local"):
+    if not command.argument("--data-parallel-size-local"):
         words = "`--data-parallel-hybrid-lb` requires `--data-parallel-size-local`"
         yield "--data-parallel-hybrid-lb", words, "remove it"
-    if subject.profile.nodes == 1 and not subject.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
+    if subject.profile.nodes == 1 and not command.given("--data-parallel-rank", "--node-rank"):  # EngineArgs
         message = "it requires a data-parallel rank, and vLLM stops without it"
         yield "--data-parallel-external-lb", message, "add --data-parallel-rank, or remove it"
-    if subject.value("--mm-processor-cache-type") != "shm" and subject.number(_SHARED) not in (None, 128):
+    if command.value("--mm-processor-cache-type") != "shm" and command.number(_SHARED) not in (None, 128):
         message = "'mm_shm_cache_max_object_size_mb' should only be set when 'mm_processor_cache_type' is 'shm'"
         yield _SHARED, message, "add --mm-processor-cache-type=shm, or remove it"
-    if subject.method == "dspark":  # VllmConfig, every release that has both
+    if subject.resolved.method == "dspark":  # VllmConfig, every release that has both
         yield "--enable-dbo", "two micro-batches do not work with dspark, and vLLM stops", "remove it"
     if subject.runs(">=0.31"):  # VllmConfig: from then on, a connector hands out the routed experts
         experts = "--enable-return-routed-experts"
-        if subject.runner == "v1":
+        if subject.resolved.runner == "v1":
             message = f"{experts} requires model runner v2, and vLLM {subject.vllm} uses v1 here"
             yield experts, message, "remove it"
-        elif subject.switched("--enable-prefix-caching") is False:
+        elif command.switched("--enable-prefix-caching") is False:
             message = f"{experts} requires prefix caching, and vLLM stops without it"
             yield experts, message, "remove it, or set serve.enable_prefix_caching: true"
 
 
 def _backends(subject: Subject) -> Iterator[tuple[str, str, str]]:
     """Yield, as `_conditions`, what wants another backend (VllmConfig, every release; EngineArgs, from 0.30.0)."""
-    if subject.value("--all2all-backend") not in _MICRO_BATCHES:
+    if subject.command.value("--all2all-backend") not in _MICRO_BATCHES:
         message = f"two micro-batches require --all2all-backend={', '.join(_MICRO_BATCHES)}, and vLLM stops"
         if subject.machine.gpus:  # CpuPlatform.check_and_update_config turns it off
             yield "--enable-dbo", message, "remove it"
-        if (subject.number("--ubatch-size") or 0) > 1:
+        if (subject.command.number("--ubatch-size") or 0) > 1:
             yield "--ubatch-size", message, "remove it"
-    if subject.value("--kda-prefill-backend") == "fused":
+    if subject.command.value("--kda-prefill-backend") == "fused":
         yield "--kda-prefill-backend", "fused is for ROCm alone, and vLLM stops", "remove it"
 
 
 def _transfer(subject: Subject) -> Iterator[tuple[str, str, str]]:
     """Yield, as `_conditions`, a connector that this vLLM has not, or one without a role (KV and ECTransferConfig)."""
-    for kind, connectors in (("kv", subject.facts.kv_connectors), ("ec", subject.facts.ec_connectors)):
+    for kind, connectors in (
+        ("kv", subject.resolved.facts.kv_connectors),
+        ("ec", subject.resolved.facts.ec_connectors),
+    ):
         flag, called = f"--{kind}-transfer-config", f"{kind.upper()} connector"
         asked, _ = configured(subject, flag)
         name, role = asked.get(f"{kind}_connector"), asked.get(f"{kind}_role")
@@ -141,20 +145,20 @@ def _transfer(subject: Subject) -> Iterator[tuple[str, str, str]]:
 @rule("GS102", "error", any_release=True)
 def small_values(subject: Subject) -> Iterator[Issue]:
     """A value that the engine's configuration rejects."""
-    most, kept = subject.argument("--max-loras"), subject.argument("--max-cpu-loras")
-    loras, cpu = subject.number("--max-loras") or 1, subject.number("--max-cpu-loras")
-    if kept and cpu is not None and cpu < loras and subject.switched("--enable-lora"):
+    most, kept = subject.command.argument("--max-loras"), subject.command.argument("--max-cpu-loras")
+    loras, cpu = subject.command.number("--max-loras") or 1, subject.command.number("--max-cpu-loras")
+    if kept and cpu is not None and cpu < loras and subject.command.switched("--enable-lora"):
         message = f"max_cpu_loras is {cpu}, and max_loras {loras}"
         yield Issue(path=(most or kept).path, message=message, fix=f"set --max-cpu-loras={loras} or more")
     level = subject.profile.env.get("VLLM_LOGGING_LEVEL")
     if level is not None and level.upper() not in _LOG_LEVELS:
         path: Path = ("env", "VLLM_LOGGING_LEVEL")
         yield Issue(path=path, message=f"Python's logging has no level {level!r}", fix="use INFO, DEBUG or WARNING")
-    backend = subject.argument("--data-parallel-backend")
+    backend = subject.command.argument("--data-parallel-backend")
     if backend and backend.value not in ("mp", "ray"):
         fix = "use mp or ray"
         yield Issue(path=backend.path, message=f"vLLM has no data parallel backend {backend.value!r}", fix=fix)
-    executor = subject.argument("--distributed-executor-backend")
+    executor = subject.command.argument("--distributed-executor-backend")
     if executor and executor.value and "." not in executor.value and executor.value not in (*_EXECUTORS, "None"):
         message = f"vLLM has no executor {executor.value!r}, nor is it the path of a class"
         yield Issue(path=executor.path, message=message, fix=f"use {', '.join(_EXECUTORS)}, or remove it")
@@ -163,10 +167,15 @@ def small_values(subject: Subject) -> Iterator[Issue]:
         message = f"--quantization-config has no key {strange[0]}, and vLLM stops"
         yield Issue(path=path, message=message, fix=f"its keys are {', '.join(_QUANTIZATION)}")
     sizes, path = capture_sizes(subject.command)
-    if sizes is not None and not any(sizes) and subject.machine.gpus and not subject.switched("--enforce-eager"):
+    if (
+        sizes is not None
+        and not any(sizes)
+        and subject.machine.gpus
+        and not subject.command.switched("--enforce-eager")
+    ):
         message = "CUDA graphs need at least one size to capture, and vLLM stops"
         yield Issue(path=path, message=message, fix="remove it, or set serve.enforce_eager: true to have no graphs")
-    for argument in subject.arguments:
+    for argument in subject.command.arguments:
         if argument.flag == LEVEL and argument.value and argument.value not in ("0", "1", "2", "3"):
             yield Issue(path=argument.path, message="vLLM's optimization levels are 0 to 3", fix="use -O2 or less")
 
@@ -174,22 +183,26 @@ def small_values(subject: Subject) -> Iterator[Issue]:
 @rule("GS202", "error")
 def head_wanted(subject: Subject) -> Iterator[Issue]:
     """A complete model with a method that needs a head."""
-    method, name = subject.asked_method, subject.name("draft")
+    method, name = subject.resolved.asked_method, subject.name("draft")
     if method not in _HEADS or not name or subject.draft_is_head is not False:
         return
     message = f"{name} is a complete model, but {method} needs a head"
     message += f": {_PLAIN_STOPS.get(method, 'vLLM stops while it reads the configuration of the draft')}"
     fix = "set method: draft_model, or use a head"
-    yield Issue(path=("speculative", "method"), message=message, fix=fix, severity=None if subject.draft else "warning")
+    yield Issue(
+        path=("speculative", "method"), message=message, fix=fix, severity=None if subject.resolved.draft else "warning"
+    )
 
 
 @rule("GS219", "error")
 def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
     """Expert parallelism and more without experts (ModelConfig._verify_with_expert_parallelism, every release)."""
-    alone = (subject.number("--data-parallel-size") or 1) == 1 and not subject.given("--data-parallel-rank")
+    alone = (subject.command.number("--data-parallel-size") or 1) == 1 and not subject.command.given(
+        "--data-parallel-rank"
+    )
     if alone and subject.profile.env.get("VLLM_DP_SIZE", "1") not in ("0", "1") and subject.resolved.mixture is False:
         message = "Offline data parallel mode is not supported/useful for dense models, and vLLM stops"
-        severity: Severity | None = None if subject.target else "warning"
+        severity: Severity | None = None if subject.resolved.target else "warning"
         yield Issue(path=("env", "VLLM_DP_SIZE"), message=message, fix="remove it", severity=severity)
     yield from _for_experts(
         subject, "--enable-expert-parallel", "Number of experts in the model must be greater than 0"
@@ -201,33 +214,37 @@ def experts_of_a_dense_model(subject: Subject) -> Iterator[Issue]:
 
 
 def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Issue]:
-    given = subject.argument(flag)
+    given = subject.command.argument(flag)
     if not given or given.negated or subject.resolved.mixture is not False:
         return
     message = f"the target has no experts: {words}"
-    severity: Severity | None = None if subject.target else "warning"
+    severity: Severity | None = None if subject.resolved.target else "warning"
     yield Issue(path=given.path, message=message, fix="remove it", severity=severity)
 
 
 @rule("GS225", "error", any_release=True)
 def too_few_gpus(subject: Subject) -> Iterator[Issue]:
     """More GPUs than the machine has (ParallelConfig in vllm/config/parallel.py, every release)."""
-    each, nodes = subject.machine.most_gpus, max(subject.profile.nodes, subject.number("--nnodes") or 1)
-    given = subject.argument("--tensor-parallel-size") or subject.argument("--pipeline-parallel-size")
-    tensor = subject.number("--tensor-parallel-size") or 1
-    context = subject.argument("--prefill-context-parallel-size")
+    each, nodes = subject.machine.most_gpus, max(subject.profile.nodes, subject.command.number("--nnodes") or 1)
+    given = subject.command.argument("--tensor-parallel-size") or subject.command.argument("--pipeline-parallel-size")
+    tensor = subject.command.number("--tensor-parallel-size") or 1
+    context = subject.command.argument("--prefill-context-parallel-size")
     given = given or context
-    stages = subject.number("--pipeline-parallel-size") or 1
-    wanted = tensor * stages * (subject.number("--prefill-context-parallel-size") or 1)
+    stages = subject.command.number("--pipeline-parallel-size") or 1
+    wanted = tensor * stages * (subject.command.number("--prefill-context-parallel-size") or 1)
     if nodes > 1 and wanted % nodes:
-        several = subject.argument("--nnodes")
+        several = subject.command.argument("--nnodes")
         if several:
             path = several.path
         else:
             path = ("serve", "extra_args")
         message = f"{nodes} machines do not divide {wanted} GPUs evenly, which vLLM rejects"
         yield Issue(path=path, message=message, fix="make tensor times pipeline parallel size a multiple of --nnodes")
-    if not given or each is None or subject.value("--distributed-executor-backend") in ("ray", "external_launcher"):
+    if (
+        not given
+        or each is None
+        or subject.command.value("--distributed-executor-backend") in ("ray", "external_launcher")
+    ):
         return
     if wanted > each * nodes:
         has = f"{each} GPU{'s' if each > 1 else ''}"
@@ -244,10 +261,10 @@ def too_few_gpus(subject: Subject) -> Iterator[Issue]:
 @rule("GS309", "error")
 def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
     """Fewer tokens in a batch than requests (SchedulerConfig.verify_max_model_len, every release)."""
-    sequences, batch = subject.number("--max-num-seqs"), known(subject.resolved.batch)
+    sequences, batch = subject.command.number("--max-num-seqs"), known(subject.resolved.batch)
     if sequences is None or batch is None or batch >= sequences:
         return
-    given = subject.argument("--max-num-batched-tokens") or subject.argument("--max-num-seqs")
+    given = subject.command.argument("--max-num-batched-tokens") or subject.command.argument("--max-num-seqs")
     message = f"max_num_batched_tokens ({batch}) must be greater than or equal to max_num_seqs ({sequences})"
     path = given.path if given else ("serve",)
     yield Issue(
@@ -262,18 +279,18 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
     spec = subject.profile.speculative
     if not spec or sequences is None or batch is None:
         return
-    lora, wanted = subject.argument("--enable-lora"), sequences * (subject.tokens + 1)
+    lora, wanted = subject.command.argument("--enable-lora"), sequences * (subject.resolved.tokens + 1)
     if lora and not lora.negated and wanted > batch:
         message = f"with LoRA {sequences} requests of k+1 tokens need a batch of {wanted:,}, and it is {batch:,}"
         yield Issue(path=lora.path, message=message, fix=f"set serve.max_num_batched_tokens: {wanted}, or max_num_seqs")
     if not subject.runs("<0.28"):
         return
-    parallel = subject.method in ("dflash", "dspark") or bool(spec.parallel_drafting)
-    slots = (subject.tokens - 1 if parallel else 0) + (subject.method == "draft_model")
+    parallel = subject.resolved.method in ("dflash", "dspark") or bool(spec.parallel_drafting)
+    slots = (subject.resolved.tokens - 1 if parallel else 0) + (subject.resolved.method == "draft_model")
     if batch > slots * sequences:
         return
     message = f"a batch of {batch} tokens has no room for the drafts of {sequences} requests, {slots} slots each"
-    given = subject.argument("--max-num-seqs") or subject.argument("--max-num-batched-tokens")
+    given = subject.command.argument("--max-num-seqs") or subject.command.argument("--max-num-batched-tokens")
     if given:
         path = given.path
     else:
@@ -286,9 +303,15 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
 @rule("GS309", "error")
 def batch_below_context(subject: Subject) -> Iterator[Issue]:
     """Without chunked prefill, a batch must hold the longest prompt (SchedulerConfig.verify_max_model_len)."""
-    given, batch = subject.argument("--max-num-batched-tokens"), subject.number("--max-num-batched-tokens")
+    given = subject.command.argument("--max-num-batched-tokens")
+    batch = subject.command.number("--max-num-batched-tokens")
     length = known(subject.resolved.length)
-    if not given or batch is None or length is None or subject.switched("--enable-chunked-prefill") is not False:
+    if (
+        not given
+        or batch is None
+        or length is None
+        or subject.command.switched("--enable-chunked-prefill") is not False
+    ):
         return
     if batch < length:
         message = f"is {batch}, but without chunked prefill a batch must hold max_model_len, {length}"
@@ -299,12 +322,12 @@ def batch_below_context(subject: Subject) -> Iterator[Issue]:
 @rule("GS216", "error")
 def no_window(subject: Subject) -> Iterator[Issue]:
     """Without sliding windows, the maximum context is one window (ModelConfig.get_and_verify_max_len)."""
-    given, windows = subject.argument("--disable-sliding-window"), subject.windows("target")
+    given, windows = subject.command.argument("--disable-sliding-window"), subject.windows("target")
     length = known(subject.resolved.length)
     if not given or given.negated or not windows or subject.profile.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
         return
     window = min(windows)
-    if subject.argument("--max-model-len") and length and length > window:
+    if subject.command.argument("--max-model-len") and length and length > window:
         message = f"max_model_len is {length}, but without the sliding window vLLM uses {window} as the maximum context"
         yield Issue(path=given.path, message=message, fix=f"remove it, or set serve.max_model_len: {window}")
 
@@ -317,7 +340,7 @@ def dflash_attention(subject: Subject) -> Iterator[Issue]:
         backend = (spec.attention_backend or "").upper()
     else:
         backend = ""
-    if subject.method == "dflash" and backend == "TRITON_ATTN" and subject.runs("<0.24"):
+    if subject.resolved.method == "dflash" and backend == "TRITON_ATTN" and subject.runs("<0.24"):
         message = f"TRITON_ATTN of vLLM {subject.vllm} has no kernels for non-causal attention, which dflash needs"
         path = ("speculative", "attention_backend")
         yield Issue(path=path, message=message, fix="set FLASH_ATTN, or use vLLM 0.24 or later")
@@ -326,8 +349,8 @@ def dflash_attention(subject: Subject) -> Iterator[Issue]:
 @rule("GS506", "note", of_gemma=True)
 def long_prompts(subject: Subject) -> Iterator[Issue]:
     """Drafts at long prompts under Triton up to 0.32: verifying reads the cache without splitting it (#48076)."""
-    room = subject.number("--max-model-len") or 0
-    if not subject.method or room <= _SHORT or subject.runs(">=0.33"):
+    room = subject.command.number("--max-model-len") or 0
+    if not subject.resolved.method or room <= _SHORT or subject.runs(">=0.33"):
         return
     if attention_backend(subject, "target") != "TRITON_ATTN" or _SPLIT in taken(subject):
         return
@@ -359,8 +382,8 @@ def _unsplit_costs(capability: str | None) -> str:
 @rule("GS605", "warning")
 def streamed_tool_calls(subject: Subject) -> Iterator[Issue]:
     """Up to 0.23, the Gemma 4 tool parser loses arguments if several tokens arrive at once (#41967, #42875)."""
-    given = subject.argument("--tool-call-parser")
-    if given and given.value == "gemma4" and subject.method and subject.runs("<0.24"):
+    given = subject.command.argument("--tool-call-parser")
+    if given and given.value == "gemma4" and subject.resolved.method and subject.runs("<0.24"):
         message = (
             f"the parser of vLLM {subject.vllm} loses arguments of streamed tool calls if several tokens arrive at once"
         )

@@ -37,7 +37,7 @@ _OVERRIDE: Final = '--hf-overrides, \'{"vision_config": {"num_soft_tokens": 280}
 def head_of_another_training(subject: Subject) -> Iterator[Issue]:
     """A head of a target that was trained with its quantization, for one that was not, or the other way round."""
     target, head = subject.name("target"), subject.name("draft")
-    if subject.method not in _HEADS or not head or is_qat(target) is is_qat(head):
+    if subject.resolved.method not in _HEADS or not head or is_qat(target) is is_qat(head):
         return
     told = "the target was trained with its quantization (QAT), and the draft for a model that was not"
     if is_qat(head):
@@ -53,10 +53,10 @@ def head_of_another_training(subject: Subject) -> Iterator[Issue]:
 @rule("GS811", "note")
 def target_trained_further(subject: Subject) -> Iterator[Issue]:
     """A target that others have trained further, with a head of the model that it was before."""
-    if subject.method not in _HEADS or not subject.profile.draft:
+    if subject.resolved.method not in _HEADS or not subject.profile.draft:
         return
-    why = trained_further(subject.name("target"), subject.target)
-    if why is None or trained_further(subject.name("draft"), subject.draft):
+    why = trained_further(subject.name("target"), subject.resolved.target)
+    if why is None or trained_further(subject.name("draft"), subject.resolved.draft):
         return
     message = f"{why}: the target was trained further, the draft was not, so fewer of its tokens may be accepted"
     fix = f"measure it before you rely on it: gemmaspec bench {subject.profile.name} --acceptance"
@@ -101,9 +101,9 @@ def exact_names_of_a_draft(subject: Subject) -> Iterator[Issue]:
 
     should_ignore_layer compares by equality but for expressions (compressed_tensors/utils.py, every release).
     """
-    draft = subject.draft
+    draft = subject.resolved.draft
     quantization = draft.quantization if draft else None
-    if subject.method != "draft_model" or not quantization or quantization.method != "compressed-tensors":
+    if subject.resolved.method != "draft_model" or not quantization or quantization.method != "compressed-tensors":
         return
     exact = [name for name in quantization.excluded if not name.startswith("re:") and _OF_ENCODERS.search(name)]
     if exact and EXACT_NAMES not in subject.profile.patches.required:
@@ -121,13 +121,13 @@ def exact_names_of_a_draft(subject: Subject) -> Iterator[Issue]:
 @rule("GS234", "error")
 def soft_tokens(subject: Subject) -> Iterator[Issue]:
     """A 12B whose configuration lacks num_soft_tokens (gemma4_unified.py reads it without a default, every release)."""
-    target = subject.target
+    target = subject.resolved.target
     if target is None or target.model_type != "gemma4_unified" or subject.resolved.images is not True:
         return
     vision = target.config.get("vision_config")
     lacks = isinstance(vision, dict) and _SOFT_TOKENS not in vision
     assumed = target.source == "shipped" and not is_qat(target.ref)
-    if lacks and not assumed and _SOFT_TOKENS not in (subject.value("--hf-overrides") or ""):
+    if lacks and not assumed and _SOFT_TOKENS not in (subject.command.value("--hf-overrides") or ""):
         message = f"its vision_config lacks {_SOFT_TOKENS}, which vLLM {subject.vllm} reads without a default"
         fix = f"add serve.extra_args: [{_OVERRIDE}], or serve no images: serve.language_model_only: true"
         yield Issue(path=("target", "model"), message=message, fix=fix)

@@ -28,8 +28,8 @@ CONDITIONS: Final[Mapping[str, Mapping[str, Any]]] = strict_yaml.table(FilePath(
 @rule("GS102", "error")
 def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
     """A value that this vLLM does not take: no number, out of range, no JSON, or a key that its class lacks."""
-    for given in subject.arguments:
-        known = subject.facts.flags.get(given.flag)
+    for given in subject.command.arguments:
+        known = subject.resolved.facts.flags.get(given.flag)
         if known is None or given.value is None or known.choices:
             continue
         for word in given.words or (given.value,):
@@ -40,7 +40,7 @@ def value_of_a_flag(subject: Subject) -> Iterator[Issue]:
 
 
 def _refused(subject: Subject, given: Argument, known: Flag, word: str) -> str | None:
-    configs = subject.facts.configs
+    configs = subject.resolved.facts.configs
     if known.form.startswith(("@", "?@")):
         name = known.form.lstrip("?@")
     else:
@@ -48,16 +48,16 @@ def _refused(subject: Subject, given: Argument, known: Flag, word: str) -> str |
     inner: Any = _read(word)
     if not given.keys:
         form = known.form.lstrip("+*")
-        if "lora" in known.name and not subject.switched(_LORA):
+        if "lora" in known.name and not subject.command.switched(_LORA):
             form = re.sub("[<>].*", "", form)
-        return refused(word, form, configs) or _not_a_choice(subject.facts, name, inner)
+        return refused(word, form, configs) or _not_a_choice(subject.resolved.facts, name, inner)
     if not name:
         return None
     if given.written.partition("=")[0].endswith("+"):
         return None
     for key in reversed(given.keys):
         inner = {key: inner}
-    return refused_keys(inner, name, configs) or _not_a_choice(subject.facts, name, inner)
+    return refused_keys(inner, name, configs) or _not_a_choice(subject.resolved.facts, name, inner)
 
 
 def _not_a_choice(facts: Facts, name: str, given: object) -> str | None:
@@ -111,7 +111,7 @@ def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
     """Return the JSON object that a flag is given, whole or key by key, and where."""
     asked: dict[str, Any] = {}
     path: Path = ()
-    for argument in subject.arguments:
+    for argument in subject.command.arguments:
         if argument.flag == flag and argument.value is not None:
             if argument.keys:
                 inner = {argument.keys[0]: _read(argument.value)}
@@ -126,7 +126,7 @@ def configured(subject: Subject, flag: str) -> tuple[dict[str, Any], Path]:
 def number_of_a_variable(subject: Subject) -> Iterator[Issue]:
     """A variable that vLLM converts to a number, with another text (vllm/envs.py)."""
     for name, text in subject.profile.env.items():
-        refusal = refused(text, subject.facts.environment_forms.get(name, ""), {})
+        refusal = refused(text, subject.resolved.facts.environment_forms.get(name, ""), {})
         if refusal:
             message = f"{_shown(text)} {refusal}, and vLLM {subject.vllm} stops where it reads {name}"
             yield Issue(path=("env", name), message=message, fix="write a number; 1 is on and 0 is off")
@@ -135,8 +135,8 @@ def number_of_a_variable(subject: Subject) -> Iterator[Issue]:
 @rule("GS101", "error")
 def words_of_a_flag(subject: Subject) -> Iterator[Issue]:
     """A flag without its value, a value for one that takes none, or a word that no flag takes."""
-    for given in subject.arguments:
-        known = subject.facts.flags.get(given.flag)
+    for given in subject.command.arguments:
+        known = subject.resolved.facts.flags.get(given.flag)
         if known is None or not given.written:
             continue
         if known.switch and given.value is not None and not given.keys:

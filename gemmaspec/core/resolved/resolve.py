@@ -61,6 +61,19 @@ class Resolved:
             called=_name(draft.model) if draft and self.draft is None else None,
         )
 
+    @property
+    def asked_method(self) -> str | None:
+        """The method that the profile names; None without speculation."""
+        return self.profile.speculative.method if self.profile.speculative else None
+
+    @property
+    def tokens(self) -> int:
+        """num_speculative_tokens; 0 without a method. suffix defaults to the depth of its trees, 24."""
+        spec = self.profile.speculative
+        if not spec:
+            return 0
+        return spec.num_speculative_tokens or spec.suffix_decoding_max_tree_depth or 24
+
     @cached_property
     def mixture(self) -> bool | Unknown:
         """Whether the target is a mixture of experts."""
