@@ -25,7 +25,7 @@ from typing import Final
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.releases.drafting import transformers_for
-from gemmaspec.run.runtime import RuntimeSpec, install, managed, release, shims
+from gemmaspec.run.runtime import RuntimeSpec, import_check, install, managed, release, shims
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.uv import Uv
 
@@ -128,7 +128,7 @@ def build(spec: RuntimeSpec, work: Path, *, image: str, inputs: str) -> None:
     say(f"Debian {SUITE} after {time.monotonic() - started:.0f} s")
     install_vllm(spec, root, scratch=work / "scratch")
     say(f"vLLM {spec.vllm} after {time.monotonic() - started:.0f} s")
-    versions = install.smoke_test(("chroot", str(root), "/usr/bin/python3"), device="cpu")
+    versions = import_check.smoke_test(("chroot", str(root), "/usr/bin/python3"), device="cpu")
     say(f"packages load after {time.monotonic() - started:.0f} s")
     import_root(root, image, labels={LABEL: inputs, **{f"gemmaspec.{k}": str(v) for k, v in versions.items()}})
     say(f"{image} after {time.monotonic() - started:.0f} s")

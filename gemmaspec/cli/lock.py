@@ -11,7 +11,7 @@ def lock(profile: options.Profile, engine: options.Engine = None, json: options.
     Writes NAME.lock next to the profile, or into your own profile folder for a shipped profile. `up --locked` then
     refuses to run anything else.
     """
-    from gemmaspec.serve.lock import lock_profile
+    from gemmaspec.serve.write_lock import lock_profile
 
     written = lock_profile(profile, options.engine_name(engine), output.progress)
     if json:

@@ -29,7 +29,7 @@ from gemmaspec.look.sidecar.asking import ask
 from gemmaspec.look.sidecar.known import KnownOfServer, Question
 from gemmaspec.run.engine.attested import OTHER_VERSION
 from gemmaspec.run.engine.choose import seats
-from gemmaspec.run.engine.proc import memory_kills
+from gemmaspec.run.engine.memory_kills import memory_kills
 from gemmaspec.run.engine.server import Engine, State
 from gemmaspec.run.kept import measurements, stack_lock, stacks
 from gemmaspec.run.kept.attention import graphs_lost

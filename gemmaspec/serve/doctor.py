@@ -11,7 +11,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.server import EngineName
-from gemmaspec.serve import doctor_engine, doctor_gpu, doctor_machine
+from gemmaspec.serve import doctor_engine, doctor_gpu, doctor_machine, doctor_memory
 from gemmaspec.serve.doctor_subject import DoctorSubject
 
 Check = Callable[[DoctorSubject], Iterator[CheckResult]]
@@ -39,7 +39,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("image", doctor_engine.image),
     ("runtime", doctor_engine.runtime),
     ("gpu", doctor_gpu.gpu),
-    ("memory", doctor_machine.memory),
+    ("memory", doctor_memory.memory),
     ("models", doctor_machine.models),
     ("disks", doctor_machine.disks),
     ("port", doctor_machine.port),

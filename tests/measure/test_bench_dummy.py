@@ -20,9 +20,9 @@ from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.rows import Row
+from gemmaspec.measure.bench.cell_json import cell_json
 from gemmaspec.measure.bench.cells import Arm, Cell, Task, arms_of
 from gemmaspec.measure.bench.page import remarks
-from gemmaspec.measure.bench.result import cell_json
 from gemmaspec.measure.bench.rows import rows_of
 from gemmaspec.measure.bench.settings import Asked, BenchRequest
 from gemmaspec.measure.cell import Asking, measure_cell

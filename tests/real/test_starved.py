@@ -19,7 +19,7 @@ from gemmaspec.core.files import state_dir
 from gemmaspec.core.live.reaction import Policy
 from gemmaspec.look import hooks, watch
 from gemmaspec.look.watch import Watched
-from gemmaspec.run.engine import proc
+from gemmaspec.run.engine import memory_kills, proc
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.process import _starved
 from gemmaspec.run.engine.record import Record
@@ -105,7 +105,7 @@ def test_a_leak_that_the_kernel_ends_is_named_with_the_next_command(fake: Fake, 
 def test_only_what_the_kernel_killed_of_its_own_group_is_a_cause(name: str, text: str, tmp_path: Path) -> None:
     group = tmp_path / name
     group.write_text(text.format(3))
-    assert proc.group_kills(group) == 3
+    assert memory_kills.group_kills(group) == 3
     before = Record(
         stack="x", nonce="n", boot_id=proc.boot_id(), since_ticks=0, command=(), group=str(group), group_kills=3
     )

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.check.inspect.drafting import method_findings, own_head_findings
+from gemmaspec.check.inspect.drafting import method_findings
 from gemmaspec.check.inspect.examine import kind_of
 from gemmaspec.check.inspect.meaning import finding
 from gemmaspec.check.inspect.own_cache import own_cache_findings
+from gemmaspec.check.inspect.own_head import own_head_findings
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.stored import part_of
 from gemmaspec.core.finding import Finding, impossible

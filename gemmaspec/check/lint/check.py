@@ -9,16 +9,28 @@ from typing import TYPE_CHECKING, Final
 from packaging.version import Version
 
 from gemmaspec.check.lint import (
+    acceptance,
+    attention,
+    chat,
+    draft_table,
     drafting,
+    experts,
+    few_bits,
+    heads,
+    known_values,
     kv_cache,
+    long_prompts,
     machine,
+    model_files,
     names,
     pairing,
     parallel,
+    partners,
     patching,
     quantization,
     runtime,
     sizes,
+    small_values,
     training,
     values,
 )
@@ -117,8 +129,10 @@ def _says_so(subject: Subject) -> Path:
 _LOWER: Final[Mapping[Severity, Severity]] = {"error": "warning", "warning": "note"}
 ABOUT_THE_RELEASE: Final = (_assumed, _too_old, _not_in_table)
 _MODULES: Final = (
-    *(values, names, pairing, quantization, training, drafting, machine, parallel),
-    *(kv_cache, patching, runtime, sizes),
+    *(values, names, known_values, pairing, quantization, training, few_bits),
+    *(drafting, acceptance, heads, draft_table, machine, parallel, experts),
+    *(kv_cache, attention, patching, runtime, chat, model_files),
+    *(sizes, partners, small_values, long_prompts),
 )
 RULES: Final = tuple(value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
 CODES: Final[Mapping[str, Rule]] = {rule.code: rule for rule in reversed((*RULES, *ABOUT_THE_RELEASE))}  # the first

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.check.lint.kv_cache import attention_backend
+from gemmaspec.check.lint.attention import attention_backend
 from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core import draft_ids, launcher
 from gemmaspec.core.errors import PatchError

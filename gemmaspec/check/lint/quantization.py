@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.check.lint.names import one_of
+from gemmaspec.check.lint.known_values import one_of
 from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
 from gemmaspec.core.checkpoint.fields import printable
 from gemmaspec.core.checkpoint.model import Checkpoint

@@ -14,15 +14,8 @@ from gemmaspec.core.profile.fields import Speculative, secret_name
 from gemmaspec.core.profile.foreign_words import option_meant
 from gemmaspec.core.profile.model import Chat, Serve
 from gemmaspec.core.profile.rules import OF_EACH_RANK
-from gemmaspec.core.profile.takeover_trust import (
-    CODE,
-    compiles_plainly,
-    has_credentials,
-    is_harmless,
-    is_module,
-    names_code,
-    runs_code,
-)
+from gemmaspec.core.profile.takeover_compile import compiles_plainly
+from gemmaspec.core.profile.takeover_trust import CODE, has_credentials, is_harmless, is_module, names_code, runs_code
 from gemmaspec.core.releases.facts import facts_for, known_variables, nearest, newest, spans
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -38,11 +38,6 @@ _CODE: Final = re.compile(
 _MODULE: Final = re.compile(r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)+")
 """The name of something in a Python module."""
 
-_COMPILES: Final = frozenset(
-    {"mode", "level", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "compile_sizes"}
-    | {"cudagraph_num_of_warmups", "full_cuda_graph", "use_cudagraph", "use_inductor_graph_partition", "pass_config"}
-)
-"""Keys of --compilation-config that name neither code nor a file."""
 
 CODE: Final = "it decides which code or file the server uses; read what it names, then set {0} yourself"
 """Why something that may run code is left out."""
@@ -69,23 +64,6 @@ def names_code(flag: str, keys: Sequence[str], value: Any) -> bool:
     if isinstance(value, list):
         return any(names_code(flag, keys, one) for one in value)
     return bool(keys) and isinstance(value, str) and is_module(value)
-
-
-def compiles_plainly(flag: str, keys: Sequence[str], value: Any) -> bool:
-    """Return whether --compilation-config says only how to compile, in numbers and words."""
-    if flag != "--compilation-config":
-        return False
-    for key in reversed(keys):
-        value = {key: value}
-    return isinstance(value, dict) and value.keys() <= _COMPILES and _is_plain(value)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return not isinstance(value, str) or re.fullmatch(r"[A-Za-z0-9_]*", value) is not None
 
 
 def is_module(value: str | None) -> bool:

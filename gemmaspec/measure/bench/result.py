@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,40 +9,10 @@ from typing import Any, Final
 
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.rows import read_text, result_file
-from gemmaspec.measure.bench.cells import NONE, Task
-from gemmaspec.measure.bench.samples import MeasuredCell, figures
 
 KIND: Final = "gemmaspec bench"
 SCHEMA: Final = 1
 MAX_BYTES: Final = 256 * 1024 * 1024
-
-
-def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any]:
-    """Return one measured cell with every sample."""
-    reference = {
-        "before_ms": cell.reference_before * 1000,
-        "after_ms": cell.reference_after * 1000,
-        "moved": cell.reference_moved,
-        "steady": cell.steady,
-        "repeated": repeated,
-    }
-    what = {
-        "key": task.key,
-        "arm": task.arm.name,
-        "method": task.arm.method if task.k else NONE,
-        "k": task.k,
-        "concurrency": task.cell.concurrency,
-        "context": task.cell.context,
-        "round": task.round,
-    }
-    return {
-        **what,
-        **figures(cell, concurrency=task.cell.concurrency, k=task.k),
-        "reference": reference,
-        "gpu": cell.gpu,
-        "counters": [dataclasses.asdict(group) for group in cell.groups],
-        "samples": [_compact(dataclasses.asdict(sample)) for sample in cell.samples],
-    }
 
 
 def spread_of(row: Mapping[str, Any]) -> float | None:
@@ -59,15 +28,6 @@ def mark_of(row: Mapping[str, Any]) -> str:
     if measured and rounds != measured:
         return f"{rounds} of {measured} rounds"
     return ""
-
-
-def _compact(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return a sample with moments to the microsecond, and nothing that is empty."""
-    return {
-        name: round(value, 6) if isinstance(value, float) else value
-        for name, value in sample.items()
-        if value not in ((), "")
-    }
 
 
 def text_of(document: Mapping[str, Any]) -> str:

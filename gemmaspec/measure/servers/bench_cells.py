@@ -11,7 +11,7 @@ from gemmaspec.check.predict.comparable import GREEDY
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.measure.bench import result
+from gemmaspec.measure.bench import cell_json
 from gemmaspec.measure.bench.cells import Cell, Task
 from gemmaspec.measure.bench.prompts import Prompt, PromptSet, mixed, read_prompts
 from gemmaspec.measure.bench.samples import MeasuredCell
@@ -59,7 +59,7 @@ class Measuring:
         repeated, measured = 0, self._measured(asking, task, prompts)
         while not measured.steady and repeated < self._asked.repeats:
             repeated, measured = repeated + 1, self._measured(asking, task, prompts)
-        return result.cell_json(task, measured, repeated=repeated)
+        return cell_json.cell_json(task, measured, repeated=repeated)
 
     def _measured(self, asking: Asking, task: Task, prompts: Sequence[Prompt]) -> MeasuredCell:
         asked = mixed(prompts, 2 * task.cell.concurrency if task.cell.concurrency > 1 else 0)

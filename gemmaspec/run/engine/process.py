@@ -20,7 +20,7 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFaile
 from gemmaspec.core.exclusive import exclusively
 from gemmaspec.core.files import UnreadableFile, make_folder, read_regular, state_dir, unwritable
 from gemmaspec.core.launcher.origins import interpreter_of
-from gemmaspec.run.engine import port, proc, record
+from gemmaspec.run.engine import listeners, memory_kills, port, proc, record
 from gemmaspec.run.engine import tail as tail_of
 from gemmaspec.run.engine.attested import FILE as ATTESTED
 from gemmaspec.run.engine.attested import with_attested
@@ -80,7 +80,7 @@ class ProcessEngine:
         if last is None or not record.leads(last):
             raise StartFailed(f"{server.name} no longer runs, and another server answers on port {server.port}")
         pids = {process.pid for process in record.members(last)}
-        port.ensure_only(pids, server.bind, server.port)
+        listeners.ensure_only(pids, server.bind, server.port)
 
     def data_root(self) -> Path | None:
         """Return None: it has no images."""
@@ -218,7 +218,7 @@ class ProcessEngine:
         The record with the marker is written first, so that a crash leaves no unknown process.
         """
         command = launch_args(server)
-        group = proc.memory_group()
+        group = memory_kills.memory_group()
         made = Record(
             stack=server.name,
             nonce=secrets.token_hex(16),
@@ -229,7 +229,7 @@ class ProcessEngine:
             namespace=record.namespace(),
             machine=record.machine_id(),
             group=str(group or ""),
-            group_kills=proc.group_kills(group) if group else None,
+            group_kills=memory_kills.group_kills(group) if group else None,
         )
         record.write(server.run_dir, made)
         try:
@@ -261,7 +261,7 @@ def _starved(last: Record) -> str:
     What it has killed elsewhere on the machine explains nothing.
     """
     if last.group and last.boot_id == proc.boot_id():
-        now = proc.group_kills(Path(last.group))
+        now = memory_kills.group_kills(Path(last.group))
     else:
         now = None
     if now is None or last.group_kills is None or now <= last.group_kills:

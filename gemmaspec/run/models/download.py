@@ -18,7 +18,7 @@ from typing import Any, Final
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import unwritable
 from gemmaspec.run.models import access
-from gemmaspec.run.models.files import MOST_FILES
+from gemmaspec.run.models.folder import MOST_FILES
 from gemmaspec.run.models.hub import SECONDS, Unreachable, page
 from gemmaspec.run.models.needed import is_needed, is_weights
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from gemmaspec.core.checkpoint.card import hub_ids
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.reasons import reason
-from gemmaspec.run.models.files import MOST_FILES
+from gemmaspec.run.models.folder import MOST_FILES
 
 ATTEMPTS: Final = 3
 """Number of attempts per piece if the connection breaks off."""

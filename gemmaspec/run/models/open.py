@@ -15,7 +15,8 @@ from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing
 from gemmaspec.core.files import UnreadableFile, read_regular
-from gemmaspec.run.models.files import CheckpointFiles, Folder, whole
+from gemmaspec.run.models.files import CheckpointFiles, whole
+from gemmaspec.run.models.folder import Folder
 from gemmaspec.run.models.hub import Unreachable, on_hub
 from gemmaspec.run.models.hub_cache import cached_snapshot, is_commit
 from gemmaspec.run.models.weight_files import other_weights, unindexed, weight_files

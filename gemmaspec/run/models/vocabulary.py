@@ -7,7 +7,8 @@ from typing import Final
 
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.tokens import words
-from gemmaspec.run.models.files import Folder, whole
+from gemmaspec.run.models.files import whole
+from gemmaspec.run.models.folder import Folder
 from gemmaspec.run.models.hub_cache import cached_snapshot
 from gemmaspec.run.stack.paths import is_local
 

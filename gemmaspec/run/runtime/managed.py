@@ -19,7 +19,8 @@ from typing import Any, Final
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import make_folder, state_dir, unwritable, write_whole
 from gemmaspec.core.lock.document import Versions
-from gemmaspec.run.runtime.install import Destination, install, smoke_test
+from gemmaspec.run.runtime.import_check import smoke_test
+from gemmaspec.run.runtime.install import Destination, install
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.release import choose_python, read_release, unpack
 from gemmaspec.run.runtime.spec import RuntimeSpec
