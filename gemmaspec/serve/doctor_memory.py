@@ -39,7 +39,7 @@ def memory(subject: DoctorSubject) -> Iterator[CheckResult]:
     if any(model and model.source == "shipped" for model in (answer.plan.models.target, answer.plan.models.draft)):
         here += ", computed from shapes that ship with gemmaspec"
     if answer.fits:
-        gpus, size = answer.plan.flags.tensor_parallel, size_as_called(device)
+        gpus, size = answer.plan.demand.tensor_parallel, size_as_called(device)
         if gpus > 1:
             fits = f"fits on {gpus} GPUs of {size} each"
         else:

@@ -238,6 +238,7 @@ def test_on_two_machines_it_says_what_each_holds_and_what_was_never_measured(
     file = write(profiles, model)
     _, answer = asked(capsys, file, "--set", "nodes=2")
     assert answer["flags"]["tensor_parallel"] == answer["link"]["nodes"] == 2
+    assert not {"resolved", "vllm", "batches"} & answer["flags"].keys()
     run(["fit", file, "--set", "nodes=2", "--explain"])
     text = capsys.readouterr().out
     assert "(1/2 of every layer)" in text

@@ -36,7 +36,7 @@ def plan_of(machine: str, k: int, *more: str) -> MemoryPlan:
 )  # fmt: skip
 def test_a_published_server_has_the_cache_that_fit_computes(machine: str, k: int, tokens: int) -> None:
     plan = plan_of(machine, k)
-    computed = plan.cache.logged_tokens(plan.available, plan.flags.max_model_len)
+    computed = plan.cache.logged_tokens(plan.available, plan.demand.max_model_len)
     assert computed == pytest.approx(tokens, rel=0.03)
 
 
@@ -55,7 +55,7 @@ def test_googles_four_bits_on_four_cards_have_the_published_cache_but_for_three_
         "serve.extra_args=[--disable-custom-all-reduce]",
     )
     plan = plan_on(load_profile("nvidia-31b-qat-mtp", overrides=overrides).profile, "0.25.1", shapes=True)
-    computed = plan.cache.logged_tokens(plan.available, plan.flags.max_model_len)
+    computed = plan.cache.logged_tokens(plan.available, plan.demand.max_model_len)
     assert -0.035 < computed / 650_262 - 1 < 0
 
 
@@ -83,6 +83,6 @@ def test_probabilistic_drafts_are_kept_for_every_request(release: str, k: int, g
         "nvidia-31b-mtp", overrides=(*KEMPNER, "machine=h200", f"speculative.num_speculative_tokens={k}", *more)
     ).profile
     plan = plan_on(profile, release, shapes=True)
-    assert plan.flags.runner == "v2"
+    assert plan.demand.runner == "v2"
     kept = next(overhead for overhead in plan.overheads if overhead.name == "draft logits")
     assert kept.nbytes / GIB == pytest.approx(gib)

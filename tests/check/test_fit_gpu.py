@@ -29,7 +29,7 @@ def planned(name: str) -> MemoryPlan:
     draft = checkpoint("E2B", nvfp4=nvfp4) if pair else None
     dtype = "bfloat16" if start["cache_dtype"] == "auto" else start["cache_dtype"]
     flags = replace(
-        plan_of(vllm=MEASURED["vllm"]).flags,
+        plan_of(vllm=MEASURED["vllm"]).demand,
         **{key: start[key] for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "hybrid", "eager")},
         cache_dtype=dtype,
         draft_cache_dtype=dtype,

@@ -27,7 +27,7 @@ def planned(start: dict[str, Any]) -> MemoryPlan:
     """The same start, computed."""
     pair = start["k"] > 0
     flags = replace(
-        plan_of(vllm=MEASURED["vllm"]).flags,
+        plan_of(vllm=MEASURED["vllm"]).demand,
         **{key: start[key] for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "hybrid", "eager")},
         cache_dtype=start["cache_dtype"],
         draft_cache_dtype=start["cache_dtype"],

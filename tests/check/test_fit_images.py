@@ -37,7 +37,7 @@ def estimate(plan: MemoryPlan, name: str) -> Overhead:
 def test_the_tower_takes_what_the_release_passes_through_it(vllm: str, spec: bool, said: str | None) -> None:
     plan = plan_of(vllm=vllm, target=SEES, device=H200, no_spec=not spec)
     blind = plan_of(vllm=vllm, target=BLIND, device=H200, no_spec=not spec)
-    tower = replace(plan, flags=replace(plan.flags, eager=True))
+    tower = replace(plan, demand=replace(plan.demand, eager=True))
     text = estimate(blind, "activations")
     if said and "1 of" not in said:
         assert said in estimate(tower, "activations").formula
@@ -63,7 +63,7 @@ def test_without_videos_images_are_passed() -> None:
 def _formula(plan: MemoryPlan) -> str:
     from gemmaspec.check.fit.images import encoding
 
-    found = encoding(plan.models.target, plan.flags, plan.device)
+    found = encoding(plan.models.target, plan.demand, plan.device)
     assert found
     return found[1]
 

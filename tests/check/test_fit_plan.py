@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmaspec.check.fit.advice import advice
-from gemmaspec.check.fit.flags import Flags, flags_of
+from gemmaspec.check.fit.demand import Demand, demand_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.fit.overhead import graph_sizes
 from gemmaspec.check.fit.weights import weights_of
@@ -20,6 +20,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.device import GIB, Device, named
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.resolved.resolve import resolved_of
 from tests.support.fit_shapes import checkpoint
 
 SPARK, H200, A100 = (named(MACHINES[name]) for name in ("dgx-spark", "h200", "a100"))
@@ -40,13 +41,12 @@ def plan_of(
     loaded = load_profile(profile, overrides=(*own_runner, *sets), no_spec=no_spec).profile
     model = target or checkpoint("31B", nvfp4=True, towers=False)
     draft = checkpoint("E2B", nvfp4=True, towers=False) if loaded.draft else None
-    return MemoryPlan(
-        Models(target=model, draft=draft), flags_of(loaded, model, draft, vllm=vllm, device=device), device
-    )
+    resolved = resolved_of(loaded, vllm=vllm, device=device, target=model, draft=draft)
+    return MemoryPlan(Models(target=model, draft=draft), demand_of(resolved), device)
 
 
-def flags(*sets: str, **more: Any) -> Flags:
-    return plan_of(*sets, **more).flags
+def flags(*sets: str, **more: Any) -> Demand:
+    return plan_of(*sets, **more).demand
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_more_of_anything_leaves_no_more(length: int, sequences: int, batch: int
     small = MemoryPlan(
         plan.models,
         replace(
-            plan.flags,
+            plan.demand,
             max_model_len=length,
             max_num_seqs=sequences,
             max_num_batched_tokens=batch,
@@ -289,7 +289,7 @@ def test_more_of_anything_leaves_no_more(length: int, sequences: int, batch: int
         {"draft_tokens": k + 1},
         {"utilization": share - 0.1},
     ):
-        larger = MemoryPlan(plan.models, replace(small.flags, **more), plan.device)  # type: ignore[arg-type]
+        larger = MemoryPlan(plan.models, replace(small.demand, **more), plan.device)  # type: ignore[arg-type]
         assert larger.available <= small.available
         assert larger.longest <= small.longest
 
@@ -308,7 +308,7 @@ def test_graphs_in_pieces_are_captured_for_every_size_and_none_for_none(vllm: st
     assert graph_sizes(replace(whole, graphs="PIECEWISE"), SPARK) == number
     assert graph_sizes(whole, SPARK) < number
     plan = plan_of(device=SPARK)
-    named = {one.name for one in MemoryPlan(plan.models, replace(plan.flags, graphs="NONE"), SPARK).overheads}
+    named = {one.name for one in MemoryPlan(plan.models, replace(plan.demand, graphs="NONE"), SPARK).overheads}
     assert "CUDA graphs" not in named
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from published import record
 
-from gemmaspec.check.fit.flags import flags_of
+from gemmaspec.check.fit.demand import demand_of
 from gemmaspec.check.fit.link import link_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.fit.roofline import ServingRoofline, roofline, step_bytes, weights_format
@@ -25,6 +25,7 @@ from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.profile.device import GIB, Device, named
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.resolved.resolve import resolved_of
 
 SPARK = named(MACHINES["dgx-spark"])
 H100 = named(MACHINES["h100"])
@@ -59,8 +60,8 @@ def plan(
     spec = ("draft.model=google/gemma-4-31B-it-assistant", "speculative.method=mtp") if draft else ()
     tokens = () if any("num_speculative_tokens" in one for one in sets) or not draft else (_K4,)
     loaded = load_profile("spark-e2b", overrides=(*base, *spec, *tokens, *sets)).profile
-    one, other = target, draft
-    return MemoryPlan(Models(target=one, draft=other), flags_of(loaded, one, other, vllm=vllm, device=device), device)
+    resolved = resolved_of(loaded, vllm=vllm, device=device, target=target, draft=draft)
+    return MemoryPlan(Models(target=target, draft=draft), demand_of(resolved), device)
 
 
 _K4 = "speculative.num_speculative_tokens=4"
@@ -176,7 +177,7 @@ def test_published_caches_are_within_three_percent(one: Cache) -> None:
     if one.gib:
         assert available / GIB == pytest.approx(one.gib, rel=one.within)
     if one.tokens:
-        length = found.flags.max_model_len
+        length = found.demand.max_model_len
         assert found.cache.logged_tokens(round(available), length) == pytest.approx(one.tokens, rel=one.within)
 
 
@@ -201,7 +202,7 @@ def test_published_loads_are_within_one_percent(
 
 
 def test_an_a100_takes_the_small_batch() -> None:
-    found = plan(model("26B-A4B"), device=A100, vllm="0.19.0").flags
+    found = plan(model("26B-A4B"), device=A100, vllm="0.19.0").demand
     assert (found.max_num_batched_tokens, found.max_num_seqs) == (2048, 256)
 
 
@@ -335,9 +336,9 @@ def test_two_machines_are_two() -> None:
     two = plan(
         model("E2B"), "serve.tensor_parallel_size=2", "serve.extra_args=[--nnodes, '2']", device=SPARK, vllm="0.32.0"
     )
-    assert two.flags.nodes == 2
+    assert two.demand.nodes == 2
     assert not [one for one in two.problems() if "GPU" in one]
-    assert plan(model("E2B"), "nodes=2", device=SPARK, vllm="0.32.0").flags == two.flags
+    assert plan(model("E2B"), "nodes=2", device=SPARK, vllm="0.32.0").demand == two.demand
 
 
 def test_what_a_step_sends_between_two_machines_is_two_sums_in_each_layer() -> None:

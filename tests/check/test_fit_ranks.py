@@ -45,7 +45,7 @@ def plan_of(pair: str, gpus: int) -> MemoryPlan:
     overrides = (f"serve.tensor_parallel_size={gpus}", "machine=8xh200", f"target.model={target}")
     profile = load_profile("nvidia-31b-mtp", overrides=(*overrides, "target.quantization=null")).profile
     some = plan_on(profile, "0.32.0", shapes=True)
-    return MemoryPlan(Models(target=models[0], draft=models[1] if draft else None), some.flags, some.device)
+    return MemoryPlan(Models(target=models[0], draft=models[1] if draft else None), some.demand, some.device)
 
 
 @pytest.mark.parametrize(("pair", "gpus", "gib"), KNOWN)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(TOOLS))
 
 from oracle_resolved import ANSWERS, CHANGES, Pair, pairs  # noqa: E402
 
-from gemmaspec.check.fit.flags import flags_of  # noqa: E402
+from gemmaspec.check.fit.demand import demand_of  # noqa: E402
 from gemmaspec.check.use_cases.server_facts import facts_of, kind_of  # noqa: E402
 from gemmaspec.core.errors import UsageError  # noqa: E402
 from gemmaspec.core.profile.device import named  # noqa: E402
@@ -70,7 +70,9 @@ def by_fit(pair: Pair) -> Answers:
     device = named(MACHINES[pair.profile.machine])
     assert device
     try:
-        flags = flags_of(pair.profile, pair.target, pair.draft, vllm=pair.release, device=device)
+        flags = demand_of(
+            resolved_of(pair.profile, vllm=pair.release, device=device, target=pair.target, draft=pair.draft)
+        )
     except UsageError:
         return {}
     return {

@@ -30,7 +30,7 @@ from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
-from gemmaspec.core.profile.parallel import parallel_of
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import Row, parse_rows
 from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.measurements import store
@@ -767,8 +767,8 @@ def test_own_cells_of_two_gpus_are_kept_apart_from_those_of_one(
     one = load_profile("nvidia-31b-mtp", overrides=["machine=h100"])
     two = load_profile("nvidia-31b-mtp", overrides=["machine=h100", "serve.tensor_parallel_size=2"])
     cells = {"acceptance_length": 1.0, "spread": None}
-    measurements.save(one, [{**row(tokens_per_second=92.0), **cells, **parallel_of(one.profile).keys()}])
-    measurements.save(two, [{**row(tokens_per_second=110.0), **cells, **parallel_of(two.profile).keys()}])
+    measurements.save(one, [{**row(tokens_per_second=92.0), **cells, **resolved_of(one.profile).parallel.keys()}])
+    measurements.save(two, [{**row(tokens_per_second=110.0), **cells, **resolved_of(two.profile).parallel.keys()}])
     assert [cell.tokens_per_second for cell in measurements.own_rows(one)] == [92.0]
     assert [cell.tokens_per_second for cell in measurements.own_rows(two)] == [110.0]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gemmaspec
-from gemmaspec.check.fit.flags import Flags, flags_of
+from gemmaspec.check.fit.demand import Demand, demand_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.profile.command import compile_of
@@ -41,10 +41,10 @@ def by_lint(given: Profile, vllm: str) -> Resolved:
     return resolved_of(given, vllm=vllm)
 
 
-def by_fit(given: Profile, vllm: str, *, size: str = "31B") -> Flags:
+def by_fit(given: Profile, vllm: str, *, size: str = "31B") -> Demand:
     device = named(MACHINES[given.machine])
     assert device
-    return flags_of(given, checkpoint(size), None, vllm=vllm, device=device)
+    return demand_of(resolved_of(given, vllm=vllm, device=device, target=checkpoint(size), draft=None))
 
 
 @pytest.mark.parametrize("form", FORMS["--kv-sharing-fast-prefill"])
@@ -92,7 +92,10 @@ def test_lint_and_fit_name_the_batch_that_the_engine_resolved(
     assert (known(read.batch), known(by_name.batch)) == (batch, batch)
     device = named(MACHINES[given.machine]) if given.machine != "cpu" else PROCESSOR
     assert device
-    assert flags_of(given, target, None, vllm=vllm, device=device).max_num_batched_tokens == batch
+    assert (
+        demand_of(resolved_of(given, vllm=vllm, device=device, target=target, draft=None)).max_num_batched_tokens
+        == batch
+    )
 
 
 def unified() -> Checkpoint:
@@ -120,7 +123,9 @@ def test_a_shorter_draft_shortens_the_server() -> None:
     device = named(MACHINES["dgx-spark"])
     assert device
     for vllm, length in (("0.33.0", 2048), ("0.32.0", given.serve.max_model_len)):
-        found = flags_of(given, checkpoint("31B"), checkpoint("E2B"), vllm=vllm, device=device)
+        found = demand_of(
+            resolved_of(given, vllm=vllm, device=device, target=checkpoint("31B"), draft=checkpoint("E2B"))
+        )
         assert found.max_model_len == length
 
 

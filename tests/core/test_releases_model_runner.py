@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.check.fit.flags import flags_of
+from gemmaspec.check.fit.demand import demand_of
 from gemmaspec.core import data
 from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.profile.load import load_profile
@@ -45,7 +45,9 @@ def test_lint_and_fit_name_the_same_runner(more: str, env: str, target: str, tmp
     profile, one = load_profile(str(file)).profile, TARGETS[target]
     for release in releases():
         linted = resolved_of(profile, vllm=release, target=one, draft=DRAFT)
-        assert flags_of(profile, one, DRAFT, vllm=release, device=H200).runner == linted.runner, release
+        assert (
+            demand_of(resolved_of(profile, vllm=release, device=H200, target=one, draft=DRAFT)).runner == linted.runner
+        ), release
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -55,7 +57,10 @@ def test_a_feature_that_v2_lacks_needs_v1(word: str) -> None:
     profile, found = load_profile("nvidia-31b-mtp", overrides=sets).profile, []
     for release in ("0.26.0", "0.29.0"):
         linted = resolved_of(profile, vllm=release, target=TARGETS["31B"])
-        assert flags_of(profile, TARGETS["31B"], None, vllm=release, device=H200).runner == linted.runner
+        assert (
+            demand_of(resolved_of(profile, vllm=release, device=H200, target=TARGETS["31B"], draft=None)).runner
+            == linted.runner
+        )
         found.append(linted.runner)
     assert found == {"--kv": ["v1", "v1"], "--no": ["v2", "v2"]}.get(word[:4], ["v1", "v2"])
 

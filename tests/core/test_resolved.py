@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
@@ -68,3 +70,32 @@ def test_what_nobody_knows_is_not_taken_for_no() -> None:
         assert "was not read" in answer.because
         with pytest.raises(TypeError, match="was not read"):
             bool(answer)
+
+
+@pytest.mark.parametrize(
+    ("words", "cache"),
+    [((), None), (("--kv-cache-memory-bytes", "2700M"), 2_700 * 2**20), (("--kv-cache-memory-bytes=2k",), 2000)],
+)
+def test_a_gpu_gets_the_cache_that_its_flag_names(words: tuple[str, ...], cache: int | None) -> None:
+    found = resolved("spark-31b-mtp", f"serve.extra_args={json.dumps(words)}").given_cache
+    assert found == cache
+
+
+def test_a_size_that_is_no_number_is_not_known() -> None:
+    found = resolved("spark-31b-mtp", "serve.extra_args=[--kv-cache-memory-bytes, much]").given_cache
+    assert isinstance(found, Unknown)
+    assert "'much' is not a number of bytes" in found.because
+
+
+def test_a_cpu_gets_the_cache_that_its_variable_names() -> None:
+    assert (
+        resolved_of(load_profile("tiny-cpu", overrides=("env.VLLM_CPU_KVCACHE_SPACE=2",)).profile).given_cache == 2**31
+    )
+
+
+def test_suffix_drafts_as_deep_as_its_trees() -> None:
+    """vllm/config/speculative.py: num_speculative_tokens is suffix_decoding_max_tree_depth where it is not given."""
+    alone = ("draft=", "speculative.method=suffix", "speculative.num_speculative_tokens=")
+    assert resolved("spark-31b-mtp", *alone).tokens == 24
+    assert resolved("spark-31b-mtp", *alone, "speculative.suffix_decoding_max_tree_depth=8").tokens == 8
+    assert resolved("spark-31b-mtp", "draft=", "speculative=").tokens == 0

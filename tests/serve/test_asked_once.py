@@ -46,14 +46,14 @@ def test_up(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Pat
 def test_predict() -> None:
     with Calls() as calls:
         assert run(["predict", "spark-31b-mtp"]) == 0
-    most = {"load_profile": 1, "resolved_of": 6, "command_of": 8, "extra_of": 11, "vllm_of": 6, "graph_modes": 4}
+    most = {"load_profile": 1, "resolved_of": 6, "command_of": 6, "extra_of": 9, "vllm_of": 7, "graph_modes": 3}
     assert more_than(most, calls) == {}
 
 
 def test_fit() -> None:
     with Calls() as calls:
         assert run(["fit", "spark-31b-mtp"]) == 0
-    most = {"load_profile": 2, "resolved_of": 9, "command_of": 12, "extra_of": 17, "vllm_of": 7, "graph_modes": 6}
+    most = {"load_profile": 2, "resolved_of": 9, "command_of": 9, "extra_of": 14, "vllm_of": 9, "graph_modes": 4}
     assert more_than(most, calls) == {}
 
 

@@ -48,7 +48,7 @@ def advice(plan: MemoryPlan) -> list[Advice]:
                     effect=effect,
                     starts=starts,
                     longest=after[0],
-                    sequences=changed.flags.max_num_seqs,
+                    sequences=changed.demand.max_num_seqs,
                     longest_for_all=after[1],
                 )
             )
@@ -78,39 +78,39 @@ def _changes(plan: MemoryPlan) -> Iterator[Changed]:
         yield from change(plan)
 
 
-def _with(plan: MemoryPlan, **flags: object) -> MemoryPlan:
-    return MemoryPlan(plan.models, replace(plan.flags, **flags), plan.device)  # type: ignore[arg-type]
+def _with(plan: MemoryPlan, **changed: object) -> MemoryPlan:
+    return MemoryPlan(plan.models, replace(plan.demand, **changed), plan.device)  # type: ignore[arg-type]
 
 
 def _patch(plan: MemoryPlan) -> Iterator[Changed]:
-    if not plan.flags.joins_windows and not plan.flags.hybrid:
+    if not plan.demand.joins_windows and not plan.demand.hybrid:
         changed = _with(plan, joins_windows=True)
         yield "patches.required: add kv-spec-uniform-valueerror", changed, "lets one group hold two windows"
 
 
 def _cache_fp8(plan: MemoryPlan) -> Iterator[Changed]:
-    if not plan.flags.cache_dtype.startswith(("fp8", "int", "nvfp4")):
+    if not plan.demand.cache_dtype.startswith(("fp8", "int", "nvfp4")):
         changed = _with(plan, cache_dtype="fp8", draft_cache_dtype="fp8")
         yield "--set serve.kv_cache_dtype=fp8", changed, "one byte per number in the cache"
 
 
 def _hybrid(plan: MemoryPlan) -> Iterator[Changed]:
     """Yield the hybrid manager, unless a draft model's layers would get several groups, which runner v1 cannot use."""
-    may = plan.flags.method != "draft_model" or plan.flags.runner == "v2"
-    if not plan.flags.hybrid and may:
+    may = plan.demand.method != "draft_model" or plan.demand.runner == "v2"
+    if not plan.demand.hybrid and may:
         changed = _with(plan, hybrid=True)
         yield "--set serve.disable_hybrid_kv_cache_manager=null", changed, "sliding layers keep only their window"
 
 
 def _no_towers(plan: MemoryPlan) -> Iterator[Changed]:
     unified = plan.models.target.model_type == "gemma4_unified"  # its encoders are loaded all the same
-    if plan.flags.towers and plan.target.towers and not unified:
+    if plan.demand.towers and plan.target.towers and not unified:
         changed = _with(plan, towers=frozenset())
         yield "--set serve.language_model_only=true", changed, "text only, without image and audio encoders"
 
 
 def _batch(plan: MemoryPlan) -> Iterator[Changed]:
-    batch, least = plan.flags.max_num_batched_tokens, plan.item.tokens if plan.item else 0
+    batch, least = plan.demand.max_num_batched_tokens, plan.item.tokens if plan.item else 0
     if batch < least:
         changed = _with(plan, max_num_batched_tokens=least)
         yield f"--set serve.max_num_batched_tokens={least}", changed, "room for a whole item"
@@ -122,13 +122,13 @@ def _batch(plan: MemoryPlan) -> Iterator[Changed]:
 
 def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
     """Yield the smallest share that lets it start, else the largest: what is free now, at most 0.95 (0.85)."""
-    if plan.flags.cpu_cache is not None or plan.flags.given_cache is not None:
+    if plan.demand.cpu_cache is not None or plan.demand.given_cache is not None:
         return
     most = _MOST_SHARED if plan.device.unified else _MOST
     if plan.device.free is not None:
         most = min(most, plan.device.free / plan.device.memory)
     shares = [share / 100 for share in range(1, int(most * 100) + 1)]
-    wanted = [share for share in shares if share > plan.flags.utilization or _too_much(plan)]
+    wanted = [share for share in shares if share > plan.demand.utilization or _too_much(plan)]
     if not wanted:
         return
     least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
@@ -140,7 +140,7 @@ def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
     change, effect = f"--set serve.gpu_memory_utilization={share:g}", f"{share:.0%} of the memory for vLLM"
     yield change, changed, effect
     longest = _safely(lambda: changed.longest)
-    if _too_much(plan) and changed.problems() and 0 < longest < plan.flags.max_model_len:
+    if _too_much(plan) and changed.problems() and 0 < longest < plan.demand.max_model_len:
         shorter = _with(plan, utilization=share, max_model_len=longest)
         yield f"{change} --set serve.max_model_len={longest}", shorter, f"{effect}, and the longest that fits"
 
@@ -151,8 +151,8 @@ def _too_much(plan: MemoryPlan) -> bool:
 
 def _gpus(plan: MemoryPlan) -> Iterator[Changed]:
     """Yield twice the GPUs of one machine, where they are too small and the machine has, or may have, as many."""
-    wider = 2 * plan.flags.tensor_parallel
-    one_machine = plan.flags.nodes == 1 and not plan.device.cpu
+    wider = 2 * plan.demand.tensor_parallel
+    one_machine = plan.demand.nodes == 1 and not plan.device.cpu
     if one_machine and plan.device.gpus and wider <= plan.device.gpus and plan.problems():
         changed = _with(plan, tensor_parallel=wider)
         yield f"--set serve.tensor_parallel_size={wider}", changed, f"{wider} GPUs of this kind, each with a part of it"
@@ -160,18 +160,18 @@ def _gpus(plan: MemoryPlan) -> Iterator[Changed]:
 
 def _sequences(plan: MemoryPlan) -> Iterator[Changed]:
     """Yield as many sequences as fit; if nothing fits, halve them until the server starts."""
-    number = _safely(lambda: plan.cache.sequences(plan.available, plan.flags.max_model_len))
+    number = _safely(lambda: plan.cache.sequences(plan.available, plan.demand.max_model_len))
     if number == 0:
-        halves = [plan.flags.max_num_seqs >> step for step in range(1, plan.flags.max_num_seqs.bit_length())]
+        halves = [plan.demand.max_num_seqs >> step for step in range(1, plan.demand.max_num_seqs.bit_length())]
         number = next((half for half in halves if not _with(plan, max_num_seqs=half).problems()), 0)
-    if 0 < number < plan.flags.max_num_seqs:
+    if 0 < number < plan.demand.max_num_seqs:
         changed = _with(plan, max_num_seqs=number)
         yield f"--set serve.max_num_seqs={number}", changed, "fewer requests at once, each of which fits"
 
 
 def _length(plan: MemoryPlan) -> Iterator[Changed]:
     longest = _safely(lambda: plan.longest)
-    if 0 < longest < plan.flags.max_model_len:
+    if 0 < longest < plan.demand.max_model_len:
         changed = _with(plan, max_model_len=longest)
         yield f"--set serve.max_model_len={longest}", changed, "the longest that fits"
 
@@ -179,8 +179,8 @@ def _length(plan: MemoryPlan) -> Iterator[Changed]:
 def _no_draft(plan: MemoryPlan) -> Iterator[Changed]:
     if plan.models.draft:
         models = replace(plan.models, draft=None)
-        flags = replace(plan.flags, method=None, draft_tokens=0)
-        yield "--no-spec", MemoryPlan(models, flags, plan.device), "no draft, no speculation"
+        demand = replace(plan.demand, method=None, draft_tokens=0)
+        yield "--no-spec", MemoryPlan(models, demand, plan.device), "no draft, no speculation"
 
 
 def _safely(ask: Callable[[], int]) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gemmaspec.check.fit.advice import Advice
+from gemmaspec.check.fit.demand import Demand
 from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.kvspec import LayerCache
 from gemmaspec.check.fit.link import Link
@@ -61,9 +62,9 @@ def document(fit: Fit) -> dict[str, Any]:
     asked = {
         "ok": fit.fits,
         "profile": fit.profile,
-        "vllm": plan.flags.vllm,
+        "vllm": plan.demand.vllm,
         "machine": dataclasses.asdict(plan.device) | {"unified": plan.device.unified},
-        "flags": dataclasses.asdict(plan.flags),
+        "flags": _flags(plan.demand),
         "attention": fit.attention,
     }
     memory = {
@@ -81,6 +82,18 @@ def document(fit: Fit) -> dict[str, Any]:
         "measured": [measured.model_dump(exclude_none=True) for measured in fit.measured],
     }
     return asked | memory | speed | {"notes": list(fit.notes), "unknown": list(unknown(plan, fit.speed))}
+
+
+_PRINTED: Final = (
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "cache_dtype", "draft_cache_dtype"),
+    *("hybrid", "tensor_parallel", "nodes", "method", "draft_tokens", "utilization", "cpu_cache", "given_cache"),
+    *("eager", "towers", "media", "whole_items", "runner", "graphs", "moe_backend", "defaults"),
+)
+"""What is printed of a demand: what a profile sets or vLLM resolves, by the names that scripts read."""
+
+
+def _flags(demand: Demand) -> dict[str, Any]:
+    return {name: getattr(demand, name) for name in _PRINTED}
 
 
 def _with_total(weights: Weights) -> dict[str, Any]:
@@ -109,7 +122,7 @@ def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
         cache = plan.cache
     except Unplannable:
         return None
-    length, available = plan.flags.max_model_len, plan.available
+    length, available = plan.demand.max_model_len, plan.available
     by_sequences = {str(number): longest for number, longest in longest_by_sequences(plan)}
     return {
         "groups": len(cache.groups),
@@ -156,7 +169,7 @@ def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
                 "layers": len(of_kind),
                 "with_cache": len(caches),
                 "window": of_kind[0].window,
-                "kv_heads": max(1, of_kind[0].kv_heads // plan.flags.tensor_parallel),
+                "kv_heads": max(1, of_kind[0].kv_heads // plan.demand.tensor_parallel),
                 "head_dim": of_kind[0].head_dim,
                 "token_bytes": sum(cache.token_bytes for cache in caches),
                 **_pages(caches[0] if caches else None),

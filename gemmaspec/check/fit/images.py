@@ -11,7 +11,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.check.fit.flags import Flags
+from gemmaspec.check.fit.demand import Demand
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.profile.device import Device
 from gemmaspec.core.releases.items import Item, largest_item
@@ -22,20 +22,20 @@ _ANY_NUMBER: Final = 999
 """Items that a request may hold where limit_mm_per_prompt does not say (vllm/config/multimodal.py)."""
 
 
-def sees_images(target: Checkpoint, flags: Flags) -> bool:
+def sees_images(target: Checkpoint, demand: Demand) -> bool:
     """Return whether the target takes images while it runs."""
-    return "vision" in flags.towers and "image" in target.modalities and largest_item(flags.media) is not None
+    return "vision" in demand.towers and "image" in target.modalities and largest_item(demand.media) is not None
 
 
-def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str] | None:
+def encoding(target: Checkpoint, demand: Demand, device: Device) -> tuple[int, str] | None:
     """Return bytes that the tower takes for them, and the formula; None where vLLM does not try it."""
-    item = largest_item(flags.media)
-    if item is None or not (flags.runner == "v1" or Version(flags.vllm) >= Version("0.27.0")):
+    item = largest_item(demand.media)
+    if item is None or not (demand.runner == "v1" or Version(demand.vllm) >= Version("0.27.0")):
         return None
-    number = _items(item, flags)
+    number = _items(item, demand)
     frames = number * item.frames
-    chunk = min(frames, _chunk(item, target, flags, device))
-    each = _of_a_patch(target, flags)
+    chunk = min(frames, _chunk(item, target, demand, device))
+    each = _of_a_patch(target, demand)
     nbytes = chunk * item.patches * each + frames * item.patches * 2 * _PIXELS
     things = f"{number} {item.modality}{'s' if number > 1 else ''}"
     return (
@@ -44,23 +44,23 @@ def encoding(target: Checkpoint, flags: Flags, device: Device) -> tuple[int, str
     )
 
 
-def _items(item: Item, flags: Flags) -> int:
+def _items(item: Item, demand: Demand) -> int:
     """Return MultiModalBudget._get_max_items (vllm/multimodal/encoder_budget.py)."""
-    for_one = max(1, min(flags.media.get(item.modality, _ANY_NUMBER), flags.max_model_len // item.tokens))
-    return max(1, min(flags.max_num_batched_tokens // item.tokens, flags.max_num_seqs * for_one))
+    for_one = max(1, min(demand.media.get(item.modality, _ANY_NUMBER), demand.max_model_len // item.tokens))
+    return max(1, min(demand.max_num_batched_tokens // item.tokens, demand.max_num_seqs * for_one))
 
 
-def _chunk(item: Item, target: Checkpoint, flags: Flags, device: Device) -> int:
+def _chunk(item: Item, target: Checkpoint, demand: Demand, device: Device) -> int:
     """Return the frames per pass of the tower: Gemma4ForConditionalGeneration._encoder_chunk, 1 before 0.22.0.
 
     It takes half of the free memory where that is less than a tenth of all, which is not followed here.
     """
-    if Version(flags.vllm) < Version("0.22.0"):
+    if Version(demand.vllm) < Version("0.22.0"):
         return 1
     return max(1, device.memory // 10 // (item.patches * 4 * 8 * _positions(target)))
 
 
-def _of_a_patch(target: Checkpoint, flags: Flags) -> int:
+def _of_a_patch(target: Checkpoint, demand: Demand) -> int:
     """Return bytes that are alive for each patch at the peak.
 
     transformers before 5.10.1 writes a patch's place as a row of 2 x positions numbers, in int64 and then in bfloat16
@@ -69,7 +69,7 @@ def _of_a_patch(target: Checkpoint, flags: Flags) -> int:
     not measured on a GPU.
     """
     hidden, inner = _number(target, "hidden_size", 1152), _number(target, "intermediate_size", 4304)
-    if Version(flags.vllm) >= Version("0.29.0"):
+    if Version(demand.vllm) >= Version("0.29.0"):
         return 2 * (4 * hidden + 3 * inner)
     return 2 * _positions(target) * (8 + 2) + 2 * (_PIXELS + hidden)
 

@@ -45,17 +45,17 @@ class Link:
 
 def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
     """Return what a step of `concurrency` requests sends; None for a server on one machine."""
-    nodes, flags = plan.flags.nodes, plan.flags
+    nodes, demand = plan.demand.nodes, plan.demand
     if nodes < 2:
         return None
-    passes = [(plan.models.target, concurrency * (flags.draft_tokens + 1))]
+    passes = [(plan.models.target, concurrency * (demand.draft_tokens + 1))]
     if plan.models.draft:
-        if flags.method in BLOCKS:
+        if demand.method in BLOCKS:
             number = 1
         else:
-            number = flags.draft_tokens
-        if flags.method in BLOCKS:
-            each = flags.draft_tokens + 1
+            number = demand.draft_tokens
+        if demand.method in BLOCKS:
+            each = demand.draft_tokens + 1
         else:
             each = 1
         passes += [(plan.models.draft, concurrency * each)] * number
@@ -65,7 +65,7 @@ def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
     )
     return Link(
         nodes=nodes,
-        gpus_per_node=max(1, flags.tensor_parallel // nodes),
+        gpus_per_node=max(1, demand.tensor_parallel // nodes),
         sums=sums,
         sent=added * 2 * (nodes - 1) // nodes,
         rate=plan.device.link,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from gemmaspec.check.fit.flags import Flags
+from gemmaspec.check.fit.demand import Demand
 from gemmaspec.check.fit.images import sees_images
 from gemmaspec.check.fit.kvgroups import KvCache, Unplannable, groups_of
 from gemmaspec.check.fit.kvspec import Owned, kv_rules, layer_caches
@@ -44,22 +44,22 @@ class MemoryPlan:
     """One profile on one machine. Sizes are in bytes, lengths in tokens."""
 
     models: Models
-    flags: Flags
+    demand: Demand
     device: Device
 
     @cached_property
     def target(self) -> Weights:
         """The target in the memory of one GPU."""
-        model, fp8, gpus = self.models.target, self.models.target_fp8, self.flags.tensor_parallel
-        return weights_of(model, vllm=self.flags.vllm, towers=self.flags.towers, fp8_online=fp8, gpus=gpus)
+        model, fp8, gpus = self.models.target, self.models.target_fp8, self.demand.tensor_parallel
+        return weights_of(model, vllm=self.demand.vllm, towers=self.demand.towers, fp8_online=fp8, gpus=gpus)
 
     @cached_property
     def draft(self) -> Weights | None:
         """The draft in the memory of one GPU. Its towers are loaded too: vLLM builds the whole model."""
-        model, fp8, gpus = self.models.draft, self.models.draft_fp8, self.flags.tensor_parallel
+        model, fp8, gpus = self.models.draft, self.models.draft_fp8, self.demand.tensor_parallel
         if model is None:
             return None
-        weights = weights_of(model, vllm=self.flags.vllm, fp8_online=fp8, gpus=gpus)
+        weights = weights_of(model, vllm=self.demand.vllm, fp8_online=fp8, gpus=gpus)
         same = rotary_key(model.text) == rotary_key(self.models.target.text)
         weights = replace(weights, rotary=0) if same else weights
         if self.models.draft_ids is None:
@@ -69,7 +69,7 @@ class MemoryPlan:
     @cached_property
     def overheads(self) -> tuple[Overhead, ...]:
         """Everything else that must fit besides the cache."""
-        return overheads(self.models.target, self.models.draft, self.flags, self.device)
+        return overheads(self.models.target, self.models.draft, self.demand, self.device)
 
     @cached_property
     def beyond(self) -> Overhead | None:
@@ -79,7 +79,7 @@ class MemoryPlan:
         profiled = sum(overhead.nbytes for overhead in self.overheads if overhead.name == "activations")
         if self.device.cpu:
             return None
-        return full_step(models, self.flags, profiled)
+        return full_step(models, self.demand, profiled)
 
     @property
     def weights(self) -> int:
@@ -105,49 +105,49 @@ class MemoryPlan:
     @property
     def requested(self) -> int:
         """gpu_memory_utilization of the total memory, which vLLM requires to be free when it starts."""
-        return math.ceil(self.device.memory * self.flags.utilization)
+        return math.ceil(self.device.memory * self.demand.utilization)
 
     @property
     def item(self) -> Item | None:
         """The image or video that a batch must hold whole, if any."""
-        sees = sees_images(self.models.target, self.flags) and self.flags.whole_items
+        sees = sees_images(self.models.target, self.demand) and self.demand.whole_items
         if sees:
-            return largest_item(self.flags.media)
+            return largest_item(self.demand.media)
         return None
 
     @property
     def available(self) -> int:
         """Memory left for the KV cache: "Available KV cache memory" in the log. Can be negative."""
-        if self.flags.cpu_cache is not None:
-            return self.flags.cpu_cache
-        if self.flags.given_cache is not None:
-            return self.flags.given_cache
+        if self.demand.cpu_cache is not None:
+            return self.demand.cpu_cache
+        if self.demand.given_cache is not None:
+            return self.demand.given_cache
         return self.requested - self.weights - sum(overhead.nbytes for overhead in self.overheads)
 
     @cached_property
     def layers(self) -> tuple[Owned, ...]:
         """Every layer with its own cache, the target's first."""
-        layers = list(self._caches(self.models.target, "target", self.flags.cache_dtype))
+        layers = list(self._caches(self.models.target, "target", self.demand.cache_dtype))
         if self.models.draft:
-            layers += self._caches(self.models.draft, "draft", self.flags.draft_cache_dtype)
+            layers += self._caches(self.models.draft, "draft", self.demand.draft_cache_dtype)
         return tuple(layers)
 
     def _caches(self, model: Checkpoint, role: str, dtype: str) -> Iterator[Owned]:
         return layer_caches(
             model.text,
             role=role,
-            rules=kv_rules(self.flags.vllm, cpu=self.device.cpu),
-            block_size=self.flags.block_size,
+            rules=kv_rules(self.demand.vllm, cpu=self.device.cpu),
+            block_size=self.demand.block_size,
             dtype=dtype,
-            tensor_parallel=self.flags.tensor_parallel,
+            tensor_parallel=self.demand.tensor_parallel,
         )
 
     @cached_property
     def cache(self) -> KvCache:
         """The KV cache. Raises Unplannable if vLLM fails before it checks the memory."""
-        rules = kv_rules(self.flags.vllm, cpu=self.device.cpu)
-        groups = groups_of(self.layers, rules, hybrid=self.flags.hybrid, joins_windows=self.flags.joins_windows)
-        return KvCache(groups=tuple(groups), rules=rules, in_flight=self.flags.in_flight)
+        rules = kv_rules(self.demand.vllm, cpu=self.device.cpu)
+        groups = groups_of(self.layers, rules, hybrid=self.demand.hybrid, joins_windows=self.demand.joins_windows)
+        return KvCache(groups=tuple(groups), rules=rules, in_flight=self.demand.in_flight)
 
     @property
     def longest(self) -> int:
@@ -158,7 +158,7 @@ class MemoryPlan:
     def longest_for_all(self) -> int:
         """The largest max_model_len with which max_num_seqs requests fit."""
         limit = self.models.target.text.max_position_embeddings
-        return self.cache.longest(self.available, limit, self.flags.max_num_seqs)
+        return self.cache.longest(self.available, limit, self.demand.max_num_seqs)
 
     def problems(self) -> list[str]:
         """Yield why the server would not start."""
@@ -171,15 +171,15 @@ class MemoryPlan:
             return [*wrong, str(error)]
         if self.available <= 0:
             wrong.append(f"nothing is left for the KV cache: {gib(-self.available)} are missing")
-        elif not cache.starts_with(self.available, self.flags.max_model_len):
-            needed, left = cache.request_bytes(self.flags.max_model_len), cache.usable(self.available)
-            length = self.flags.max_model_len
+        elif not cache.starts_with(self.available, self.demand.max_model_len):
+            needed, left = cache.request_bytes(self.demand.max_model_len), cache.usable(self.available)
+            length = self.demand.max_model_len
             wrong.append(f"one request of {length:,} tokens needs {gib(needed)} of KV cache, but {gib(left)} are left")
         return wrong
 
     def _too_few_gpus(self) -> Iterator[str]:
         """Yield a problem if there are too few GPUs (ParallelConfig in vllm/config/parallel.py, every release)."""
-        wanted, each, nodes = self.flags.tensor_parallel, self.device.gpus, self.flags.nodes
+        wanted, each, nodes = self.demand.tensor_parallel, self.device.gpus, self.demand.nodes
         if not self.device.cpu and each is not None and wanted > each * nodes:
             has = f"{each} GPU{'s' if each > 1 else ''}"
             if nodes == 1:
@@ -201,7 +201,7 @@ class MemoryPlan:
 
         Compiling is over before the cache is allocated.
         """
-        given = self.flags.given_cache
+        given = self.demand.given_cache
         if given is None:
             return
         by_name = {overhead.name: overhead.nbytes for overhead in self.overheads}
@@ -212,7 +212,7 @@ class MemoryPlan:
             yield f"with a KV cache of {gib(given)} it needs {gib(wanted)}, but {gib(most)} can be filled"
 
     def _too_small_a_batch(self) -> Iterator[str]:
-        item, batch = self.item, self.flags.max_num_batched_tokens
+        item, batch = self.item, self.demand.max_num_batched_tokens
         if item and item.tokens > batch:
             yield (
                 f"one {item.modality} takes {item.tokens:,} tokens, but a batch of {batch:,} cannot hold it: the start "
@@ -221,11 +221,11 @@ class MemoryPlan:
 
     def _crowding(self) -> Iterator[str]:
         """Yield a problem if too little memory is free, as far as it is known."""
-        free, wanted = self.device.free, self.flags.cpu_cache or self.requested
+        free, wanted = self.device.free, self.demand.cpu_cache or self.requested
         if free is None or free >= wanted:
             return
-        share = f"gpu_memory_utilization {self.flags.utilization:g}"
-        if self.flags.cpu_cache:
+        share = f"gpu_memory_utilization {self.demand.utilization:g}"
+        if self.demand.cpu_cache:
             why = "VLLM_CPU_KVCACHE_SPACE"
         else:
             why = share

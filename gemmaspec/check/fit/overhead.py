@@ -12,7 +12,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from gemmaspec.check.fit.flags import Flags
+from gemmaspec.check.fit.demand import Demand
 from gemmaspec.check.fit.images import encoding, sees_images
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.quantization import WEIGHT_ONLY
@@ -53,25 +53,25 @@ class Overhead:
     formula: str
 
 
-def overheads(target: Checkpoint, draft: Checkpoint | None, flags: Flags, device: Device) -> tuple[Overhead, ...]:
+def overheads(target: Checkpoint, draft: Checkpoint | None, demand: Demand, device: Device) -> tuple[Overhead, ...]:
     """Return bytes that the KV cache must leave free."""
     if device.cpu:
         return (Overhead(name="runtime", nbytes=_CPU_RUNTIME, formula="Python, torch and vLLM in the worker"),)
     models = [model for model in (target, draft) if model]
-    estimates = [activations(models, flags, device)]
-    if kept := draft_logits(target, flags):
+    estimates = [activations(models, demand, device)]
+    if kept := draft_logits(target, demand):
         estimates.append(kept)
-    if not flags.eager:
-        estimates.append(compiling(models, flags, estimates[0].nbytes))
+    if not demand.eager:
+        estimates.append(compiling(models, demand, estimates[0].nbytes))
     estimates.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
-    if flags.graphs != "NONE" and not flags.eager and Version(flags.vllm) >= Version("0.21.0"):
-        estimates.append(graphs(flags, device))
-    if marlin_experts(target, flags, device):
-        estimates.append(repacked(target, flags))
+    if demand.graphs != "NONE" and not demand.eager and Version(demand.vllm) >= Version("0.21.0"):
+        estimates.append(graphs(demand, device))
+    if marlin_experts(target, demand, device):
+        estimates.append(repacked(target, demand))
     return tuple(estimates)
 
 
-def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
+def marlin_experts(target: Checkpoint, demand: Demand, device: Device) -> bool:
     """Return whether Marlin computes 4-bit experts: if requested, for weight-only formats, or without FP4 cores."""
     if target.quantization:
         algorithm = target.quantization.algorithm or ""
@@ -79,82 +79,84 @@ def marlin_experts(target: Checkpoint, flags: Flags, device: Device) -> bool:
         algorithm = ""
     if not target.text.experts or not algorithm.endswith("NVFP4"):
         return False
-    if flags.moe_backend not in (None, "auto"):
-        return flags.moe_backend == "marlin"
+    if demand.moe_backend not in (None, "auto"):
+        return demand.moe_backend == "marlin"
     return algorithm == WEIGHT_ONLY or 0 < device.major < 10
 
 
-def repacked(target: Checkpoint, flags: Flags) -> Overhead:
+def repacked(target: Checkpoint, demand: Demand) -> Overhead:
     """Return the bytes of Marlin's form of the experts in addition to their stored size, per GPU."""
     stored = sum(tensor.nbytes for tensor in target.tensors if ".experts." in tensor.name)
     formula = f"{_REPACKED:g} x the experts' stored bytes: what published loads took more under Marlin"
-    return Overhead(name="experts", nbytes=round(stored * _REPACKED) // flags.tensor_parallel, formula=formula)
+    return Overhead(name="experts", nbytes=round(stored * _REPACKED) // demand.tensor_parallel, formula=formula)
 
 
-def activations(models: list[Checkpoint], flags: Flags, device: Device) -> Overhead:
+def activations(models: list[Checkpoint], demand: Demand, device: Device) -> Overhead:
     """Return the largest of a full batch in either model, sampling for all requests, and images in the tower.
 
     It is not their sum, because profile_run encodes the images before the batch and keeps only their embeddings.
     """
-    tokens = flags.max_num_batched_tokens
-    sampled = min(flags.max_num_seqs, tokens) * profiled_rows(flags)
+    tokens = demand.max_num_batched_tokens
+    sampled = min(demand.max_num_seqs, tokens) * profiled_rows(demand)
     words = models[0].text.vocab_size
-    peaks = [_pass(model, flags) for model in models]
+    peaks = [_pass(model, demand) for model in models]
     peaks.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
-    if Version(flags.vllm) < Version("0.21.0"):
-        each, requests = _NATIVE_SAMPLER_BYTES, min(flags.max_num_seqs, tokens)
+    if Version(demand.vllm) < Version("0.21.0"):
+        each, requests = _NATIVE_SAMPLER_BYTES, min(demand.max_num_seqs, tokens)
         peaks.append((each * requests * words, f"{each} bytes x {requests:,} requests x {words:,} words"))
-    if sees_images(models[0], flags) and (profiled := encoding(models[0], flags, device)):
+    if sees_images(models[0], demand) and (profiled := encoding(models[0], demand, device)):
         peaks.append(profiled)
     nbytes, formula = max(peaks)
     return Overhead(name="activations", nbytes=nbytes + _BASE, formula=formula)
 
 
-def profiled_rows(flags: Flags) -> int:
+def profiled_rows(demand: Demand) -> int:
     """Return for how many tokens of each request vLLM samples while it measures its peak.
 
     Runner v2 samples one (_dummy_run's logits_indices in v1/worker/gpu/model_runner.py), and v1 tries its rejection
     sampler with one drafted token (_dummy_sampler_run in v1/worker/gpu_model_runner.py), from 0.25.1: both far
     fewer than the k+1 of a request that drafts.
     """
-    if flags.runner == "v1" and flags.draft_tokens:
+    if demand.runner == "v1" and demand.draft_tokens:
         return 2
     return 1
 
 
-def full_step(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead | None:
+def full_step(models: list[Checkpoint], demand: Demand, profiled: int) -> Overhead | None:
     """Return what a step needs beyond the `profiled` peak where every request drafts; None where that is enough."""
-    if not flags.draft_tokens:
+    if not demand.draft_tokens:
         return None
-    rows, words = min(flags.max_num_seqs, flags.max_num_batched_tokens), models[0].text.vocab_size
-    sampled = rows * (flags.draft_tokens + 1)
+    rows, words = min(demand.max_num_seqs, demand.max_num_batched_tokens), models[0].text.vocab_size
+    sampled = rows * (demand.draft_tokens + 1)
     beyond = _LOGITS_BYTES * sampled * words + _BASE - profiled
     if beyond <= 0:
         return None
-    formula = f"{_LOGITS_BYTES} bytes x {rows:,} requests x {flags.draft_tokens + 1} tokens x {words:,} words"
+    formula = f"{_LOGITS_BYTES} bytes x {rows:,} requests x {demand.draft_tokens + 1} tokens x {words:,} words"
     return Overhead(name="full step", nbytes=beyond, formula=formula)
 
 
-def draft_logits(target: Checkpoint, flags: Flags) -> Overhead | None:
+def draft_logits(target: Checkpoint, demand: Demand) -> Overhead | None:
     """Return what runner v2 keeps of every drafted token's distribution with draft_sample_method: probabilistic.
 
     draft_logits in v1/worker/gpu/spec_decode/speculator.py: float32 up to 0.27, the head's own type from 0.28.0 on,
     and float32 for DFlash 2.
     """
-    if not flags.keeps_draft_logits or flags.runner != "v2" or not flags.draft_tokens:
+    if not demand.keeps_draft_logits or demand.runner != "v2" or not demand.draft_tokens:
         return None
-    wide = Version(flags.vllm) < Version("0.28.0") or flags.method == "dflash"
+    wide = Version(demand.vllm) < Version("0.28.0") or demand.method == "dflash"
     each, words = (4 if wide else 2), target.text.vocab_size
-    nbytes = each * flags.max_num_seqs * flags.draft_tokens * words
-    formula = f"{each} bytes x {flags.max_num_seqs:,} requests x {flags.draft_tokens} drafted tokens x {words:,} words"
+    nbytes = each * demand.max_num_seqs * demand.draft_tokens * words
+    formula = (
+        f"{each} bytes x {demand.max_num_seqs:,} requests x {demand.draft_tokens} drafted tokens x {words:,} words"
+    )
     return Overhead(name="draft logits", nbytes=nbytes, formula=formula)
 
 
-def _pass(model: Checkpoint, flags: Flags) -> tuple[int, str]:
+def _pass(model: Checkpoint, demand: Demand) -> tuple[int, str]:
     """Return bfloat16 numbers per token: residual and attention, three times the inner layer, per-layer inputs."""
-    text, tokens = model.text, flags.max_num_batched_tokens
+    text, tokens = model.text, demand.max_num_batched_tokens
     per_layer = 3 * len(text.layers) * text.hidden_size_per_layer_input
-    inner = 3 * widest(model) // flags.tensor_parallel
+    inner = 3 * widest(model) // demand.tensor_parallel
     width = 4 * text.hidden_size + inner + per_layer
     return 2 * tokens * width, f"2 bytes x {tokens:,} tokens x (4 hidden + 3 inner + 3 per-layer = {width:,})"
 
@@ -164,17 +166,17 @@ def widest(model: Checkpoint) -> int:
     return max(model.text.inner(layer) for layer in model.text.layers)
 
 
-def compiling(models: list[Checkpoint], flags: Flags, profiled: int) -> Overhead:
+def compiling(models: list[Checkpoint], demand: Demand, profiled: int) -> Overhead:
     """Return the bytes that a compiling start needs beyond the `profiled` peak.
 
     It has a second copy of a model's largest embedding table for a moment, and takes it for needed; a start that finds
     its code in the cache has not. The embeddings of a target that sees images are computed outside of what is compiled.
     """
-    if sees_images(models[0], flags):
+    if sees_images(models[0], demand):
         inside = models[1:]
     else:
         inside = models
-    peaks = [_BASE + _table(model, flags.tensor_parallel) + _pass(model, flags)[0] for model in inside]
+    peaks = [_BASE + _table(model, demand.tensor_parallel) + _pass(model, demand)[0] for model in inside]
     formula = "first start only: a copy of the largest embedding table; a start from the compile cache does not need it"
     return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
 
@@ -184,14 +186,14 @@ def _table(model: Checkpoint, gpus: int) -> int:
     return max(tables, default=0) // gpus
 
 
-def graphs(flags: Flags, device: Device) -> Overhead:
+def graphs(demand: Demand, device: Device) -> Overhead:
     """Return the bytes of CUDA graphs, one per batch size; part of gpu_memory_utilization since 0.21.0.
 
     What was fitted are graphs of whole decoding steps; those in pieces are taken to need as much for a size.
     """
-    number, (base, each) = graph_sizes(flags, device), _GRAPHS
-    pieces = " in pieces" if flags.graphs == "PIECEWISE" else ""
-    captured = 2 if captures_head(flags) else 1
+    number, (base, each) = graph_sizes(demand, device), _GRAPHS
+    pieces = " in pieces" if demand.graphs == "PIECEWISE" else ""
+    captured = 2 if captures_head(demand) else 1
     if captured == 2:
         twice = ", for the target and for its head"
     else:
@@ -200,27 +202,27 @@ def graphs(flags: Flags, device: Device) -> Overhead:
     return Overhead(name="CUDA graphs", nbytes=captured * (base + number * each), formula=formula)
 
 
-def captures_head(flags: Flags) -> bool:
+def captures_head(demand: Demand) -> bool:
     """Return whether runner v2 captures a head's steps as it does the target's.
 
     That they take as much again follows from two published servers of 0.25.1 with an MTP head (343,435 tokens of cache
     on an H100 and 872,503 on an H200, where this gives 0.2 % more); no code says so.
     """
-    return flags.runner == "v2" and flags.method in HEADS and flags.graphs.startswith("FULL")
+    return demand.runner == "v2" and demand.method in HEADS and demand.graphs.startswith("FULL")
 
 
-def graph_sizes(flags: Flags, device: Device) -> int:
+def graph_sizes(demand: Demand, device: Device) -> int:
     """Return how many batch sizes are captured (vllm/config/vllm.py, _set_cudagraph_sizes).
 
     Graphs of a whole step are for whole requests. In pieces all sizes are captured, from 0.29.0 on also whole requests.
     """
-    each, vllm = flags.draft_tokens + 1, Version(flags.vllm)
+    each, vllm = demand.draft_tokens + 1, Version(demand.vllm)
     most = _LARGEST_GRAPH * (2 if device.major == 10 and vllm >= Version("0.28.0") else 1)
-    largest = min(flags.max_num_seqs * each * 2, most, flags.max_num_batched_tokens)
+    largest = min(demand.max_num_seqs * each * 2, most, demand.max_num_batched_tokens)
     plain = {size for size in _grid(largest) if size <= largest}
-    if flags.graphs != "PIECEWISE":
+    if demand.graphs != "PIECEWISE":
         return len({-(-size // each) * each for size in plain})
-    requests = min(flags.max_num_seqs, most)
+    requests = min(demand.max_num_seqs, most)
     whole = {count * each for count in _grid(requests) | {requests} if count * each <= largest}
     return len(plain | whole if each > 1 and vllm >= Version("0.29.0") else plain)
 

@@ -92,12 +92,12 @@ def roofline(plan: MemoryPlan, *, context: int = 1024, concurrency: int = 1) -> 
     if plan.device.bandwidth is None:
         return None
     bandwidth = plan.device.bandwidth
-    k = plan.flags.draft_tokens
+    k = plan.demand.draft_tokens
     step = step_bytes(plan, context=context, concurrency=concurrency, tokens=1)
     verifying = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1)
     passes = 0  # how often the draft runs in a step
     if plan.draft:
-        passes = 1 if plan.flags.method in BLOCKS else k
+        passes = 1 if plan.demand.method in BLOCKS else k
     least = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1, alike=True)
     alone = concurrency * bandwidth / _at_least(least, 0)
     with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)

@@ -18,9 +18,9 @@ def unknown(plan: MemoryPlan, speed: Mapping[str, Any] | None) -> Iterator[str]:
     shaped = [role for role, model in models if model and model.source == "shipped"]
     if shaped:
         yield f"the headers of {' and '.join(shaped)} (shipped shapes are used)"
-    if plan.flags.tensor_parallel > 1:
+    if plan.demand.tensor_parallel > 1:
         yield "the memory that NCCL takes on each GPU"
-    if plan.flags.nodes > 1:
+    if plan.demand.nodes > 1:
         yield "how long a step waits for the other machine"
 
 

@@ -63,7 +63,7 @@ def _for_experts(subject: Subject, flag: str, words: str) -> Iterator[Issue]:
 @rule("GS225", "error", any_release=True)
 def too_few_gpus(subject: Subject) -> Iterator[Issue]:
     """More GPUs than the machine has (ParallelConfig in vllm/config/parallel.py, every release)."""
-    each, nodes = subject.machine.most_gpus, max(subject.profile.nodes, subject.command.number("--nnodes") or 1)
+    each, nodes = subject.machine.most_gpus, subject.resolved.nodes
     given = subject.command.argument("--tensor-parallel-size") or subject.command.argument("--pipeline-parallel-size")
     tensor = subject.command.number("--tensor-parallel-size") or 1
     context = subject.command.argument("--prefill-context-parallel-size")

@@ -58,7 +58,7 @@ def between(family: str | None, gpus: int) -> Between | None:
 
 def on_one_gpu(plan: MemoryPlan) -> MemoryPlan:
     """Return the memory of the same server on one GPU."""
-    return replace(plan, flags=replace(plan.flags, tensor_parallel=1))
+    return replace(plan, demand=replace(plan.demand, tensor_parallel=1))
 
 
 def saved_bytes(one: MemoryPlan, several: MemoryPlan, *, k: int, concurrency: int, context: int) -> int:
@@ -82,7 +82,7 @@ def _read(plan: MemoryPlan, k: int, concurrency: int, context: int) -> int:
 def _passes(plan: MemoryPlan, k: int) -> int:
     if not k or plan.draft is None:
         return 0
-    if plan.flags.method in BLOCKS:
+    if plan.demand.method in BLOCKS:
         return 1
     return k
 

@@ -22,7 +22,6 @@ from gemmaspec.core.profile.limits import need_room
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Measured, Profile
 from gemmaspec.core.profile.replica import gpus_each
-from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.run.kept.attention import expected, lacking
 from gemmaspec.run.kept.measurements import of_plan, own_rows, taken_by
 
@@ -55,9 +54,8 @@ def fit(request: FitRequest) -> Fit:
     plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
     measured = _published(request, profile)
-    resolved = resolved_of(profile, vllm=vllm, device=plan.device, target=models.target, draft=models.draft)
-    attention = expected(resolved)
-    lost = tuple(lacking(resolved))
+    attention = expected(plan.demand.resolved)
+    lost = tuple(lacking(plan.demand.resolved))
     of_plan = (*_notes(plan, attention), *lost)
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
@@ -98,7 +96,7 @@ def _speed(
 
     overrides, ks = request.overrides, {0: None}
     if request.release:
-        overrides = (*overrides, f"runtime.vllm={plan.flags.vllm}")
+        overrides = (*overrides, f"runtime.vllm={plan.demand.vllm}")
     if spec := loaded.profile.speculative:
         ks[spec.k_at(1)] = None
     asked = PredictRequest(
@@ -205,9 +203,9 @@ def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
     if plan.device.unified:
         notes += _shared_memory(plan)
     flash = any(name and "FLASH" in name for name in attention.values())
-    if flash and (plan.device.major > 9 or plan.flags.cache_dtype.startswith("fp8")):
+    if flash and (plan.device.major > 9 or plan.demand.cache_dtype.startswith("fp8")):
         notes.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
-    if plan.flags.tensor_parallel > 1:
+    if plan.demand.tensor_parallel > 1:
         notes += _several_gpus(plan)
     if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):
         notes.append("some weight files are missing, so the weights are larger than shown here")
@@ -216,7 +214,7 @@ def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
 
 def _several_gpus(plan: MemoryPlan) -> Iterator[str]:
     """Yield where each GPU's weights come from, and what nobody has measured."""
-    gpus = plan.flags.tensor_parallel
+    gpus = plan.demand.tensor_parallel
     models = [model for model in (plan.models.target, plan.models.draft) if model]
     if all(is_asked(model.text, gpus) for model in models):
         yield f"the weights are those of one of {gpus} GPUs, as vLLM's own classes divide such a model"

@@ -29,7 +29,6 @@ from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, as_named, m
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.profile.rules import need_one_machine
-from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import MAX_BYTES, NONE, Row, Setting, parse_rows, read_text
 from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.attention import expected, lacking, words
@@ -486,7 +485,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         bandwidth=device.bandwidth,
         read=read,
         method=spec.method if spec else NONE,
-        setting=Setting(compile=facts.compile, vllm=plan.flags.vllm, backend=facts.backend),
+        setting=Setting(compile=facts.compile, vllm=plan.demand.vllm, backend=facts.backend),
         family=family_of(device.capability),
         weights=weights,
         draft_part=draft_part,
@@ -498,7 +497,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         assumed = [_assumed(asked.conditional)]
     else:
         assumed = []
-    lost = lacking(resolved_of(profile, vllm=plan.flags.vllm, target=models.target, draft=models.draft))
+    lost = lacking(plan.demand.resolved)
     experts = "how many experts the drafted tokens share is not known; the range goes from all of them to none"
     if assumed and models.target.text.experts:
         assumed.append(experts)

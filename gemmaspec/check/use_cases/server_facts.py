@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from gemmaspec.check.fit.flags import flags_of
+from gemmaspec.check.fit.demand import demand_of
 from gemmaspec.check.fit.memory_plan import MemoryPlan, Models
 from gemmaspec.check.predict.comparable import Comparable, Kind, comparable_rows
 from gemmaspec.core import draft_ids
@@ -27,7 +27,6 @@ from gemmaspec.core.profile.graphs import GraphModes
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import HERE, MACHINES, as_named
 from gemmaspec.core.profile.model import Draft, Profile, Target
-from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
 from gemmaspec.core.resolved.answer import Unknown, known
 from gemmaspec.core.resolved.resolve import Resolved, resolved_of
@@ -114,8 +113,8 @@ def plan_on(
     """
     models = _models(profile, shapes=shapes)
     device = _device(machine or profile.machine, memory_gb)
-    flags = flags_of(profile, models.target, models.draft, vllm=vllm, device=device)
-    return MemoryPlan(models, flags, device)
+    resolved = resolved_of(profile, vllm=vllm, device=device, target=models.target, draft=models.draft)
+    return MemoryPlan(models, demand_of(resolved), device)
 
 
 def release_for(loaded: Loaded, asked: str | None) -> tuple[str, list[str]]:
@@ -251,7 +250,7 @@ def kind_of(facts: Facts) -> Kind:
         drafting=_graphs(profile, facts.modes, compiled),
         patches=frozenset(facts.taken.patches),
         idle=facts.taken.idle,
-        parallel=parallel_of(profile),
+        parallel=resolved.parallel,
     )
 
 

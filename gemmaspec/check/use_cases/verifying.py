@@ -31,9 +31,9 @@ def waiting_of(facts: Facts) -> Callable[[int, int, int, float], float] | None:
     if known(facts.resolved.backend) != "TRITON_ATTN" or capability is None or fp8 is None:
         return None
     full, cache_bytes = full_layers(plan), _full_bytes(plan)
-    newer = Version(plan.flags.vllm) >= _TRITON_38
+    newer = Version(plan.demand.vllm) >= _TRITON_38
     taken = tuple(facts.taken.patches)
-    most = server_of(Setting(vllm=plan.flags.vllm, backend="TRITON_ATTN", patches=taken)).split
+    most = server_of(Setting(vllm=plan.demand.vllm, backend="TRITON_ATTN", patches=taken)).split
     build = {
         split: kernel_of(Build(capability=capability, newer=newer, fp8=fp8, split=split)) for split in (True, False)
     }
@@ -55,7 +55,7 @@ def full_layers(plan: MemoryPlan) -> FullLayers | None:
     layers = [layer for layer in plan.models.target.text.layers if layer.window is None]
     if not layers:
         return None
-    heads = max(1, layers[0].kv_heads // plan.flags.tensor_parallel)
+    heads = max(1, layers[0].kv_heads // plan.demand.tensor_parallel)
     return FullLayers(layers=len(layers), kv_heads=heads, queries=layers[0].heads // layers[0].kv_heads)
 
 

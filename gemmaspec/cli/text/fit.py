@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemmaspec.check.fit.advice import Advice
+from gemmaspec.check.fit.demand import Demand
 from gemmaspec.check.fit.document import Fit, layer_rows, longest_by_sequences
-from gemmaspec.check.fit.flags import Flags
 from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
@@ -27,7 +27,7 @@ def lines(fit: Fit) -> Iterator[str]:
     verdict = "fits" if fit.fits else "does NOT fit"
     if fit.refused:
         verdict = "would NOT start"
-    yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.flags.vllm}: {verdict}"
+    yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.demand.vllm}: {verdict}"
     if fit.speed and fit.speed["rows"]:
         fastest, alone = fit.speed["rows"][-1], fit.speed["rows"][0]
         if fastest is not alone:
@@ -35,7 +35,7 @@ def lines(fit: Fit) -> Iterator[str]:
         else:
             without = ""
         yield f"  speed     {_predicted(fastest).partition('), ')[0].rstrip(')')}){without}: predicted, see below"
-    yield f"  flags     {flags_text(plan.flags)}"
+    yield f"  flags     {flags_text(plan.demand)}"
     if chosen := words(fit.attention):
         yield f"  attention {chosen}"
     for problem in (*fit.refused, *fit.problems):
@@ -72,16 +72,16 @@ def link_lines(link: Link, plan: MemoryPlan) -> Iterator[str]:
     yield f"  unknown   how long each of the {link.sums} sums of a step waits for the network: nobody has measured it"
 
 
-def flags_text(flags: Flags) -> str:
+def flags_text(demand: Demand) -> str:
     """Return the flags that the memory depends on; a star marks vLLM's own default."""
     named = {
-        "max_model_len": flags.max_model_len,
-        "max_num_seqs": flags.max_num_seqs,
-        "max_num_batched_tokens": flags.max_num_batched_tokens,
-        "block_size": flags.block_size,
+        "max_model_len": demand.max_model_len,
+        "max_num_seqs": demand.max_num_seqs,
+        "max_num_batched_tokens": demand.max_num_batched_tokens,
+        "block_size": demand.block_size,
     }
-    values = [f"{name} {value:,}{'*' if name in flags.defaults else ''}" for name, value in named.items()]
-    return ", ".join([*values, f"hybrid manager {'on' if flags.hybrid else 'off'}"])
+    values = [f"{name} {value:,}{'*' if name in demand.defaults else ''}" for name, value in named.items()]
+    return ", ".join([*values, f"hybrid manager {'on' if demand.hybrid else 'off'}"])
 
 
 def size(nbytes: float) -> str:
@@ -93,12 +93,12 @@ def size(nbytes: float) -> str:
 
 def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     """Yield what the memory is used for."""
-    flags = plan.flags
-    if flags.cpu_cache is None:
-        yield _row("for vLLM", plan.requested, f"gpu_memory_utilization {flags.utilization:g} of the whole memory")
+    demand = plan.demand
+    if demand.cpu_cache is None:
+        yield _row("for vLLM", plan.requested, f"gpu_memory_utilization {demand.utilization:g} of the whole memory")
     if plan.device.free is not None:
         yield _row("free now", plan.device.free, "MemAvailable" if plan.device.unified or plan.device.cpu else "")
-    gpus = flags.tensor_parallel
+    gpus = demand.tensor_parallel
     share = f", on each of {gpus} GPUs" if gpus > 1 else ""
     yield _row("target", plan.target.total, plan.models.target.ref + share)
     if plan.draft and plan.models.draft:
@@ -109,13 +109,13 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     for overhead in plan.overheads:
         yield _row(overhead.name, overhead.nbytes, f"estimate: {overhead.formula}")
     if plan.beyond:
-        most = f"all {flags.max_num_seqs:,} requests"
+        most = f"all {demand.max_num_seqs:,} requests"
         yield _row(
             "not reserved",
             plan.beyond.nbytes,
             f"estimate: {most} drafting at once need so much more: {plan.beyond.formula}",
         )
-    if flags.cpu_cache is not None:
+    if demand.cpu_cache is not None:
         how = "VLLM_CPU_KVCACHE_SPACE"
     else:
         how = "the remaining memory"
@@ -137,9 +137,9 @@ def cache_lines(plan: MemoryPlan) -> Iterator[str]:
     except Unplannable:
         yield "  cannot be planned"
         return
-    flags, available = plan.flags, plan.available
+    demand, available = plan.demand, plan.available
     for row in layer_rows(plan):
-        yield layer_line(row, flags.cache_dtype if row["role"] == "target" else flags.draft_cache_dtype)
+        yield layer_line(row, demand.cache_dtype if row["role"] == "target" else demand.draft_cache_dtype)
     if len(cache.groups) == 1:
         groups = "1 group"
     else:
@@ -147,7 +147,7 @@ def cache_lines(plan: MemoryPlan) -> Iterator[str]:
     yield f"  {groups}, {cache.block_bytes:,} bytes per block, {cache.num_blocks(available):,} blocks"
     if available <= 0:
         return
-    length = flags.max_model_len
+    length = demand.max_model_len
     yield (
         f"  {cache.logged_tokens(available, length):,} tokens, maximum concurrency for {length:,} tokens per request: "
         f"{cache.concurrency(available, length):.2f}x"
@@ -251,7 +251,7 @@ def measured_line(cell: Measured, fit: Fit) -> str:
     else:
         alone = cell.tokens_per_second
     share, roof = "", fit.roofline
-    one = fit.plan.flags.tensor_parallel == 1
+    one = fit.plan.demand.tensor_parallel == 1
     same = cell.machine == fit.plan.device.name and roof and cell.concurrency == roof.concurrency and one
     if alone and roof and same and not cell.target:
         share = f" ({alone / roof.alone:.0%} of the roofline)"

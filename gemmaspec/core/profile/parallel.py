@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gemmaspec.core.profile.command import Command, command_of
+from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.rows import Parallel
 
 
-def parallel_of(profile: Profile) -> Parallel:
+def parallel_of(profile: Profile, command: Command) -> Parallel:
     """Return how a profile's server is spread; the draft's size is the target's where the profile does not say."""
-    command, spec = command_of(profile), profile.speculative
+    spec = profile.speculative
     tensor = _size(command, "--tensor-parallel-size")
     own = spec.draft_tensor_parallel_size if spec else None
     return Parallel(

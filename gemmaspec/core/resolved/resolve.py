@@ -12,15 +12,18 @@ from gemmaspec.core.profile.device import Device, device_of
 from gemmaspec.core.profile.graphs import GraphModes, graph_modes
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.releases import model_runner
 from gemmaspec.core.releases.drafting import method_run, shortens
 from gemmaspec.core.releases.facts import Facts, facts_near, newest
 from gemmaspec.core.releases.model_runner import RunnerInput, RunnerName
 from gemmaspec.core.resolved import media as taken
+from gemmaspec.core.resolved import memory
 from gemmaspec.core.resolved.answer import Unknown, both
 from gemmaspec.core.resolved.attention import Attention
 from gemmaspec.core.resolved.lengths import Lengths, lengths_of
 from gemmaspec.core.resolved.media import Media, Tower
+from gemmaspec.core.rows import Parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +234,31 @@ class Resolved:
             layers=self.attention.layers(),
         )
         return modes or Unknown(f"vLLM {self.facts.vllm} was not asked about such a server")
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        """How the server is spread over GPUs."""
+        return parallel_of(self.profile, self.command)
+
+    @property
+    def nodes(self) -> int:
+        """How many machines have the GPUs: `nodes` of the profile, or --nnodes."""
+        return max(self.profile.nodes, self.command.number("--nnodes") or 1)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether scheduling is asynchronous, so that two batches are in flight."""
+        return memory.asynchronous(self.command, self.profile.speculative, self.vllm, cpu=self.device.cpu)
+
+    @property
+    def share(self) -> float | Unknown:
+        """gpu_memory_utilization."""
+        return memory.share_of(self.command, self.vllm)
+
+    @property
+    def given_cache(self) -> int | Unknown | None:
+        """The bytes of the KV cache that the profile sets; None where vLLM takes what is left."""
+        return memory.given_cache_of(self.command, self.profile.env, cpu=self.device.cpu)
 
     @property
     def patches(self) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from gemmaspec.core.launcher import LEFT_OUT
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES, machine_of
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.profile.parallel import parallel_of
 from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.logged import as_logged
 from gemmaspec.core.resolved.resolve import resolved_of
@@ -105,7 +104,7 @@ class Servers:
         if machine["gpu"]:
             common["gpu"] = machine["gpu"][0]
         if not self._url:
-            common |= parallel_of(self._loaded.profile).keys()
+            common |= resolved_of(self._loaded.profile).parallel.keys()
         if versions:
             common["vllm"] = versions[0]
         if synthetic:

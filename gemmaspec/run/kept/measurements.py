@@ -21,7 +21,7 @@ from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind, machine_of
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.profile.parallel import parallel_of
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import MAX_BYTES, Parallel, Row, Run, parse_rows, read_text
 from gemmaspec.run.stack.speed import speed_choice
 
@@ -41,7 +41,7 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
         rows = parse_rows(read_text(file, limit=MAX_BYTES), file=str(file))
     else:
         rows = ()
-    own = parallel_of(loaded.profile)
+    own = resolved_of(loaded.profile).parallel
     return tuple(row for row in rows if row.parallel_as(own))
 
 
@@ -69,7 +69,7 @@ def foreign(rows: Sequence[Row], profile: Profile) -> str:
     """Return what rows were measured on where that is not the profile's machine, target and number of GPUs; empty
     where it is, or where they do not say.
     """
-    own = parallel_of(profile)
+    own = resolved_of(profile).parallel
     other_sizes = sorted({f"a server on {row.parallel}" for row in rows if not row.parallel_as(own)})
     machines = {machine_of(row.gpu) or row.gpu if row.gpu else row.machine for row in rows} - {None}
     other = sorted(str(machine) for machine in machines if machine_kind(profile.machine) not in (machine, ANY_GPU))

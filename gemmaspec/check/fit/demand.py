@@ -1,26 +1,22 @@
-"""The flags of a profile, with vLLM's defaults for missing ones."""
+"""What a server demands of the memory: the answers of Resolved that decide it, all of them known."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
-
-from packaging.version import Version
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from gemmaspec.check.fit.kvspec import known_cache_dtypes, kv_rules
-from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.command import Command
-from gemmaspec.core.profile.device import GIB, Device
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.items import Modality
 from gemmaspec.core.releases.model_runner import RunnerName
 from gemmaspec.core.resolved.answer import Unknown, known
 from gemmaspec.core.resolved.media import Tower
-from gemmaspec.core.resolved.resolve import resolved_of
+from gemmaspec.core.resolved.resolve import Resolved
 
+N = TypeVar("N", int, float)
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
 """The patch that lets one KV cache group hold two sliding windows."""
 _NOT_MODELLED: Final = (
@@ -59,9 +55,15 @@ _WITH_KEY: Final = {f"--{name.replace('_', '-')}": f"serve.{name}" for name in _
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    """Everything but the models and the machine that the memory depends on. Lengths are in tokens."""
+class Demand:
+    """Everything but the models and the machine that the memory depends on, as numbers to compute with.
 
+    `Resolved` may not know an answer; here each is known, and advice computes what another figure would save. Lengths
+    are in tokens.
+    """
+
+    resolved: Resolved = field(compare=False)
+    """What vLLM makes of the profile as it is written; the figures below are its own until advice varies them."""
     vllm: str
     block_size: int
     max_model_len: int
@@ -114,37 +116,40 @@ class Flags:
         return batches * self.max_num_batched_tokens
 
 
-def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, vllm: str, device: Device) -> Flags:
-    """Return the flags of a profile for one release and machine.
+def demand_of(resolved: Resolved) -> Demand:
+    """Return what a profile's server demands.
 
-    Raises UsageError for a flag whose effect is not computed here.
+    Raises UsageError for an answer that is not known, and for a flag whose effect is not computed here.
     """
-    resolved = resolved_of(profile, vllm=vllm, device=device, target=target, draft=draft)
+    profile, device, vllm = resolved.profile, resolved.device, resolved.vllm
     _refuse(profile, resolved.command)
-    serve, spec, command = profile.serve, profile.speculative, resolved.command
-    return Flags(
+    serve, spec, graphs = profile.serve, profile.speculative, known(resolved.graphs)
+    draft_cache = resolved.draft_cache if resolved.draft else resolved.cache
+    given_cache = _read(resolved.given_cache)
+    return Demand(
+        resolved=resolved,
         vllm=vllm,
-        graphs=modes.target if (modes := known(resolved.graphs)) else "FULL_AND_PIECEWISE",
+        graphs=graphs.target if graphs else "FULL_AND_PIECEWISE",
         block_size=serve.block_size or kv_rules(vllm, cpu=device.cpu).default_block,
         max_model_len=_needed(resolved.length, "max_model_len"),
         max_num_seqs=_needed(resolved.sequences, "max_num_seqs"),
         max_num_batched_tokens=_needed(resolved.batch, "max_num_batched_tokens"),
         cache_dtype=_sized(resolved.cache),
-        draft_cache_dtype=_sized(resolved.draft_cache if draft else resolved.cache),
+        draft_cache_dtype=_sized(draft_cache),
         hybrid=resolved.hybrid,
         joins_windows=JOINS_WINDOWS in resolved.patches,
-        batches=2 if _asynchronous(profile, command, vllm, device) else 1,
-        tensor_parallel=serve.tensor_parallel_size or 1,
-        nodes=max(profile.nodes, _number(command.value("--nnodes"))),
-        method=spec.method if spec else None,
-        draft_tokens=(spec.num_speculative_tokens or 0) if spec else 0,
-        utilization=serve.gpu_memory_utilization or (0.92 if Version(vllm) >= Version("0.20.0") else 0.9),
-        cpu_cache=_cpu_cache(profile.env) if device.cpu else None,
-        given_cache=None if device.cpu else _given_cache(command),
+        batches=2 if resolved.asynchronous else 1,
+        tensor_parallel=resolved.parallel.tensor,
+        nodes=resolved.nodes,
+        method=resolved.asked_method,
+        draft_tokens=resolved.tokens,
+        utilization=_needed(resolved.share, "gpu_memory_utilization"),
+        cpu_cache=given_cache if device.cpu else None,
+        given_cache=None if device.cpu else given_cache,
         eager=bool(serve.enforce_eager),
         towers=resolved.towers,
         media=dict(serve.limit_mm_per_prompt or {}),
-        moe_backend=command.value("--moe-backend"),
+        moe_backend=resolved.command.value("--moe-backend"),
         keeps_draft_logits=bool(spec and spec.draft_sample_method == "probabilistic"),
         runner=resolved.runner,
         whole_items=resolved.whole_items is True,
@@ -152,7 +157,14 @@ def flags_of(profile: Profile, target: Checkpoint, draft: Checkpoint | None, *, 
     )
 
 
-def _needed(answer: int | Unknown, name: str) -> int:
+def _read(answer: int | Unknown | None) -> int | None:
+    """Return a number that may be missing. Raises UsageError for one that cannot be read."""
+    if isinstance(answer, Unknown):
+        raise UsageError(answer.because)
+    return answer
+
+
+def _needed(answer: N | Unknown, name: str) -> N:
     if isinstance(answer, Unknown):
         raise UsageError(f"fit needs {name}, which is not known: {answer.because}")
     return answer
@@ -181,49 +193,6 @@ def _refuse(profile: Profile, command: Command) -> None:
         unknown.append("env.VLLM_KV_CACHE_LAYOUT")
     if unknown:
         raise UsageError(f"fit cannot compute the effect of these on memory: {', '.join(unknown)}")
-
-
-def _asynchronous(profile: Profile, command: Command, vllm: str, device: Device) -> bool:
-    """Return whether it is on (vllm/config/vllm.py): unless the method forbids it; not on a CPU (platforms/cpu.py)."""
-    wanted = command.switched("--async-scheduling")
-    if device.cpu or wanted is not None:
-        return not device.cpu and bool(wanted)
-    spec = profile.speculative
-    if spec is None:
-        return True
-    if Version(vllm) >= Version("0.33.0"):
-        unable = {"suffix"}
-    else:
-        unable = {"suffix", "ngram"}
-    return spec.method not in unable and not spec.disable_padded_drafter_batch
-
-
-def _number(text: str | None) -> int:
-    """Return a number of machines; 1 if it is missing or not a number."""
-    if text and re.fullmatch(r"[1-9][0-9]{0,3}", text):
-        return int(text)
-    return 1
-
-
-_UNITS: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
-
-
-def _given_cache(command: Command) -> int | None:
-    """Return the bytes of --kv-cache-memory-bytes, with vLLM's units (human_readable_int). Raises UsageError."""
-    text = command.value("--kv-cache-memory-bytes") or command.value("--kv-cache-memory")
-    if text is None:
-        return None
-    number = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([kmgKMG]?)", text)
-    if number is None:
-        raise UsageError(f"--kv-cache-memory-bytes {text[:40]!r} is not a number of bytes, such as 2700M")
-    return int(float(number[1]) * _UNITS.get(number[2], 1))
-
-
-def _cpu_cache(env: Mapping[str, str]) -> int | None:
-    space = env.get("VLLM_CPU_KVCACHE_SPACE", "")
-    if space.isdigit() and int(space):
-        return int(space) * GIB
-    return None
 
 
 _WITH_DEFAULT: Final = _COUNTED[:6]
