@@ -246,6 +246,8 @@ class DockerEngine:
                     done = container.exec_run(["head", "-v", "-c", str(MAX_REPORT + 1), path], demux=True)
                 except APIError:  # it stopped in the meantime
                     return None
+                except ValueError:  # the daemon has lost the beginning, and the SDK takes the text for a frame's head
+                    continue
                 text = cast("tuple[bytes | None, bytes | None]", done.output)[0] or b""
                 if done.exit_code or text.startswith(first):
                     if done.exit_code:
