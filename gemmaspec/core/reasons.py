@@ -47,7 +47,7 @@ def reason(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it; requests and urllib3 keep causes in their arguments too."""
+    """Yield an error and what caused it; requests and urllib3 keep causes in their arguments too, anyio in groups."""
     todo, seen = [error], set[int]()
     while todo:
         link = todo.pop(0)
@@ -55,5 +55,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(link))
         yield link
-        causes = (*link.args, getattr(link, "reason", None), link.__cause__, link.__context__)
+        several = link.exceptions if isinstance(link, BaseExceptionGroup) else ()
+        causes = (*several, *link.args, getattr(link, "reason", None), link.__cause__, link.__context__)
         todo += [cause for cause in causes if isinstance(cause, BaseException)]

@@ -60,6 +60,7 @@ def answered(status: int, text: str) -> requests.HTTPError:
         (requests.exceptions.ProxyError("x"), "the proxy does not answer"),
         (urllib3.exceptions.ProtocolError("x", http.client.IncompleteRead(b"")), "the connection broke off"),
         (httpx.ConnectTimeout("x"), "no answer in time"),
+        (ExceptionGroup("all failed", [OSError("x"), ConnectionRefusedError(111, "x")]), "connection refused"),
         (httpx.UnsupportedProtocol("Request URL is missing an 'http://' protocol."), "the address is invalid"),
         (zipfile.BadZipFile("File is not a zip file"), "File is not a zip file"),
         (ValueError("HTTPSConnectionPool(host='x')"), "the answer is invalid"),

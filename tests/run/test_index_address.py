@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import certifi
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
@@ -26,6 +28,9 @@ class Misbehaving(BaseHTTPRequestHandler):
 
     def good(self) -> None:
         self.answer(b"a diff")
+
+    def password(self) -> None:
+        self.answer(str(self.headers["Authorization"]).encode())
 
     def answer(self, body: bytes, **headers: str) -> None:
         self.send_response(200)
@@ -50,6 +55,16 @@ class Misbehaving(BaseHTTPRequestHandler):
             for _ in range(4000):  # for minutes
                 self.wfile.write(b"x" * 70_000)
                 time.sleep(0.05)
+        except OSError:
+            pass
+
+    def dribbling(self) -> None:
+        """A header each 0.1 s, for minutes: the timeout of a socket never comes."""
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        try:
+            for _ in range(2000):
+                self.wfile.write(b"X-Slow: yes\r\n")
+                time.sleep(0.1)
         except OSError:
             pass
 
@@ -112,10 +127,11 @@ def test_a_server_that_misbehaves_is_told_apart(server: str, path: str, said: st
     assert said in caught.value.message
 
 
-def test_a_slow_server_is_not_waited_for(server: str) -> None:
+@pytest.mark.parametrize("path", ["slow", "dribbling"])
+def test_a_slow_server_is_not_waited_for(server: str, path: str) -> None:
     began = time.monotonic()
     with pytest.raises(EnvironmentMissing, match="takes too long"):
-        fetch(f"{server}/slow", largest=10**9, deadline_s=0.3)
+        fetch(f"{server}/{path}", largest=10**9, deadline_s=0.3)
     assert time.monotonic() - began < 60
 
 
@@ -131,6 +147,32 @@ def test_a_server_that_is_not_there_is_said() -> None:
 
 
 def test_https_is_not_left_for_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmaspec.run.index.address._ask", lambda *_: ("http://127.0.0.1:9/", b""))
+    async def onward(*_: object) -> tuple[str, bytes]:
+        return "http://127.0.0.1:9/", b""
+
+    monkeypatch.setattr("gemmaspec.run.index.address._ask", onward)
     with pytest.raises(EnvironmentMissing, match="redirects from https to http"):
         fetch("https://127.0.0.1:9/x")
+
+
+def test_certificates_are_those_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine behind a proxy that opens TLS names its certificate to pip, or to requests."""
+    named = tmp_path / "own.pem"
+    named.write_text("no certificate")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(named))
+    monkeypatch.setattr("gemmaspec.run.index.wheels.pip_settings", dict)
+    with pytest.raises(EnvironmentMissing, match="cannot read https"):
+        fetch("https://127.0.0.1:9/x")
+    monkeypatch.setattr("gemmaspec.run.index.wheels.pip_settings", lambda: {"cert": certifi.where()})
+    with pytest.raises(EnvironmentMissing, match="connection refused"):
+        fetch("https://127.0.0.1:9/x")
+
+
+@pytest.mark.parametrize(("netrc", "sent"), [("127.0.0.1", "Basic bWU6czNjcmV0"), ("example.org", None)])
+def test_a_password_goes_to_its_own_host(
+    server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, netrc: str, sent: str | None
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text(f"machine {netrc} login me password s3cret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    assert fetch(f"{server}/password").decode() == str(sent)

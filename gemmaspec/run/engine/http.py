@@ -6,10 +6,9 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from gemmaspec.core.errors import StartFailed, TimedOut
 from gemmaspec.run.engine.answer import MAX_BYTES, ChatAnswer, Collector, Fault, Malformed, StreamError, error_text
@@ -47,26 +46,21 @@ def exchange(
     base_url: str,
     path: str,
     *,
-    method: str | None = None,
-    query: Mapping[str, str] | None = None,
     body: dict[str, Any] | None = None,
     timeout_s: float,
     api_key: str | None = None,
 ) -> Reply:
-    """Send a request, by default POST if there is a body and else GET, and return the complete reply.
+    """Send a request, POST if there is a body and else GET, and return the complete reply.
 
     Raises NoAnswer if the connection fails, TimedOut after `timeout_s` seconds in all, StartFailed above MAX_BODY.
     """
-    method = method or ("POST" if body is not None else "GET")
+    method, content, headers = "GET", None, authorized(api_key)
     if body is not None:
+        method, headers = "POST", JSON | headers
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    else:
-        content = None
-    headers = (JSON if body is not None else {}) | authorized(api_key)
-    where = f"{path}?{urlencode(query)}" if query else path
     try:
         status, answer = exchanged(
-            base_url, where, method=method, body=content, headers=headers, timeout_s=timeout_s, most=MAX_BODY
+            base_url, path, method=method, body=content, headers=headers, timeout_s=timeout_s, most=MAX_BODY
         )
         return Reply(status, answer)
     except TooLong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.utils
 import time
 from dataclasses import dataclass
@@ -37,15 +38,19 @@ def clock() -> Clock:
 
 def _skew() -> tuple[float | None, str]:
     """Return how far this machine is ahead of the Hub and the source, or None and the reason."""
-    import requests
+    import httpx
     from huggingface_hub import constants
+
+    async def answered() -> httpx.Response:
+        # The timeout of httpx begins anew with every byte.
+        async with asyncio.timeout(_HTTP_S), httpx.AsyncClient() as client:
+            return await client.head(constants.ENDPOINT)
 
     if is_offline():
         return None, "HF_HUB_OFFLINE is set"
     before = time.time()
     try:
-        answer = requests.head(constants.ENDPOINT, timeout=_HTTP_S, allow_redirects=False)
-        there = email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp()
-    except (requests.RequestException, KeyError, ValueError, TypeError):
+        there = email.utils.parsedate_to_datetime(asyncio.run(answered()).headers["Date"]).timestamp()
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, KeyError, ValueError, TypeError):
         return None, f"{constants.ENDPOINT} does not state the time"
     return (before + time.time()) / 2 - there, constants.ENDPOINT
