@@ -62,7 +62,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
 
     Raises DifferencesFound where `up` would refuse what its lock does not pin.
     """
-    observed, _ = observe(request, load_request(request), note)
+    observed, _ = observe(request, load_request(request), note, names_code=False)  # a dry run lists all code
     start, profile = decide(request, observed), observed.loaded.profile
     shelf = Shelf(data.patch_folders())
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins

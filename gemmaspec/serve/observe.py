@@ -65,15 +65,18 @@ def load_request(request: UpRequest) -> Loaded:
     return replica_of(loaded, request.replica)
 
 
-def observe(request: UpRequest, loaded: Loaded, note: Callable[[str], None]) -> tuple[Observed, Engine]:
+def observe(
+    request: UpRequest, loaded: Loaded, note: Callable[[str], None], *, names_code: bool = True
+) -> tuple[Observed, Engine]:
     """Return what decides a start of this profile, and the engine that would start it. Changes nothing.
 
+    `names_code`: also note whose code runs, if the profile trusts that of its models.
     Raises ProfileError for a profile that the engine cannot run, DifferencesFound if it differs from its lock,
     EnvironmentMissing if the requested engine does not answer.
     """
     locked = lock_of(loaded)
     release = release_by(loaded.profile, locked)
-    stop_on_errors(loaded, note, release=release, to_measure=request.to_measure)
+    stop_on_errors(loaded, note, release=release, to_measure=request.to_measure, names_code=names_code)
     before = observe_stack(loaded.profile.name, note)
     if before and (before.lives or before.state.status == "unknown"):
         runs_on = before.started.engine

@@ -59,3 +59,10 @@ def test_a_checkpoint_whose_code_runs_is_named_by_every_start(file: Path) -> Non
         told.clear()
         stop_on_errors(load_profile(str(file), overrides=(IMAGE, *MTP, *sets)), told.append, release=None)
         assert len([line for line in told if line.startswith("runs code of: ")]) == lines
+
+
+def test_a_dry_run_names_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["up", "tiny-cpu", "--engine", "process", "--dry-run", "--set", "serve.trust_remote_code=true"]
+    assert run(asked) == 0
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("runs code of: ") == 1

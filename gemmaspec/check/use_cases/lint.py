@@ -90,12 +90,17 @@ def lint(request: LintRequest) -> tuple[Linted, ...]:
 
 
 def stop_on_errors(
-    loaded: Loaded, tell: Callable[[str], None], *, release: str | None, to_measure: bool = False
+    loaded: Loaded,
+    tell: Callable[[str], None],
+    *,
+    release: str | None,
+    to_measure: bool = False,
+    names_code: bool = True,
 ) -> None:
     """Report the warnings in the user's own files; raise ProfileError with the errors, if there are any.
 
     `release` is that of its vLLM, as `release_of` returns it. `to_measure`: one that is only slow may start, so that
-    it can be measured.
+    it can be measured. `names_code`: also tell whose code runs, if the profile trusts that of its models.
 
     The user cannot edit shipped profiles, so a start does not report their warnings; `profile lint` does.
     """
@@ -103,7 +108,7 @@ def stop_on_errors(
     findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release, notes=False, longest=longest)
     for finding in _of(_written_by_user(findings), "warning"):
         tell(as_text(finding))
-    if trusts_models(loaded.profile):
+    if names_code and trusts_models(loaded.profile):
         tell(f"runs code of: {', '.join(code_of(loaded.profile))}")
     errors = [as_text(finding) for finding in _of(findings, "error") if not (to_measure and finding.code in SLOW)]
     if errors:

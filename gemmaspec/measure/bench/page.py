@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gemmaspec.core import data
+from gemmaspec.core.pages import filled
 from gemmaspec.measure.bench.fastest import sentences
 from gemmaspec.measure.bench.result import mark_of
 from gemmaspec.measure.bench.rows import Row, alone, speedup
 
-_PLACE: Final = '<script type="application/json" id="result">{}</script>'
 _SHOWN: Final = ("profile", "date", "gemmaspec", "provenance", "settings")
 
 
@@ -24,9 +22,7 @@ def page(document: Mapping[str, Any]) -> str:
         timed.append({**row, "times": round(times, 3) if times else None, "mark": mark_of(row)})
     shown = {name: document.get(name) for name in _SHOWN} | {"rows": timed, "remarks": list(remarks(document))}
     shown["fastest"] = list(sentences(document))
-    inside = json.dumps(shown).replace("<", "\\u003c")
-    template = (data.TEMPLATES / "result.html").read_text(encoding="utf-8")
-    return template.replace(_PLACE, _PLACE.replace("{}", inside))
+    return filled("result.html", shown)
 
 
 def remarks(document: Mapping[str, Any]) -> Iterator[str]:
