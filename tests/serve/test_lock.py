@@ -353,7 +353,9 @@ def test_a_damaged_lock_is_replaced(
     profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
-    monkeypatch.setattr("gemmaspec.serve.lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"}))
+    monkeypatch.setattr(
+        "gemmaspec.serve.write_lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"})
+    )
     for damaged in (b"schema: 'x", b"\xff\xfe", b"", b"schema: 1\n"):
         (profiles / "mine.lock").write_bytes(damaged)
         assert run(["up", str(profiles / "mine.yaml"), "--locked", "--dry-run", "--engine", "process"]) == 2

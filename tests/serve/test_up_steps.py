@@ -526,8 +526,8 @@ def test_lock_pins_what_runs_on_its_engine(
             versions=Versions(vllm="0.32.0", torch="2.13.0", transformers="5.19.0"),
         )  # fmt: skip
 
-    monkeypatch.setattr("gemmaspec.serve.lock.resolve", resolve)
-    monkeypatch.setattr("gemmaspec.serve.lock.choose_engine", machine.choose)
+    monkeypatch.setattr("gemmaspec.serve.write_lock.resolve", resolve)
+    monkeypatch.setattr("gemmaspec.serve.write_lock.choose_engine", machine.choose)
     up()
     assert run(["lock", "mine"]) == 0
     assert asked == ["process"], "docker answers, but it runs as a process"
