@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from gemmaspec.cli import options, output
+from gemmaspec.cli import options
+from gemmaspec.cli.text import page
 from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from gemmaspec.look.explain import Explained
     from gemmaspec.look.explain_log import LogExplained
     from gemmaspec.run.ready.raises import RaisedAt
 
 _MOST: Final = 64 * 1024 * 1024
 """Bytes of a log to read, the last ones."""
+_NAMES: Final = 8
+"""Letters of the column of names."""
 _PLACES: Final = 3
 """Places of one text to print."""
 
@@ -34,11 +39,8 @@ def explain(
         return
     if not words:
         listed = use_case.names()
-        if json:
-            output.json_data({"names": {kind: list(names) for kind, names in listed.items()}})
-            return
-        for kind, names in listed.items():
-            output.told(f"{kind + ':':<38}{', '.join(names)}")
+        lines = (f"{kind + ':':<38}{', '.join(names)}" for kind, names in listed.items())
+        page.answer({"names": listed}, lines, as_json=json)
         return
     asked = " ".join(words)
     try:
@@ -48,13 +50,14 @@ def explain(
             raise
         _tell_log(asked.splitlines(), as_json=json)
         return
-    if json:
-        output.json_data({"explained": entries})
-        return
+    page.answer({"explained": entries}, _entry_lines(entries), as_json=json)
+
+
+def _entry_lines(entries: Sequence[Explained]) -> Iterator[str]:
     for entry in entries:
-        output.data(f"{entry.name}, {entry.kind}")
+        yield f"{entry.name}, {entry.kind}"
         for line in entry.text.splitlines():
-            output.told(f"  {line}" if line else "")
+            yield f"  {line}" if line else ""
 
 
 def _read(name: str) -> list[str]:
@@ -73,27 +76,27 @@ def _tell_log(lines: list[str], *, as_json: bool) -> None:
     from gemmaspec.look.explain_log import explain_log
 
     found = explain_log(lines)
-    if as_json:
-        output.json_data({"log": found})
-        return
-    _tell(found)
+    page.answer({"log": found}, _page(found), as_json=as_json)
 
 
-def _tell(found: LogExplained) -> None:
+def _page(found: LogExplained) -> Iterator[str]:
     if found.code:
-        output.data(f"{found.code}, failure of a start")
-        output.told(f"  {found.message}")
-        output.told(f"  {found.fix}")
+        yield f"{found.code}, failure of a start"
+        yield f"  {found.message}"
+        yield f"  {found.fix}"
     else:
-        output.data("not in the table of failures; its first error is")
+        yield "not in the table of failures; its first error is"
+    yield from page.rows_below(_rows(found), names=_NAMES)
+
+
+def _rows(found: LogExplained) -> Iterator[page.Row]:
     for line in found.shown:
-        output.told(f"  log      {line}")
+        yield "log", line
     for place in found.raised[:_PLACES]:
-        output.told(f"  raised   {_place(place)}")
+        yield "raised", _place(place)
     if len(found.raised) > _PLACES:
-        output.told(f"           and in {len(found.raised) - _PLACES} other places")
-    if found.vllm:
-        output.told(f"  vLLM     {found.vllm}")
+        yield "", f"and in {len(found.raised) - _PLACES} other places"
+    yield "vLLM", found.vllm
 
 
 def _place(place: RaisedAt) -> str:

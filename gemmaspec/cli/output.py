@@ -115,7 +115,7 @@ def _fitted(line: str, width: int) -> str:
     return "\n".join(parts)
 
 
-def json_data(value: dict[str, Any]) -> None:
+def json_data(value: Mapping[str, Any]) -> None:
     """Print a JSON document with its schema number. Control characters are escaped, so that no terminal obeys them."""
     text = json.dumps({"schema": 1, **value}, indent=2, ensure_ascii=False, default=_plain)
     data(_OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))

@@ -142,14 +142,15 @@ def test_status_shows_what_it_knows(fake_metrics: FakeServer, tmp_path: Path, mo
     server = dataclasses.replace(fake_metrics.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
     last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
-    (line,) = text.verdict_lines(last)
-    assert line.startswith("  watch     in its container: dead draft since ")
+    ((name, line),) = text.verdict_rows(last)
+    assert name == "watch"
+    assert line.startswith("in its container: dead draft since ")
     assert "; not judged: slower than off" in line
     assert text.verdict_document(last)["watch_container"]["watches"] is True
     assert verdicts.last_verdicts(started).beside is None
     monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
     silent = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
-    (line,) = text.verdict_lines(silent)
+    ((_, line),) = text.verdict_rows(silent)
     assert "does not run, or has written nothing; next: gemmaspec up tiny-cpu --engine docker    # log: " in line
     assert line.endswith(f"docker compose -p {server.project} logs watch")
     assert text.verdict_document(silent)["watch_container"]["watches"] is False

@@ -658,12 +658,13 @@ def test_status_shows_what_watch_knows(one: Watched, fake_metrics: FakeServer) -
     looking = Watching(at=now, active={"hangs": now - 180}, unknown=("a rule (no data)",), last="hangs: restarted")
     verdicts.keep_watch(name, looking)
     last = verdicts.last_verdicts(one.started)
-    (line,) = text.verdict_lines(last)
-    assert line == ("  watch     hangs since 3 min ago, looked 0 s ago; hangs: restarted; not judged: a rule (no data)")
+    assert list(text.verdict_rows(last)) == [
+        ("watch", "hangs since 3 min ago, looked 0 s ago; hangs: restarted; not judged: a rule (no data)")
+    ]
     assert text.verdict_document(last)["watch"]["watches"] is True
     verdicts.keep_watch(name, Watching(at=now - 7200))
-    assert list(text.verdict_lines(verdicts.last_verdicts(one.started))) == [
-        "  watch     no fault, ended; it looked last 2 h ago"
+    assert list(text.verdict_rows(verdicts.last_verdicts(one.started))) == [
+        ("watch", "no fault, ended; it looked last 2 h ago")
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemmaspec.cli.text.stack import answer_lines
+from gemmaspec.cli.text.stack import answer_rows
 from gemmaspec.core.errors import GemmaspecError, StartFailed, TimedOut
 from gemmaspec.core.live.sample import Counters
 from gemmaspec.core.profile.load import load_profile
@@ -83,7 +83,8 @@ def test_a_server_that_looks_drafts_up_may_find_none(vllm: FakeServer) -> None:
     vllm.drafts_per_answer = 0
     answer = probe(vllm.server(looks_up=True), timeout_s=10)
     assert (answer.draft_tokens, answer.acceptance_length) == (0, None)
-    assert list(answer_lines(answer, looks_up=True))[-1].startswith("drafted   nothing for this question")
+    name, drafted = list(answer_rows(answer, looks_up=True))[-1]
+    assert (name, drafted.partition(":")[0]) == ("drafted", "nothing for this question")
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix", "mtp", None])

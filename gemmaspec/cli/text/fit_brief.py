@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gemmaspec.cli.text import brief
+from gemmaspec.cli.text import page
 from gemmaspec.cli.text.predict import counted
+
+_GIB: Final = 2**30
 
 _LAST_RESORT: Final = ("--no-spec", "--set serve.tensor_parallel_size")
 """How a change begins that gives up the draft or takes another GPU."""
@@ -30,7 +32,7 @@ def lines(document: Document) -> Iterator[str]:
         ("change", _change(document)),
         ("unknown", _unknown(document)),
     ]
-    yield from brief.lines(f"{document['profile']} {verdict(document)} {where}", rows)
+    yield from page.lines(f"{document['profile']} {verdict(document)} {where}", rows)
 
 
 def verdict(document: Document) -> str:
@@ -113,7 +115,7 @@ def _memory(document: Document) -> str:
         return f"weights {_gib(memory['weights'])}, KV cache {_gib(cache)}{free}"
     rest = sum(estimate["nbytes"] for estimate in memory["estimates"])
     parts = {"weights": memory["weights"], "KV cache": cache, "activations, graphs and the like": rest}
-    named = ", ".join(f"{name} {nbytes / brief.GIB:.2f}" for name, nbytes in parts.items())
+    named = ", ".join(f"{name} {nbytes / _GIB:.2f}" for name, nbytes in parts.items())
     return f"{_gib(memory['requested'])} for vLLM: {named}"
 
 
@@ -153,4 +155,4 @@ def _unknown(document: Document) -> str:
 
 
 def _gib(nbytes: float) -> str:
-    return f"{nbytes / brief.GIB:.2f} GiB"
+    return f"{nbytes / _GIB:.2f} GiB"

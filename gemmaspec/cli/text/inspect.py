@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.check.inspect.examine import kind_of
-from gemmaspec.cli import output
+from gemmaspec.cli.text import page
 from gemmaspec.core.checkpoint.published.shipped import shipped_for
 from gemmaspec.core.checkpoint.stored import parameters, part_of, parts, stored
 from gemmaspec.core.sentences import readable_size
@@ -20,34 +20,35 @@ if TYPE_CHECKING:
     from gemmaspec.core.checkpoint.model import Checkpoint, Layer, Quantization
     from gemmaspec.core.finding import Finding
 
+_NAMES = 13
 _VERDICTS = {"error": "ERROR", "warning": "WARNING", "patch": "PATCH", "note": "note"}
 
 
 def inspection(inspection: Inspection, *, as_json: bool) -> None:
     """Print what `inspect` found."""
-    if as_json:
-        output.json_data(_json(inspection))
-        return
-    _look(inspection.target)
+    page.answer(_json(inspection), _pages(inspection), as_json=as_json)
+
+
+def _pages(inspection: Inspection) -> Iterator[str]:
+    yield from _checkpoint_page(inspection.target)
     if inspection.draft and inspection.pairing:
-        output.told("")
-        _look(inspection.draft)
-        output.told("")
-        _pairing(inspection.pairing)
+        yield ""
+        yield from _checkpoint_page(inspection.draft)
+        yield ""
+        yield from _pairing_page(inspection.pairing)
     if chosen := words(inspection.attention):
-        output.told("", f"attention: {chosen}")
+        yield ""
+        yield f"attention: {chosen}"
     for line in inspection.graphs:
-        output.told(f"WARNING: {line}")
+        yield f"WARNING: {line}"
 
 
-def _look(look: Inspected) -> None:
+def _checkpoint_page(look: Inspected) -> Iterator[str]:
     checkpoint = look.checkpoint
-    output.told(_title(checkpoint))
-    for name, text in _rows(checkpoint):
-        output.told(f"  {name:<13} {text}")
+    yield from page.lines(_title(checkpoint), _rows(checkpoint), names=_NAMES)
     for line in _part_lines(checkpoint):
-        output.told(f"  {line}")
-    _findings(look.findings)
+        yield f"  {line}"
+    yield from _finding_lines(look.findings)
 
 
 def _title(checkpoint: Checkpoint) -> str:
@@ -185,27 +186,26 @@ def _part_lines(checkpoint: Checkpoint) -> Iterator[str]:
         yield f"{part.name:<22}{readable_size(part.nbytes):>10}{part.parameters:>14}  {types}"
 
 
-def _pairing(pairing: Pairing) -> None:
-    if pairing.patches:
-        needs = f" with {', '.join(pairing.patches)}"
-    else:
-        needs = ""
+def _pairing_page(pairing: Pairing) -> Iterator[str]:
+    needs = f" with {', '.join(pairing.patches)}" if pairing.patches else ""
+    verdict = "they do NOT pair"
     if pairing.works:
         verdict = f"they pair{needs}"
-    else:
-        verdict = "they do NOT pair"
-    output.told(f"{verdict}; speculative.method: {pairing.method}")
-    _findings(pairing.findings)
+    yield f"{verdict}; speculative.method: {pairing.method}"
+    yield from _finding_lines(pairing.findings)
 
 
-def _findings(findings: Sequence[Finding]) -> None:
+def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the findings, the worst first: what is wrong, what comes of it, and what helps."""
     for finding in sorted(findings, key=lambda finding: list(_VERDICTS).index(finding.severity)):
-        fixes = [*(f"patch {patch}" for patch in finding.patches), *([finding.fix] if finding.fix else [])]
-        output.told(f"  {_VERDICTS[finding.severity]:<7}  {finding.message}")
+        yield f"  {_VERDICTS[finding.severity]:<7}  {finding.message}"
         if finding.impact:
-            output.told(f"{' ' * 11}{finding.impact}")
+            yield f"{' ' * 11}{finding.impact}"
+        fixes = [f"patch {patch}" for patch in finding.patches]
+        if finding.fix:
+            fixes.append(finding.fix)
         if fixes:
-            output.told(f"{' ' * 11}-> {', '.join(fixes)}")
+            yield f"{' ' * 11}-> {', '.join(fixes)}"
 
 
 def _json(inspection: Inspection) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table
+from gemmaspec.cli.text import page, table
 
 if TYPE_CHECKING:
     from gemmaspec.look.pods import PodStatus
-from gemmaspec.cli.text.stack import report_lines
+from gemmaspec.cli.text.stack import report_rows
 
 _COLUMNS = (
     table.Column("POD"), table.Column("NAMESPACE", 2), table.Column("PROFILE", 3), table.Column("NODE", 4),
@@ -31,7 +31,7 @@ def show(pods: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
     table.show(_COLUMNS, [_row(each) for each in pods])
     reports = [each.report for each in pods if each.report]
     if one and reports:
-        report_lines(dict(reports[0]))
+        output.told(*page.rows_below(report_rows(reports[0])))
         if len(reports) > 1 and not any(each.findings for each in pods):
             output.told(f"  same      the plan and every patched file, in {len(reports)} of {len(pods)} pods")
     for each in pods:

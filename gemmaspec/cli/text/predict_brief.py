@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from gemmaspec.check.fit.unknown import unknown_speed
-from gemmaspec.cli.text import brief
+from gemmaspec.cli.text import page
 from gemmaspec.cli.text.predict import counted
 
 Document = Mapping[str, Any]
@@ -19,7 +19,7 @@ def lines(document: Document) -> Iterator[str]:
     rows: list[Row] = document["rows"]
     where = f"{document['profile']} on {document['machine']}"
     if not rows:
-        return (yield from brief.lines(f"{where}: no figure", _without_figure(document)))
+        return (yield from page.lines(f"{where}: no figure", _without_figure(document)))
     prompt = any(row["ttft_ms"] for row in rows)
     basis = document["why"].partition(": ")[0]
     title = f"{where}, from {basis}: tokens/s {counted(prompt=prompt)} at the fastest k (90 % interval)"
@@ -29,7 +29,7 @@ def lines(document: Document) -> Iterator[str]:
     said += [("warning", warning) for warning in document["warnings"]]
     said += [("change", table) for table in _tables(document)]
     said.append(("unknown", _unknown(document)))
-    yield from brief.lines(title, said)
+    yield from page.lines(title, said)
 
 
 def _without_figure(document: Document) -> Iterator[tuple[str, str | None]]:

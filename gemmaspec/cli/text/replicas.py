@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table
-from gemmaspec.cli.text.stack import ago, report_lines, verdict_document, verdict_lines
+from gemmaspec.cli.text import page, table
+from gemmaspec.cli.text.stack import ago, logged_rows, report_rows, verdict_document, verdict_rows
 from gemmaspec.run.kept.verdicts import Last
 
 if TYPE_CHECKING:
@@ -19,51 +19,61 @@ if TYPE_CHECKING:
 
 def rolled(result: Rolled, *, as_json: bool) -> None:
     """Print the result of `up`, `restart` and `rollback` of replicas."""
-    router, end = result.group.router, result.end
+    group, end = result.group, result.end
     models = [replica.started.server.model for replica in result.running.values()]
-    if as_json:
-        served = {"address": f"{router.base_url}/v1", "model": models[0] if models else None, "router": _router(router)}
-        changes = {"changed": list(end.changed), "unchanged": list(end.untouched), "audit": str(result.group.audit)}
-        name, members = result.group.name, list(result.group.members)
-        output.json_data({"ok": True, "name": name, **served, "replicas": members, **changes})
-        return
-    count = len(result.group.replicas)
-    output.told(f"{result.group.name} is ready: {count} replicas behind haproxy ({router.policy})")
-    output.told(f"  address   {router.base_url}/v1{f'   model {models[0]}' if models else ''}")
-    output.told(f"  changed   {', '.join(end.changed) or 'nothing'}")
-    if end.untouched:
-        output.told(f"  same      {', '.join(end.untouched)}")
-    output.told(f"  audit     {result.group.audit}")
+    document = {
+        "ok": True,
+        "name": group.name,
+        "address": f"{group.router.base_url}/v1",
+        "model": models[0] if models else None,
+        "router": _router(group.router),
+        "replicas": group.members,
+        "changed": end.changed,
+        "unchanged": end.untouched,
+        "audit": group.audit,
+    }
+    title = f"{group.name} is ready: {len(group.replicas)} replicas behind haproxy ({group.router.policy})"
+    rows = (
+        ("address", f"{group.router.base_url}/v1{f'   model {models[0]}' if models else ''}"),
+        ("changed", ", ".join(end.changed) or "nothing"),
+        ("same", ", ".join(end.untouched)),
+        ("audit", str(group.audit)),
+    )
+    page.answer(document, page.lines(title, rows, names=page.NAMES), as_json=as_json)
 
 
 def planned(plan: Planned, *, as_json: bool) -> None:
     """Print what `up --dry-run` would do to replicas."""
-    if as_json:
-        states = dict(plan.roll.replicas)
-        output.json_data({"ok": True, "router": plan.roll.router, "replicas": states, "steps": list(plan.steps)})
-        return
+    roll = plan.roll
+    document = {"ok": True, "router": roll.router, "replicas": dict(roll.replicas), "steps": plan.steps}
+    page.answer(document, _planned_lines(plan), as_json=as_json)
+
+
+def _planned_lines(plan: Planned) -> Iterator[str]:
     router = plan.group.router
-    output.told(f"router: haproxy ({router.policy}) at {router.base_url}/v1, now {plan.roll.router}")
+    yield f"router: haproxy ({router.policy}) at {router.base_url}/v1, now {plan.roll.router}"
     for name, state in plan.roll.replicas:
-        output.told(f"{name}: {state}")
+        yield f"{name}: {state}"
     for index, step in enumerate(plan.steps, start=1):
-        output.told(f"{index:3}  {step}")
+        yield f"{index:3}  {step}"
 
 
-def router_lines(status: RouterStatus) -> None:
-    """Print the router below its replicas."""
+def _router_page(status: RouterStatus) -> Iterator[str]:
+    """Yield the router in full; its replicas stand above it."""
     router = status.group.router
     why = f": {status.why}" if status.why else ""
-    output.told(f"router of {router.name} is {status.word}{why}  (haproxy, {router.policy}; {status.state.detail})")
-    output.told(f"  address   {router.base_url}/v1   metrics http://127.0.0.1:{router.metrics_port}/metrics")
-    for name, word in status.routed.items():
-        output.told(f"  {name:<9} {word}")
-    output.told(*verdict_lines(Last(watch=status.watch)))
+    title = f"router of {router.name} is {status.word}{why}  (haproxy, {router.policy}; {status.state.detail})"
+    return page.lines(title, _router_rows(status), names=page.NAMES)
+
+
+def _router_rows(status: RouterStatus) -> Iterator[page.Row]:
+    router = status.group.router
+    yield "address", f"{router.base_url}/v1   metrics http://127.0.0.1:{router.metrics_port}/metrics"
+    yield from status.routed.items()
+    yield from verdict_rows(Last(watch=status.watch))
     if status.busy:
-        output.told(f"  locked    by {status.busy}")
-    output.told(f"  audit     {status.group.audit}")
-    for line in status.audit:
-        output.told(f"            {line}")
+        yield "locked", f"by {status.busy}"
+    yield from page.named("audit", (str(status.group.audit), *status.audit))
 
 
 def router_row(seen: RouterStatus) -> tuple[str, ...]:
@@ -73,11 +83,6 @@ def router_row(seen: RouterStatus) -> tuple[str, ...]:
         f"{seen.serving} of {len(seen.group.replicas)} replicas get requests" if seen.word == "ready" else seen.why
     )
     return (router.name, f"{router.name} (router)", "haproxy", str(router.port), seen.word, "", "", serving)
-
-
-def documents(router: Sequence[RouterStatus]) -> list[dict[str, Any]]:
-    """Return the routers as JSON."""
-    return [_router_document(status) for status in router]
 
 
 def _router_document(status: RouterStatus) -> dict[str, Any]:
@@ -118,15 +123,17 @@ _COLOURS = {
 def show(servers: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:
     """Print the status of all stacks and routers as a table, or of one stack, or one router with its replicas."""
     if as_json:
-        shown = {"stacks": [_document(each) for each in servers]}
-        output.json_data({**shown, "routers": documents(routers)} if routers else shown)
+        document = {"stacks": [_document(each) for each in servers]}
+        if routers:
+            document["routers"] = [_router_document(each) for each in routers]
+        output.json_data(document)
     elif not servers and not routers:
         output.progress("no stack was started on this machine")
     elif one:
         for each in servers:
-            _whole(each)
+            output.told(*_page(each))
         for router in routers:
-            router_lines(router)
+            output.told(*_router_page(router))
     else:
         table.show(_COLUMNS, [*map(_row, servers), *map(router_row, routers)])
 
@@ -168,41 +175,44 @@ def _drafts(status: Status) -> str:
     return "-"
 
 
-def _whole(status: Status) -> None:
-    server = status.started.server
-    why = f": {status.why}" if status.why else ""
-    since = f", {ago(status.since)}" if status.since else ""
-    if status.state.detail and status.state.detail not in status.why:
-        detail = f"; {status.state.detail}"
-    else:
-        detail = ""
+def _page(status: Status) -> Iterator[str]:
+    """Yield one stack in full."""
     word = output.coloured(status.word, _COLOURS[status.word])
-    output.told(f"{server.name} is {word}{why}  ({status.started.engine}{detail}{since})")
-    if status.cause and status.cause.why:
-        output.told(f"  cause     {status.cause.why}")
-    if status.cause and status.cause.fix:
-        output.told(f"  fix       {status.cause.fix}")
-    if status.running:
-        output.told(f"  address   {server.base_url}/v1   model {server.model}")
-        for warning in filter(None, (status.problem, status.state.starved)):
-            output.told(f"  WARNING   {warning}")
-        report_lines(status.report)
-        if status.logged.backends:
-            output.told(f"  attention {', '.join(status.logged.backends)} (logged)")
-        for line in (*filter(None, (status.graphs,)), *status.logged.warnings):
-            output.told(f"  WARNING   {line}")
-        if status.speedless:
-            output.told("  WARNING   it runs without its patches for speed (patches.speed=off)")
-        for file in status.changed:
-            output.told(f"  CHANGED   {file}")
-        _drafting(status)
-    for node in status.nodes:
-        output.told(f"  {'nodes' if not node.rank else '':<9} {_node(node)}")
-    output.told(*verdict_lines(status.last))
+    why = f": {status.why}" if status.why else ""
+    how: str = status.started.engine
+    if status.state.detail and status.state.detail not in status.why:
+        how += f"; {status.state.detail}"
+    if status.since:
+        how += f", {ago(status.since)}"
+    title = f"{status.started.server.name} is {word}{why}  ({how})"
+    return page.lines(title, _rows(status), names=page.NAMES)
+
+
+def _rows(status: Status) -> Iterator[page.Row]:
     if status.cause:
-        output.told(f"  log       gemmaspec logs {server.name}")
-    if status.next:
-        output.told(f"  next      {status.next}")
+        yield "cause", status.cause.why
+        yield "fix", status.cause.fix
+    if status.running:
+        yield from _running_rows(status)
+    yield from page.named("nodes", map(_node, status.nodes))
+    yield from verdict_rows(status.last)
+    if status.cause:
+        yield "log", f"gemmaspec logs {status.started.server.name}"
+    yield "next", status.next
+
+
+def _running_rows(status: Status) -> Iterator[page.Row]:
+    server = status.started.server
+    yield "address", f"{server.base_url}/v1   model {server.model}"
+    yield "WARNING", status.problem
+    yield "WARNING", status.state.starved
+    yield from report_rows(status.report)
+    yield from logged_rows(status.logged, status.graphs)
+    if status.speedless:
+        yield "WARNING", "it runs without its patches for speed (patches.speed=off)"
+    for file in status.changed:
+        yield "CHANGED", str(file)
+    yield "drafted", _drafted(status)
 
 
 def _node(node: NodeStatus) -> str:
@@ -219,13 +229,14 @@ def _node(node: NodeStatus) -> str:
     return f"rank {node.rank} on {node.host}: {node.state.status}{detail}; {plan if not node.rank else same}"
 
 
-def _drafting(status: Status) -> None:
+def _drafted(status: Status) -> str | None:
     counters = status.counters
-    if counters and counters.drafts:
-        accepted = f"{counters.accepted} of {counters.drafted} draft tokens accepted"
-        output.told(f"  drafted   {accepted}, acceptance length {counters.acceptance_length:.2f}")
-    elif counters is None:
-        output.told("  drafted   unknown, because the server does not answer yet")
+    if counters is None:
+        return "unknown, because the server does not answer yet"
+    if not counters.drafts:
+        return None
+    accepted = f"{counters.accepted} of {counters.drafted} draft tokens accepted"
+    return f"{accepted}, acceptance length {counters.acceptance_length:.2f}"
 
 
 def _document(status: Status) -> dict[str, Any]:

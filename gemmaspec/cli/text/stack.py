@@ -8,19 +8,36 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
+from gemmaspec.cli.text import page
 from gemmaspec.run.kept.attention import graphs_lost, of_running
 
 if TYPE_CHECKING:
     from gemmaspec.run.engine.server import Server
+    from gemmaspec.run.kept.attention import Graphs, Logged
     from gemmaspec.run.kept.stacks import Started
     from gemmaspec.run.kept.verdicts import Last, Watching
     from gemmaspec.run.ready.first_request import Answer
     from gemmaspec.serve.starting import Running
 
 
+def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:
+    """Print the result of `up` after the server has answered, and return whether all is well with it.
+
+    `status` adds the last verdicts.
+    """
+    got = of_running(result.started)
+    lost = graphs_lost(result.started, got)
+    fine = lost is None or not lost.hurts
+    document = _running_document(result) | {"graphs": lost, "report": result.report}
+    if last:
+        document |= verdict_document(last)
+    rows = _running_rows(result, got, lost, last)
+    page.answer(document, page.lines(_running_title(result, fine=fine), rows, names=page.NAMES), as_json=as_json)
+    return fine
+
+
 def _running_document(result: Running) -> dict[str, Any]:
     server, ready = result.started.server, result.ready
-    phases = {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()}
     return {
         "ok": True,
         "name": server.name,
@@ -29,54 +46,46 @@ def _running_document(result: Running) -> dict[str, Any]:
         "model": server.model,
         "hosts": list(result.started.options.hosts),
         "seconds": round(ready.seconds, 1),
-        "phases": phases,
+        "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
         "answer": ready.answer,
     }
 
 
-def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool:
-    """Print the result of `up` after the server has answered, and return whether all is well with it.
-
-    `status` adds the last verdicts.
-    """
-    server, ready = result.started.server, result.ready
-    got = of_running(result.started)
-    lost = graphs_lost(result.started, got)
-    fine = lost is None or not lost.hurts
-    if as_json:
-        document = _running_document(result) | {"graphs": lost, "report": result.report}
-        if last:
-            document |= verdict_document(last)
-        output.json_data(document)
-        return fine
+def _running_title(result: Running, *, fine: bool) -> str:
+    word, since = "ready", f"after {result.ready.seconds:.1f} s"
+    if not fine:
+        word = "degraded: it answers, and drafts without CUDA graphs"
     if result.was_running:
         since = "was already running"
-    else:
-        since = f"after {ready.seconds:.1f} s"
-    if fine:
-        word = "ready"
-    else:
-        word = "degraded: it answers, and drafts without CUDA graphs"
-    output.told(f"{server.name} is {word} ({result.started.engine}, {since})")
-    output.told(f"  address   {server.base_url}/v1   model {server.model}")
-    if hosts := result.started.options.hosts:
+    return f"{result.started.server.name} is {word} ({result.started.engine}, {since})"
+
+
+def _running_rows(result: Running, got: Logged, lost: Graphs | None, last: Last | None) -> Iterator[page.Row]:
+    server, hosts = result.started.server, result.started.options.hosts
+    yield "address", f"{server.base_url}/v1   model {server.model}"
+    if hosts:
         ranks = ", ".join(f"{host} (rank {rank})" for rank, host in enumerate(hosts))
-        output.told(f"  machines  {ranks}: the same plan and files on {len(hosts)} of {len(hosts)}")
-    report_lines(result.report)
-    if got.backends:
-        output.told(f"  attention {', '.join(got.backends)} (logged)")
-    for line in (*filter(None, (lost,)), *got.warnings):
-        output.told(f"  WARNING   {line}")
-    for line in answer_lines(ready.answer, looks_up=server.looks_up):
-        output.told(f"  {line}")
-    output.told(f"  ask       {_curl(server)}")
+        yield "machines", f"{ranks}: the same plan and files on {len(hosts)} of {len(hosts)}"
+    yield from report_rows(result.report)
+    yield from logged_rows(got, lost)
+    yield from answer_rows(result.ready.answer, looks_up=server.looks_up)
+    yield "ask", _curl(server)
     if result.is_toy:
-        output.told("  toy       a tiny model that knows a few dozen sentences about itself, and one tool: get_weather")
-    output.told("  clients   gemmaspec connect")
-    output.told(*verdict_lines(last))
+        yield "toy", "a tiny model that knows a few dozen sentences about itself, and one tool: get_weather"
+    yield "clients", "gemmaspec connect"
+    yield from verdict_rows(last)
     if lost:
-        output.told(f"  next      {lost.next}")
-    return fine
+        yield "next", lost.next
+
+
+def logged_rows(got: Logged, lost: Graphs | None) -> Iterator[page.Row]:
+    """Yield the attention that the log names, and what it warns of."""
+    if got.backends:
+        yield "attention", f"{', '.join(got.backends)} (logged)"
+    if lost:
+        yield "WARNING", str(lost)
+    for warning in got.warnings:
+        yield "WARNING", str(warning)
 
 
 def _curl(server: Server) -> str:
@@ -91,58 +100,57 @@ def detached(started: Started, *, as_json: bool, last: Last) -> None:
     """Print what `up --detach` has started, and the verdicts of its last start."""
     server = started.server
     last = dataclasses.replace(last, beside_log=())  # a watch that has just been started has written nothing yet
-    if as_json:
-        facts = {
-            "name": server.name,
-            "engine": started.engine,
-            "address": f"{server.base_url}/v1",
-            "model": server.model,
-        }
-        output.json_data({"ok": True, "detached": True, **facts, **verdict_document(last)})
-        return
-    output.told(f"{server.name} is starting ({started.engine}, port {server.port})")
-    output.told(*verdict_lines(last))
-    output.progress(f"  next: gemmaspec status {server.name} --wait    # or: gemmaspec status {server.name}")
+    document = {
+        "ok": True,
+        "detached": True,
+        "name": server.name,
+        "engine": started.engine,
+        "address": f"{server.base_url}/v1",
+        "model": server.model,
+        **verdict_document(last),
+    }
+    title = f"{server.name} is starting ({started.engine}, port {server.port})"
+    page.answer(document, page.lines(title, verdict_rows(last), names=page.NAMES), as_json=as_json)
+    if not as_json:
+        output.progress(f"  next: gemmaspec status {server.name} --wait    # or: gemmaspec status {server.name}")
 
 
-def answer_lines(answer: Answer, *, looks_up: bool = False) -> Iterator[str]:
-    """Yield one answer in two or three lines."""
-    yield f"answer    {_clipped(answer.text)}"
+def answer_rows(answer: Answer, *, looks_up: bool = False) -> Iterator[page.Row]:
+    """Yield one answer in two or three rows."""
+    yield "answer", _clipped(answer.text)
     speed = f"{answer.tokens_per_second:.1f} tokens/s"
-    yield f"speed     {answer.completion_tokens} tokens in {answer.seconds:.2f} s, {speed}"
+    yield "speed", f"{answer.completion_tokens} tokens in {answer.seconds:.2f} s, {speed}"
     if answer.acceptance_length is not None:
-        yield (
-            f"drafted   {answer.draft_tokens} tokens in {answer.drafts} drafts, "
-            f"{answer.accepted_tokens} accepted: acceptance length {answer.acceptance_length:.2f}"
-        )
+        drafted = f"{answer.draft_tokens} tokens in {answer.drafts} drafts, {answer.accepted_tokens} accepted"
+        yield "drafted", f"{drafted}: acceptance length {answer.acceptance_length:.2f}"
     elif looks_up:
-        yield "drafted   nothing for this question: this method drafts what a text repeats"
+        yield "drafted", "nothing for this question: this method drafts what a text repeats"
 
 
-def report_lines(report: dict[str, Any] | None) -> None:
-    """Print what the launcher reported."""
+def report_rows(report: Mapping[str, Any] | None) -> list[page.Row]:
+    """Return what the launcher reported."""
+    if not report:
+        return []
     try:
-        lines = list(_of_report(report)) if report else []
+        return list(_of_report(report))
     except (KeyError, TypeError, AttributeError, ValueError):
-        lines = ["  WARNING   the launcher's report is damaged"]
-    output.told(*lines)
+        return [("WARNING", "the launcher's report is damaged")]
 
 
-def _of_report(report: dict[str, Any]) -> Iterator[str]:
+def _of_report(report: Mapping[str, Any]) -> Iterator[page.Row]:
     vllm = report["vllm"]
+    overlay = "no overlay"
     if report["overlay"]:
         overlay = f"overlay built in {report['overlay_ms']:.0f} ms"
-    else:
-        overlay = "no overlay"
-    yield f"  vllm      {vllm['version']} at {vllm['path']}, {overlay}"
+    yield "vllm", f"{vllm['version']} at {vllm['path']}, {overlay}"
     for need in report["requires"]:
-        yield f"  runtime   {need['name']} {need['found']} ({need['state']}, {need['specifier']})"
-    for index, patch in enumerate(report["patches"]):
-        yield f"  {'patches' if index == 0 else '':<9} {patch['patch']:<28} {patch['state']:<11} {_why(patch)}"
+        yield "runtime", f"{need['name']} {need['found']} ({need['state']}, {need['specifier']})"
+    patches = [f"{patch['patch']:<28} {patch['state']:<11} {_why(patch)}" for patch in report["patches"]]
+    yield from page.named("patches", patches)
     yield from _attested(report)
-    edited = {file["path"] for patch in report["patches"] for file in patch["files"] if file.get("pristine") is False}
-    for path in sorted(edited):
-        yield f"  WARNING   {path} differs from vllm {vllm['version']} as released: another build, or edited"
+    files = [file for patch in report["patches"] for file in patch["files"]]
+    for path in sorted({file["path"] for file in files if file.get("pristine") is False}):
+        yield "WARNING", f"{path} differs from vllm {vllm['version']} as released: another build, or edited"
 
 
 def _why(patch: Mapping[str, Any]) -> str:
@@ -156,24 +164,21 @@ def _why(patch: Mapping[str, Any]) -> str:
     )
 
 
-def _attested(report: dict[str, Any]) -> Iterator[str]:
+def _attested(report: Mapping[str, Any]) -> Iterator[page.Row]:
     """Yield whether the processes run the patched functions, and which plugins of others run in them."""
     attested = report.get("attested")
     if attested:
-        if attested["state"] == "attested":
-            marked = "attested "
-        else:
-            marked = "WARNING  "
-        titles = ", ".join(process["title"] for process in attested["processes"])
         text = attested["text"].removeprefix("attested: ")
-        yield f"  {marked} {text}{f': {titles}' if attested['state'] == 'attested' else ''}"
-        yield from (f"            {note}" for note in attested["notes"])
-    for plugin in (report.get("attestation") or {}).get("plugins", ()):
-        if plugin["loaded"]:
-            loaded = ""
+        if attested["state"] == "attested":
+            titles = ", ".join(process["title"] for process in attested["processes"])
+            yield "attested", f"{text}: {titles}"
         else:
-            loaded = ", kept out by VLLM_PLUGINS"
-        yield f"  plugin    {plugin['name']} ({plugin['value']}) of {plugin['distribution']}{loaded}"
+            yield "WARNING", text
+        for note in attested["notes"]:
+            yield "", note
+    for plugin in (report.get("attestation") or {}).get("plugins", ()):
+        loaded = "" if plugin["loaded"] else ", kept out by VLLM_PLUGINS"
+        yield "plugin", f"{plugin['name']} ({plugin['value']}) of {plugin['distribution']}{loaded}"
 
 
 def _clipped(text: str) -> str:
@@ -194,21 +199,18 @@ def ago(moment: float | None) -> str:
     return f"{seconds} s ago"
 
 
-def verdict_lines(last: Last | None) -> Iterator[str]:
-    """Return a line for each command that has a verdict."""
+def verdict_rows(last: Last | None) -> Iterator[page.Row]:
+    """Yield a row for each command that has a verdict."""
     if last and last.smoke:
-        if last.smoke_is_of_this_start:
-            before = ""
-        else:
-            before = ", before the last start"
-        yield f"  smoke     {last.smoke.line()}, {ago(last.smoke.at)}{before}"
+        before = "" if last.smoke_is_of_this_start else ", before the last start"
+        yield "smoke", f"{last.smoke.line()}, {ago(last.smoke.at)}{before}"
     if last and last.watch:
-        yield f"  watch     {_watching(last.watch)}"
+        yield "watch", _watching(last.watch)
     if last and last.beside:
-        yield f"  watch     in its container: {_watching(last.beside)}"
+        yield "watch", f"in its container: {_watching(last.beside)}"
     if last and last.beside_log:
         following = f"{last.beside_again}    # log: {' '.join(last.beside_log)}"
-        yield f"  watch     in its container: does not run, or has written nothing; next: {following}"
+        yield "watch", f"in its container: does not run, or has written nothing; next: {following}"
 
 
 def _watching(watching: Watching) -> str:

@@ -1,0 +1,40 @@
+"""The printer of answers: one document, or a title and rows in columns."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gemmaspec.cli.text import page
+
+ROWS = (("address", "http://127.0.0.1:1/v1"), ("watch", None), ("WARNING", ""), ("attention", "TRITON_ATTN"))
+
+
+def test_values_stand_in_one_column_and_a_row_without_a_value_is_left_out() -> None:
+    assert list(page.lines("it is ready", ROWS, names=page.NAMES)) == [
+        "it is ready",
+        "  address   http://127.0.0.1:1/v1",
+        "  attention TRITON_ATTN",
+    ]
+
+
+def test_a_page_of_its_own_has_a_column_as_wide_as_its_longest_name() -> None:
+    rows = (("speed", "24.7 tokens/s"), ("unknown", "nothing"), ("no such figure", None))
+    assert list(page.lines("it fits", rows)) == ["it fits", "  speed    24.7 tokens/s", "  unknown  nothing"]
+
+
+def test_several_values_have_one_name() -> None:
+    assert list(page.rows_below(page.named("nodes", ("a", "b")))) == ["  nodes     a", "            b"]
+    assert list(page.named("nodes", ())) == []
+
+
+def test_an_answer_is_a_document_or_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    page.answer({"ok": True}, ["it is ready"], as_json=False)
+    assert capsys.readouterr().out == "it is ready\n"
+
+    def made() -> list[str]:
+        raise AssertionError("the lines are not made for --json")
+
+    page.answer({"ok": True}, (line for line in (made,)), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"schema": 1, "ok": True}
