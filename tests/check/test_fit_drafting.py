@@ -37,10 +37,10 @@ def plan_of(machine: str, k: int, *more: str) -> MemoryPlan:
 def test_a_published_server_has_the_cache_that_fit_computes(machine: str, k: int, tokens: int) -> None:
     plan = plan_of(machine, k)
     computed = plan.cache.logged_tokens(plan.available, plan.demand.max_model_len)
-    assert computed == pytest.approx(tokens, rel=0.03)
+    assert computed == pytest.approx(tokens, rel=0.012)
 
 
-def test_googles_four_bits_on_four_cards_have_the_published_cache_but_for_three_percent() -> None:
+def test_googles_four_bits_on_four_cards_have_the_published_cache() -> None:
     """club-3090, multi4/google-qat-w4a16, 2026-07-28: 650,262 tokens; docs/explanations/measured-memory.md says why."""
     overrides = (
         "machine=4xrtx-3090",
@@ -56,12 +56,23 @@ def test_googles_four_bits_on_four_cards_have_the_published_cache_but_for_three_
     )
     plan = plan_on(load_profile("nvidia-31b-qat-mtp", overrides=overrides).profile, "0.25.1", shapes=True)
     computed = plan.cache.logged_tokens(plan.available, plan.demand.max_model_len)
-    assert -0.035 < computed / 650_262 - 1 < 0
+    assert computed == pytest.approx(650_262, rel=0.02)
+
+
+@pytest.mark.parametrize(("release", "reserved"), [("0.25.1", False), ("0.28.0", False), ("0.29.0", True)])
+def test_runner_v2_reserves_graphs_from_0_29_on(release: str, reserved: bool) -> None:
+    """profile_cudagraph_memory of v1/worker/gpu/model_runner.py returns 0 in the wheels of 0.24.0 to 0.28.0."""
+    overrides = (*KEMPNER, "machine=h100", 'env.VLLM_USE_V2_MODEL_RUNNER="1"')
+    plan = plan_on(load_profile("nvidia-31b-mtp", overrides=overrides).profile, release, shapes=True)
+    graphs = next(overhead for overhead in plan.overheads if overhead.name == "CUDA graphs")
+    assert (plan.demand.runner, graphs.reserved) == ("v2", reserved)
+    reserving = sum(overhead.nbytes for overhead in plan.overheads if overhead.reserved)
+    assert plan.available == plan.requested - plan.weights - reserving
 
 
 def test_a_draft_costs_its_weights_and_graphs_but_not_its_logits() -> None:
     alone, drafting = plan_of("h100", 0), plan_of("h100", 3)
-    assert 1.5 < (alone.available - drafting.available) / GIB < 2.5, "2.25 GiB between the published logs"
+    assert 1.5 < (alone.available - drafting.available) / GIB < 2.6, "2.25 GiB between the published logs"
     assert alone.beyond is None
     longer = plan_of("h100", 7)
     assert abs(longer.available - drafting.available) < 0.5 * GIB, "seven tokens reserve what three do"

@@ -122,7 +122,8 @@ class MemoryPlan:
             return self.demand.cpu_cache
         if self.demand.given_cache is not None:
             return self.demand.given_cache
-        return self.requested - self.weights - sum(overhead.nbytes for overhead in self.overheads)
+        reserved = sum(overhead.nbytes for overhead in self.overheads if overhead.reserved)
+        return self.requested - self.weights - reserved
 
     @cached_property
     def layers(self) -> tuple[Owned, ...]:

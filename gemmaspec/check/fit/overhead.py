@@ -7,7 +7,7 @@ H200 with models of full size (tests/data/memory-h200-0.26.0.json; docs/guides/f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from packaging.version import Version
@@ -51,6 +51,8 @@ class Overhead:
     name: str
     nbytes: int
     formula: str
+    reserved: bool = True
+    """Whether vLLM leaves room for it; else it comes on top of gpu_memory_utilization."""
 
 
 def overheads(target: Checkpoint, draft: Checkpoint | None, demand: Demand, device: Device) -> tuple[Overhead, ...]:
@@ -65,7 +67,7 @@ def overheads(target: Checkpoint, draft: Checkpoint | None, demand: Demand, devi
         estimates.append(compiling(models, demand, estimates[0].nbytes))
     estimates.append(Overhead(name="libraries", nbytes=_OUTSIDE, formula="in addition to torch's own memory"))
     if demand.graphs != "NONE" and not demand.eager and Version(demand.vllm) >= Version("0.21.0"):
-        estimates.append(graphs(demand, device))
+        estimates.append(replace(graphs(demand, device), reserved=reserves_graphs(demand)))
     if marlin_experts(target, demand, device):
         estimates.append(repacked(target, demand))
     return tuple(estimates)
@@ -100,7 +102,10 @@ def activations(models: list[Checkpoint], demand: Demand, device: Device) -> Ove
     sampled = min(demand.max_num_seqs, tokens) * profiled_rows(demand)
     words = models[0].text.vocab_size
     peaks = [_pass(model, demand) for model in models]
-    peaks.append((_LOGITS_BYTES * sampled * words, f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words"))
+    heads = 2 if samples_twice(demand) else 1
+    twice = " for the target and its head" if heads == 2 else ""
+    formula = f"{_LOGITS_BYTES} bytes x {sampled:,} tokens x {words:,} words{twice}"
+    peaks.append((_LOGITS_BYTES * sampled * words * heads, formula))
     if Version(demand.vllm) < Version("0.21.0"):
         each, requests = _NATIVE_SAMPLER_BYTES, min(demand.max_num_seqs, tokens)
         peaks.append((each * requests * words, f"{each} bytes x {requests:,} requests x {words:,} words"))
@@ -127,11 +132,11 @@ def full_step(models: list[Checkpoint], demand: Demand, profiled: int) -> Overhe
     if not demand.draft_tokens:
         return None
     rows, words = min(demand.max_num_seqs, demand.max_num_batched_tokens), models[0].text.vocab_size
-    sampled = rows * (demand.draft_tokens + 1)
-    beyond = _LOGITS_BYTES * sampled * words + _BASE - profiled
+    tokens = demand.draft_tokens + (2 if samples_twice(demand) else 1)
+    beyond = _LOGITS_BYTES * rows * tokens * words + _BASE - profiled
     if beyond <= 0:
         return None
-    formula = f"{_LOGITS_BYTES} bytes x {rows:,} requests x {demand.draft_tokens + 1} tokens x {words:,} words"
+    formula = f"{_LOGITS_BYTES} bytes x {rows:,} requests x {tokens} tokens x {words:,} words"
     return Overhead(name="full step", nbytes=beyond, formula=formula)
 
 
@@ -202,13 +207,27 @@ def graphs(demand: Demand, device: Device) -> Overhead:
     return Overhead(name="CUDA graphs", nbytes=captured * (base + number * each), formula=formula)
 
 
-def captures_head(demand: Demand) -> bool:
-    """Return whether runner v2 captures a head's steps as it does the target's.
+def reserves_graphs(demand: Demand) -> bool:
+    """Return whether vLLM leaves the graphs' memory out of the cache (profile_cudagraph_memory).
 
-    That they take as much again follows from two published servers of 0.25.1 with an MTP head (343,435 tokens of cache
-    on an H100 and 872,503 on an H200, where this gives 0.2 % more); no code says so.
+    Model runner v1 does from 0.21.0 on. Runner v2 answers 0 up to 0.28.0 (v1/worker/gpu/model_runner.py), and measures
+    them from 0.29.0 on (v1/worker/gpu/cudagraph_utils.py).
     """
+    return demand.runner != "v2" or Version(demand.vllm) >= Version("0.29.0")
+
+
+def captures_head(demand: Demand) -> bool:
+    """Return whether runner v2 captures a head's steps as it does the target's; they are taken to need as much."""
     return demand.runner == "v2" and demand.method in HEADS and demand.graphs.startswith("FULL")
+
+
+def samples_twice(demand: Demand) -> bool:
+    """Return whether runner v2 also samples with the head while it measures its peak (propose in _dummy_run).
+
+    That this adds as much as the target's sampling follows from two published servers of 0.25.1 with an MTP head and
+    1,024 requests: 343,435 tokens of cache on an H100 and 872,503 on an H200. No code says so.
+    """
+    return demand.runner == "v2" and demand.method in HEADS and demand.draft_tokens > 0
 
 
 def graph_sizes(demand: Demand, device: Device) -> int:

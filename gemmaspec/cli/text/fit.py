@@ -107,7 +107,8 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     if plan.held is not None:
         yield _row("while loading", plan.held, f"estimate: the weights + up to {size(HELD)}, which torch releases")
     for overhead in plan.overheads:
-        yield _row(overhead.name, overhead.nbytes, f"estimate: {overhead.formula}")
+        on_top = "" if overhead.reserved else "; vLLM does not reserve it, so it comes on top"
+        yield _row(overhead.name, overhead.nbytes, f"estimate: {overhead.formula}{on_top}")
     if plan.beyond:
         most = f"all {demand.max_num_seqs:,} requests"
         yield _row(
