@@ -47,6 +47,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Measured, Profile
 from gemmaspec.core.profile.schema import profile_schema
 from gemmaspec.core.releases.facts import releases
+from gemmaspec.core.server_state import MEANINGS
 from gemmaspec.measure.smoke.catalogue import CHECKS
 from gemmaspec.measure.smoke.known_issues import KNOWN
 from gemmaspec.run.ready.known_failures import KILLED, KnownFailure, known_failures
@@ -480,6 +481,12 @@ def exit_codes() -> str:
     return table(("code", "meaning"), [(number, "; ".join(texts)) for number, texts in found.items()])
 
 
+def server_states() -> str:
+    """Return what `status` prints as a state, in the order of a server's life."""
+    rows = ((code(word), meaning.sentence, meaning.exit_code) for word, meaning in MEANINGS.items())
+    return table(("state", "meaning", "`status NAME`"), rows)
+
+
 _ERROR: Final = re.compile(r"^(?:[├└]─ )?(\w+) +(\d+)  (.+)$", re.MULTILINE)
 
 _FRESH: Final = 2
@@ -562,6 +569,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "smoke-checks": smoke_checks,
     "smoke-issues": smoke_issues,
     "exit-codes": exit_codes,
+    "server-states": server_states,
     "headline": headline.headline,
     "profiles-by-card": profiles_by_card,
     "measured-machines": measured_machines,

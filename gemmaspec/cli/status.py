@@ -8,6 +8,7 @@ import typer
 
 from gemmaspec.cli import options
 from gemmaspec.core.errors import UsageError
+from gemmaspec.core.server_state import MEANINGS, ServerState
 
 if TYPE_CHECKING:
     pass
@@ -63,15 +64,14 @@ def status(
     else:
         servers = use_case(name)
     text.show(servers, groups, one=bool(name), as_json=json)
-    if any(server.changed or server.word == "degraded" for server in servers):
-        raise typer.Exit(5)
-    if any(group.word == "degraded" for group in groups):
-        raise typer.Exit(5)
     words = [server.word for server in servers] + [group.word for group in groups]
-    if "unknown" in words:
-        raise typer.Exit(4)
-    if name and {"exited", "stopping", "stopped"} & set(words):
-        raise typer.Exit(1)
+    codes = {MEANINGS[word].exit_code for word in words}
+    if any(server.changed for server in servers):
+        codes.add(5)
+    if name is None:  # of all servers, one that does not run is no failure
+        codes.discard(1)
+    if worst := max(codes, default=0):
+        raise typer.Exit(worst)
 
 
 def _wait(name: str | None, timeout: float, *, as_json: bool) -> None:
@@ -98,5 +98,5 @@ def _pods(name: str | None, namespace: str | None, *, as_json: bool) -> None:
         raise typer.Exit(5)
     if any(pod.word == "unknown" for pod in shown):
         raise typer.Exit(4)
-    if name and not any(pod.word in ("ready", "starting") for pod in shown):
+    if name and not any(pod.word in (ServerState.READY, ServerState.STARTING) for pod in shown):
         raise typer.Exit(1)

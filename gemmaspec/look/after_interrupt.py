@@ -29,7 +29,7 @@ def after_interrupt(name: str, note: Callable[[str], None]) -> str:
         state = stacks.look(started)
     except GemmaspecError:
         return "interrupted; no server was started"
-    if state.status in ("running", "restarting"):
+    if state.lives:
         note(f"gemmaspec logs -f {name}    # or: gemmaspec down {name}")
         return f"interrupted; {name} keeps running"
     if state.status == "unknown":
@@ -65,4 +65,4 @@ def after_interrupted_down(name: str) -> str:
 def _lives(started: Started) -> bool:
     """Return whether anything of a server runs, or may run."""
     state = look(started)
-    return state.status not in ("absent", "exited") or bool(state.status == "exited" and state.detail)
+    return not state.gone or state.left

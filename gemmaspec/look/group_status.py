@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.server_state import Recorded, ServerState, Word, state_of
 from gemmaspec.look.status import Status, each
 from gemmaspec.run.engine import router as router_engine
 from gemmaspec.run.engine.server import State
@@ -15,9 +15,6 @@ from gemmaspec.run.kept.groups import Group
 from gemmaspec.run.kept.verdicts import Watching, last_watch
 from gemmaspec.serve.put_back import left_out
 
-RouterWord = Literal["ready", "degraded", "exited", "stopped", "unknown"]
-"""degraded: it sends no request to a replica that serves, and no command works on that."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RouterStatus:
@@ -25,7 +22,7 @@ class RouterStatus:
 
     group: Group
     state: State
-    word: RouterWord
+    word: Word
     why: str = ""
     routed: dict[str, str]
     """What the router says of each replica: gets requests, unhealthy, taken out."""
@@ -54,36 +51,35 @@ def router_status(name: str) -> RouterStatus:
         state = router_engine.state(group.router)
     except GemmaspecError as error:
         state = State(status="unknown", detail=error.message)
-    word: RouterWord
-    if state.status == "running":
-        word = "ready"
-    elif state.status == "unknown":
-        word = "unknown"
-    elif group.stopped and state.status == "absent":
-        word = "stopped"
-    else:
-        word = "exited"
+    word = _word(group, state)
     routed: dict[str, str] = {}
-    why = state.detail if word in ("exited", "unknown") else ""
-    if word == "ready":
+    why = state.detail if word in (ServerState.EXITED, "unknown") else ""
+    if word == ServerState.READY:
         try:
             routed = _routed(group)
             if GETS in routed.values() and (why := router_engine.serving(group.router)):
                 word = "unknown"
         except GemmaspecError as error:
             word, why = "unknown", error.message
-    if word == "ready" and not busy and (out := _forgotten(group)):
+    if word == ServerState.READY and not busy and (out := _forgotten(group)):
         if len(out) == 1:
             verb = "serves, and gets"
         else:
             verb = "serve, and get"
         word, why = "degraded", f"{', '.join(out)} {verb} no requests; next: {group.options.command}"
-    if word == "exited" and not why:
+    if word == ServerState.EXITED and not why:
         why = f"next: {group.options.command}"
     lines = tuple(groups.last_audit(group))
     return RouterStatus(
         group=group, state=state, word=word, why=why, routed=routed, busy=busy, audit=lines, watch=last_watch(name)
     )
+
+
+def _word(group: Group, state: State) -> Word:
+    """Return the state of a router, which starts in an instant: it is ready as soon as it lives."""
+    stopped = group.stopped and not state.lives
+    recorded: Recorded = "stopped" if stopped else "ready"
+    return state_of(recorded, state.status) or "unknown"
 
 
 def _forgotten(group: Group) -> Sequence[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.server_state import POD_PHASES, ServerState, Word
 from gemmaspec.run.cluster.names import PLAN_ANNOTATION, PROFILE_LABEL, selector
 from gemmaspec.run.engine import kubectl
 from gemmaspec.run.engine.kubectl import Pod
-
-Word = Literal["ready", "starting", "exited", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +61,21 @@ def compared(statuses: Sequence[PodStatus]) -> list[PodStatus]:
 
 def _looked_at(pod: Pod) -> PodStatus:
     word = _word(pod)
-    if pod.phase != "Running" or word == "exited":
+    if pod.phase != "Running" or word == ServerState.EXITED:
         return PodStatus(pod=pod, word=word)
     try:
         return PodStatus(pod=pod, word=word, report=kubectl.report(pod))
     except GemmaspecError as error:
         # A launcher that has only begun has not written it yet.
-        return PodStatus(pod=pod, word=word if word == "starting" else "unknown", problem=error.message)
+        return PodStatus(pod=pod, word=word if word == ServerState.STARTING else "unknown", problem=error.message)
 
 
 def _word(pod: Pod) -> Word:
     if pod.ready:
-        return "ready"
-    if pod.phase in ("Failed", "Succeeded") or "exit code" in pod.reason:
-        return "exited"
-    if pod.phase == "Unknown":
-        return "unknown"
-    return "starting"
+        return ServerState.READY
+    if "exit code" in pod.reason:  # its container ended, and Kubernetes starts it again
+        return ServerState.EXITED
+    return POD_PHASES.get(pod.phase, ServerState.STARTING)
 
 
 def _against_plan(status: PodStatus, told: str) -> list[str]:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from gemmaspec.core.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.core.files import UnreadableFile, other_owner
 from gemmaspec.core.fleet.reports import same_as
 from gemmaspec.core.live.sample import Counters
 from gemmaspec.core.profile.engines import uses_image
+from gemmaspec.core.server_state import ServerState, Word
 from gemmaspec.measure.load import AT_ONCE, together
 from gemmaspec.run.engine.choose import engine_of_nodes, seats
 from gemmaspec.run.engine.lines import split_host
@@ -32,10 +33,6 @@ from gemmaspec.serve import speedless
 
 if TYPE_CHECKING:
     from gemmaspec.run.engine.fleet import FleetEngine
-
-Word = Literal["starting", "ready", "degraded", "exited", "stopping", "stopped", "unknown"]
-"""degraded: it answers, and drafts without CUDA graphs, more slowly than with no draft. exited: it ended by itself, or
-its start failed. stopping: `down` has begun to end it. stopped: `down` ended it."""
 
 _LOOK: Final = "health.json"
 """In the run folder: what the last `status` saw of the engine's counters."""
@@ -125,7 +122,7 @@ def _with_log(status: Status, *, alone: bool) -> Status:
     if not status.running:
         return status
     log = of_running(status.started) if alone else None
-    if status.word == "ready":
+    if status.word == ServerState.READY:
         lost = graphs_lost(status.started, log)
     else:
         lost = None
@@ -196,13 +193,19 @@ def _status(name: str) -> Status:
     if holder and holder.command in stack_lock.STARTS:
         why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
         watch = f"gemmaspec status {name} --wait"
-        return Status(started=started, state=state, word="starting", why=why, since=holder.since, next=watch)
-    lives = state.status in ("running", "restarting") or bool(state.status == "exited" and state.detail)
-    if started.outcome == "stopping" and lives:
-        return _ending(started, state, holder)
-    if state.status in ("running", "restarting"):
-        return _alive(started, state, engine)
-    return _gone(started, state)
+        word = ServerState.STARTING
+        return Status(started=started, state=state, word=word, why=why, since=holder.since, next=watch)
+    match started.state(state):
+        case None:
+            return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
+        case ServerState.STOPPING:
+            return _ending(started, state, holder)
+        case ServerState.STOPPED:
+            return _stopped(started, state)
+        case ServerState.EXITED:
+            return _exited(started, state)
+        case ServerState.STARTING | ServerState.READY as word:
+            return _alive(started, state, engine, word)
 
 
 def _ending(started: Started, state: State, holder: stack_lock.Holder | None) -> Status:
@@ -214,7 +217,8 @@ def _ending(started: Started, state: State, holder: stack_lock.Holder | None) ->
     else:
         why = "down was interrupted; what is left of it may still end by itself"
     follow = f"gemmaspec down {name}    # waits for its end"
-    return Status(started=started, state=state, word="stopping", why=why, since=started.since, next=follow)
+    word = ServerState.STOPPING
+    return Status(started=started, state=state, word=word, why=why, since=started.since, next=follow)
 
 
 def _damaged(name: str, error: UnreadableFile) -> Status:
@@ -230,29 +234,26 @@ def _without_record(name: str, why: str, follow: str | None) -> Status:
     return Status(started=stacks.rescue(name), state=state, word="unknown", why=why, next=follow, damaged=True)
 
 
-def _gone(started: Started, state: State) -> Status:
-    """Return the status of a server that does not run, or may not run."""
-    name = started.server.name
-    if state.status == "unknown":
-        return Status(started=started, state=state, word="unknown", why=state.detail, next=state.hint)
-    ended = state.status == "absent" or started.outcome == "stopping"  # whose `down` did not see its end
-    if started.is_unwanted and ended:
-        return Status(started=started, state=state, word="stopped", next=started.again)
-    if started.outcome == "interrupted" and state.status == "absent":
-        why, follow = "its start was interrupted", started.again
-        return Status(started=started, state=state, word="stopped", why=why, since=started.since, next=follow)
-    logs = f"gemmaspec logs --previous {name}"
-    if started.server.nodes and state.status == "absent":  # `watch` stops all ranks after one has ended
-        if started.outcome == "failed":
-            why = "its start failed"
-        else:
-            why = "a rank has ended, and all were stopped"
-        return Status(started=started, state=state, word="exited", why=why, since=state.ended, next=logs)
-    if started.outcome == "failed" and state.status == "absent":
-        return Status(
-            started=started, state=state, word="exited", why="its start failed", cause=why_ended(started, state),
-            since=started.since, next=logs,
-        )  # fmt: skip
+def _stopped(started: Started, state: State) -> Status:
+    """Return the status of a server that `down`, or Ctrl-C during its start, has ended."""
+    status = Status(started=started, state=state, word=ServerState.STOPPED, next=next_after(started, state))
+    if started.outcome != "interrupted":
+        return status
+    return dataclasses.replace(status, why="its start was interrupted", since=started.since)
+
+
+def _exited(started: Started, state: State) -> Status:
+    """Return the status of a server that ended by itself, or whose start failed."""
+    if state.status == "exited":
+        return _died(started, state)
+    logs = f"gemmaspec logs --previous {started.server.name}"
+    status = Status(started=started, state=state, word=ServerState.EXITED, why="its start failed", next=logs)
+    if started.outcome == "failed" and not started.server.nodes:
+        return dataclasses.replace(status, cause=why_ended(started, state), since=started.since)
+    if started.outcome == "failed":
+        return dataclasses.replace(status, since=state.ended)
+    if started.server.nodes:  # `watch` stops all ranks after one has ended
+        return dataclasses.replace(status, why="a rank has ended, and all were stopped", since=state.ended)
     return _died(started, state)
 
 
@@ -265,7 +266,7 @@ def _died(started: Started, state: State) -> Status:
     return Status(
         started=started,
         state=state,
-        word="exited",
+        word=ServerState.EXITED,
         why=", ".join(part for part in (code, state.detail) if part),
         cause=why_ended(started, state),
         since=state.ended,
@@ -273,8 +274,8 @@ def _died(started: Started, state: State) -> Status:
     )
 
 
-def _alive(started: Started, state: State, engine: Engine) -> Status:
-    """Return the status of a server that runs: starting or answering."""
+def _alive(started: Started, state: State, engine: Engine, recorded: ServerState) -> Status:
+    """Return the status of a server that lives, and that was ready or was not, as its record says."""
     name = started.server.name
     answers = healthy(started.server)
     report, changed, problem = _report(engine, started)
@@ -282,26 +283,22 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         counters, slow = _counters(started)
     else:
         counters, slow = (None, "")
-    word: Word = "ready"
-    why, follow = "", None
-    if not answers and started.outcome == "ready" and state.status == "running" and not state.restarts:
+    was_ready = recorded is ServerState.READY
+    word: Word = ServerState.STARTING
+    why = ""
+    follow: str | None = f"gemmaspec status {name} --wait"
+    if not answers and was_ready and state.status == "running" and not state.restarts:
         word, why, follow = "unknown", "it runs, but /health does not answer", f"gemmaspec logs -f {name}"
     elif not answers:
-        word, why, follow = "starting", _phase(started, state, engine), f"gemmaspec status {name} --wait"
-    elif started.outcome == "ready" and _hangs(started, state):
+        why = _phase(started, state, engine)
+    elif not was_ready:
+        why = "it answers, but has not been probed yet"
+    elif _hangs(started, state):
         word, why, follow = "unknown", _no_token(started, state), f"gemmaspec restart {name}"
-    elif started.outcome != "ready":
-        word, why, follow = "starting", "it answers, but has not been probed yet", f"gemmaspec status {name} --wait"
-    elif started.by:
-        if started.by.alive:
-            why = f"measured by {started.by}"
-        else:
-            why = f"left behind by {started.by}, which has ended"
-        if started.by.alive:
-            follow = None
-        else:
-            follow = f"gemmaspec down {name}    # or continue that {started.by.command}"
-    if report and word == "starting":  # its processes attest themselves as they come
+    else:
+        word = ServerState.READY
+        why, follow = _measured(started)
+    if report and word == ServerState.STARTING:  # its processes attest themselves as they come
         report.pop("attested", None)
     return Status(
         started=started,
@@ -316,6 +313,16 @@ def _alive(started: Started, state: State, engine: Engine) -> Status:
         changed=changed,
         problem=problem or slow,
     )
+
+
+def _measured(started: Started) -> tuple[str, str | None]:
+    """Return who measures a server that is ready, and the command for one that was left behind."""
+    if started.by is None:
+        return "", None
+    if started.by.alive:
+        return f"measured by {started.by}", None
+    follow = f"gemmaspec down {started.server.name}    # or continue that {started.by.command}"
+    return f"left behind by {started.by}, which has ended", follow
 
 
 def _hangs(started: Started, state: State) -> bool:

@@ -30,8 +30,6 @@ Here = Literal["here", "missing", "unknown"]
 Offline = Literal["no", "yes", "if the Hub does not answer"]
 """Whether the server starts without the Hugging Face Hub (HF_HUB_OFFLINE)."""
 
-LIVE = ("running", "restarting")
-
 
 @dataclass(frozen=True, kw_only=True)
 class UpRequest(Options):
@@ -73,7 +71,7 @@ class FoundStack:
     @property
     def lives(self) -> bool:
         """Whether its server is there, ready or not."""
-        return self.state.status in LIVE
+        return self.state.lives
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import UnreadableFile
 from gemmaspec.core.profile.engines import ENGINES
+from gemmaspec.core.server_state import Recorded
 from gemmaspec.run.engine import record
 from gemmaspec.run.engine.last_start import Elsewhere
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.stack_lock import owned
-from gemmaspec.run.kept.stacks import Outcome, Started
+from gemmaspec.run.kept.stacks import Started
 
 
 def down(name: str, note: Callable[[str], None] = lambda _: None) -> bool:
@@ -88,7 +89,7 @@ def _intended(started: Started) -> Iterator[None]:
         raise
 
 
-def _write_down(started: Started, outcome: Outcome) -> None:
+def _write_down(started: Started, outcome: Recorded) -> None:
     """Record how far `down` is. It stops the server whether that can be written down or not.
 
     A start that failed or was interrupted stays one: why it ended is worth more than who removed what was left.
@@ -113,7 +114,7 @@ def _end_orphan(name: str) -> bool:
 def has_ended(engine: Engine, server: Server) -> bool:
     """Return whether it is known that the server does not run; `stop` reports an engine that does not answer."""
     try:
-        return engine.state(server).status in ("absent", "exited")
+        return engine.state(server).gone
     except GemmaspecError:
         return False
 

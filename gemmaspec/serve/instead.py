@@ -9,7 +9,7 @@ from gemmaspec.run.kept.models import check_access, check_folder
 from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.serve import down, up
-from gemmaspec.serve.decide import LIVE, Start, UpRequest, decide
+from gemmaspec.serve.decide import Start, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
 from gemmaspec.serve.starting import Running
 
@@ -25,7 +25,7 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
     name = loaded.profile.name
     if name == before:
         raise UsageError(f"{before} cannot be started instead of itself", hint=f"gemmaspec restart {before}")
-    if stacks.look(started).status not in LIVE:
+    if not stacks.look(started).lives:
         raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
     observed, engine = observe(request, loaded, progress.note)
     start = decide(request, observed)
@@ -36,7 +36,7 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
         down.down(before, progress.note)
         return up.up(request, progress)
     except BaseException as error:
-        live = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).status in LIVE]
+        live = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).lives]
         if name in live and not (start.joins or start.replaces):  # it has answered, or cannot be stopped
             outlook = f"{name} runs, and {before} stays stopped."
         else:

@@ -14,13 +14,14 @@ from typing import Any, Final
 from gemmaspec.core.data import shipped
 from gemmaspec.core.errors import GemmaspecError, StartFailed
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.server_state import Recorded
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.guarded import is_guarded
 from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.models import ModelRef, check_access, check_folder, hub_answers, place
 from gemmaspec.run.kept.stack_lock import Terminated, Told
-from gemmaspec.run.kept.stacks import Outcome, Started
+from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine.memory_guard import MemoryGuard
 from gemmaspec.run.ready.first_request import healthy, probe
 from gemmaspec.run.ready.phases import Phase
@@ -253,7 +254,7 @@ def ports_settled(start: Start) -> Iterator[None]:
 
 
 def _has_ended(before: FoundStack) -> bool:
-    return stacks.look(before.started).status in ("absent", "exited")
+    return stacks.look(before.started).gone
 
 
 @contextlib.contextmanager
@@ -310,7 +311,7 @@ def undone_on_failure(
         raise
 
 
-def _end(start: Start, engine: Engine, outcome: Outcome) -> tuple[Path | None, GemmaspecError | None]:
+def _end(start: Start, engine: Engine, outcome: Recorded) -> tuple[Path | None, GemmaspecError | None]:
     """Stop a start that is undone; return where its log was kept, and why it may run on.
 
     An interrupt kills it, and is raised then: a second Ctrl-C has done all that it was pressed for.
@@ -349,7 +350,7 @@ def _grace(start: Start) -> float:
     return min(_START_GRACE_S, start.server.stop_grace_s)
 
 
-def _record_failure(start: Start, outcome: Outcome = "failed") -> None:
+def _record_failure(start: Start, outcome: Recorded = "failed") -> None:
     with contextlib.suppress(GemmaspecError):
         _record(start.started, outcome)
 
@@ -388,7 +389,7 @@ def _report(engine: Engine, server: Server, told: Told) -> dict[str, Any] | None
         return None
 
 
-def _record(started: Started, outcome: Outcome) -> Started:
+def _record(started: Started, outcome: Recorded) -> Started:
     """Record the outcome of a start, and return its record."""
     now = dataclasses.replace(started, outcome=outcome)
     if now != started:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, TimedOut
+from gemmaspec.core.server_state import ServerState
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import stack_lock, stacks
 from gemmaspec.run.kept.endings import next_after, why_ended
@@ -37,11 +38,12 @@ def wait(name: str, progress: StartProgress, *, timeout_s: float) -> Running:
     started = stacks.find(name)
     engine = stacks.engine_of(started)
     state = stacks.look(started, engine)
-    if state.status == "unknown":
+    now = started.state(state)
+    if now is None:
         raise EnvironmentMissing(f"cannot tell whether {name} runs: {state.detail}", hint=state.hint)
-    if state.status not in ("running", "restarting"):
+    if now in (ServerState.STOPPED, ServerState.EXITED):
         raise _not_running(started, state)
-    if started.outcome == "stopping":
+    if now is ServerState.STOPPING:
         raise StartFailed(f"{name} is being stopped", hint=f"gemmaspec down {name}    # waits for its end")
     left = max(1.0, timeout_s - (time.monotonic() - began))
     on_phase: Callable[[Phase, float], None] = progress.phase
@@ -61,11 +63,11 @@ def _unsaid(_: Phase, __: float) -> None:
 
 def _not_running(started: Started, state: State) -> StartFailed:
     name = started.server.name
-    if started.is_unwanted or started.outcome == "interrupted":
-        if started.is_unwanted:
-            how = "it was stopped"
-        else:
+    if started.state(state) is ServerState.STOPPED:
+        if started.outcome == "interrupted":
             how = "its start was interrupted"
+        else:
+            how = "it was stopped"
         return StartFailed(f"{name} is not running: {how}", hint=started.again)
     cause = why_ended(started, state).why
     if started.outcome == "failed":

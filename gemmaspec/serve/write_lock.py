@@ -48,7 +48,7 @@ def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], 
         if started and state and state.status == "unknown" and not engine:
             why = f"cannot tell whether {name} runs ({started.engine}): {state.detail}"
             raise EnvironmentMissing(why, hint=state.hint)
-        if started and state and state.status in ("running", "restarting"):
+        if started and state and state.lives:
             runs_on = started.engine
         else:
             runs_on = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import time
@@ -431,3 +432,21 @@ def test_a_server_without_a_gpu_has_no_graphs_to_lose(machine: FakeMachine, caps
     machine.log = ["Initializing a V1 LLM engine (v0.32.0) with config: 'cudagraph_mode': <CUDAGraphMode.NONE: 0>"]
     assert up() == 0
     assert row(capsys)["graphs"] is None
+
+
+def test_what_down_has_not_ended_yet_is_stopping_for_status_and_for_who_waits(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up()
+    stacks.save(dataclasses.replace(stacks.find("mine"), outcome="stopping"))
+    machine.running.clear()
+    machine.ended = State(status="exited", detail="left processes behind: pid 7")
+    assert row(capsys)["state"] == "stopping"
+    assert run(["status", "mine"]) == 1
+    assert run(["status", "mine", "--wait"]) == 6
+    assert "mine is being stopped" in capsys.readouterr().err
+    machine.ended = State(status="exited")
+    assert row(capsys)["state"] == "stopped"
+    assert run(["status", "mine", "--wait"]) == 6
+    assert "mine is not running: it was stopped" in capsys.readouterr().err
+    assert run(["status"]) == 0, "of all servers, one that does not run is no failure"

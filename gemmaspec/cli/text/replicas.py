@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import page, table
 from gemmaspec.cli.text.stack import ago, logged_rows, report_rows, verdict_document, verdict_rows
+from gemmaspec.core.server_state import ServerState, Word
 from gemmaspec.run.kept.verdicts import Last
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ def _router_rows(status: RouterStatus) -> Iterator[page.Row]:
 def router_row(seen: RouterStatus) -> tuple[str, ...]:
     """Return the router's row in the table of `status`."""
     router = seen.group.router
-    serving = (
-        f"{seen.serving} of {len(seen.group.replicas)} replicas get requests" if seen.word == "ready" else seen.why
-    )
+    serving = seen.why
+    if seen.word == ServerState.READY:
+        serving = f"{seen.serving} of {len(seen.group.replicas)} replicas get requests"
     return (router.name, f"{router.name} (router)", "haproxy", str(router.port), seen.word, "", "", serving)
 
 
@@ -109,14 +110,14 @@ _COLUMNS = (
     table.Column("NAME"), table.Column("PROFILE", 4), table.Column("ENGINE", 2), table.Column("PORT", 1),
     table.Column("STATE"), table.Column("SINCE", 3), table.Column("DRAFTING", 5), table.Column("", wraps=True),
 )  # fmt: skip
-_COLOURS = {
-    "ready": 32,
-    "starting": 33,
+_COLOURS: Mapping[Word, int] = {
+    ServerState.READY: 32,
+    ServerState.STARTING: 33,
     "degraded": 31,
-    "exited": 31,
+    ServerState.EXITED: 31,
     "unknown": 35,
-    "stopping": 33,
-    "stopped": 2,
+    ServerState.STOPPING: 33,
+    ServerState.STOPPED: 2,
 }
 
 

@@ -202,7 +202,7 @@ class DockerEngine:
         """Return the container's command and image."""
         with _answering(self.endpoint):
             container = self._container(server)
-            if container is None or state_of(container.attrs).status not in ("running", "restarting"):
+            if container is None or not state_of(container.attrs).lives:
                 return None
             command = (container.attrs["Path"], *container.attrs["Args"])
             return Runs(command=record.without_key(command), image=str(container.attrs["Image"]))

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.engines import EngineName
+from gemmaspec.core.server_state import GONE, LIVES, Seen
 
 __all__ = ["Engine", "EngineName", "Node", "Runs", "Server", "State", "server_at"]
 
@@ -95,7 +96,7 @@ class Server:
 class State:
     """The current state of a server, as its engine sees it."""
 
-    status: Literal["absent", "running", "exited", "restarting", "unknown"]
+    status: Seen
     """`unknown` if it cannot be determined; then `detail` says why, and `hint` is a command that may help."""
     exit_code: int | None = None
     restarts: int = 0
@@ -111,6 +112,21 @@ class State:
     host: str = ""
     """Of a server on several machines: the host whose rank this state is about, such as the one that ended first, or
     the first that is unhealthy."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process or container is there, ready or not."""
+        return self.status in LIVES
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is known not to run."""
+        return self.status in GONE
+
+    @property
+    def left(self) -> bool:
+        """Whether something of a server that has exited is still there: a container, or processes that still end."""
+        return self.status == "exited" and bool(self.detail)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def _live(port: int, stack: str) -> str:
     except GemmaspecError:
         return ""  # no record, or a damaged one: whoever listens on the port is found by looking at the port
     state = stacks.look(started)
-    if started.server.port == port and state.status in ("running", "restarting"):
+    if started.server.port == port and state.lives:
         return "runs there"
     return ""
 

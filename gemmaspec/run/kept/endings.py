@@ -60,6 +60,6 @@ def how_it_ended(name: str) -> str:
 
 def next_after(started: Started, state: State) -> str:
     """Return the command that gets a server running again whose processes have ended."""
-    if state.detail:  # what it left behind is in the way of a start
+    if state.left:  # what it left behind is in the way of a start
         return f"gemmaspec down {started.server.name}    # then: {started.again}"
     return started.again

@@ -115,7 +115,7 @@ def is_group(name: str) -> bool:
     if read(name) is None:
         return False
     alone = stacks.read_stack(name)
-    return not (alone and stacks.look(alone).status in ("running", "restarting", "unknown"))
+    return not alone or stacks.look(alone).gone
 
 
 def each_of(names: Sequence[str]) -> list[str]:
@@ -135,8 +135,8 @@ def lives(group: Group) -> bool:
     """Return whether the router or a replica runs, or may run."""
     from gemmaspec.run.engine.router import state
 
-    statuses = [stacks.look(stack).status for name in group.members if (stack := stacks.read_stack(name))]
-    return any(status not in ("absent", "exited") for status in (state(group.router).status, *statuses))
+    states = [stacks.look(stack) for name in group.members if (stack := stacks.read_stack(name))]
+    return not all(seen.gone for seen in (state(group.router), *states))
 
 
 def write_audit(name: str, command: str, step: str, result: str) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from gemmaspec.core import records
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
@@ -17,6 +17,7 @@ from gemmaspec.core.files import UnreadableFile, state_dir
 from gemmaspec.core.profile.engines import engine_of_files
 from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.foreign_words import nearest
+from gemmaspec.core.server_state import Recorded, ServerState, state_of
 from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.engine.server import Engine, EngineName, Server, State
 from gemmaspec.run.kept.stack_lock import Caller
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 RECORD: Final = "record.json"
 FAILED_LOG: Final = "failed.log"
 """The log of a start that failed, in the stack's folder."""
-
-Outcome = Literal["starting", "ready", "failed", "interrupted", "stopping", "stopped"]
-"""The outcome of the last start, as its command recorded it; interrupted: by Ctrl-C, SIGTERM or `down`.
-
-stopping: `down` ends it, or was interrupted while it did. It is written before the first signal, so that nobody takes
-what follows for a death.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +78,7 @@ class Started(Options):
     """The server's Hugging Face cache; None if it is not visible from this machine."""
     known_good: str | None = None
     """Its id among the known good stacks, once it was ready."""
-    outcome: Outcome = "starting"
+    outcome: Recorded = "starting"
     since: float | None = None
     """Unix time of the start; None in a record of an older gemmaspec."""
     before: Options | None = None
@@ -114,6 +108,10 @@ class Started(Options):
     def is_unwanted(self) -> bool:
         """Whether somebody has stopped it, or is about to; nobody then starts it again by himself."""
         return self.outcome in ("stopping", "stopped")
+
+    def state(self, seen: State) -> ServerState | None:
+        """Return the state of its server, which its engine sees like this; None if the engine cannot tell."""
+        return state_of(self.outcome, seen.status, left=seen.left)
 
     @property
     def last_good_options(self) -> Options:
@@ -262,7 +260,7 @@ def rescue(name: str) -> Started:
 def ensure_nothing_runs(name: str, error: UnreadableFile) -> None:
     """Raise EnvironmentMissing if a stack with a damaged record may run, or its record cannot be replaced."""
     state = look(rescue(name))
-    if state.status in ("running", "restarting"):
+    if state.lives:
         raise EnvironmentMissing(
             f"{error.message}, and its server runs ({state.detail})", hint=f"gemmaspec down {name}"
         )
@@ -278,7 +276,7 @@ def warn_of_neighbours(name: str, note: Callable[[str], None]) -> None:
     A stack whose state cannot be determined is left out: whether it costs anything is not known.
     """
     others = [started for started in started_stacks() if started.server.name != name and not started.server.nodes]
-    running = [other.server.name for other in others if look(other).status in ("running", "restarting")]
+    running = [other.server.name for other in others if look(other).lives]
     if not running:
         return
     verb = "runs" if len(running) == 1 else "run"
