@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gemmaspec.check.fit.advice import Advice
@@ -12,6 +12,7 @@ from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
 from gemmaspec.check.fit.roofline import ServingRoofline
+from gemmaspec.cli.text import page
 from gemmaspec.cli.text.predict import counted, told
 from gemmaspec.core.profile.model import Measured
 from gemmaspec.run.kept.attention import words
@@ -27,21 +28,8 @@ def lines(fit: Fit) -> Iterator[str]:
     verdict = "fits" if fit.fits else "does NOT fit"
     if fit.refused:
         verdict = "would NOT start"
-    yield f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.demand.vllm}: {verdict}"
-    if fit.speed and fit.speed["rows"]:
-        fastest, alone = fit.speed["rows"][-1], fit.speed["rows"][0]
-        if fastest is not alone:
-            without = f"; {alone['tokens_per_second']:,.0f} without a draft"
-        else:
-            without = ""
-        yield f"  speed     {_predicted(fastest).partition('), ')[0].rstrip(')')}){without}: predicted, see below"
-    yield f"  flags     {flags_text(plan.demand)}"
-    if chosen := words(fit.attention):
-        yield f"  attention {chosen}"
-    for problem in (*fit.refused, *fit.problems):
-        yield f"  PROBLEM   {problem}"
-    for note in fit.notes:
-        yield f"  note      {note}"
+    title = f"{fit.profile} on {plan.device.name}, {size(plan.device.memory)}, vllm {plan.demand.vllm}: {verdict}"
+    yield from page.lines(title, _summary_rows(fit), names=page.NAMES)
     yield from ("", "memory")
     yield from memory_lines(plan)
     yield from bar_lines(plan)
@@ -52,10 +40,30 @@ def lines(fit: Fit) -> Iterator[str]:
         yield from (line for advice in fit.advice for line in advice_lines(advice))
     yield from ("", "speed")
     yield from speed_lines(fit.roofline, fit.speed)
-    yield from (measured_line(cell, fit) for cell in fit.measured)
+    yield from page.rows_below(("measured", _measured(cell, fit)) for cell in fit.measured)
     if fit.link:
         yield from ("", f"{fit.link.nodes} machines")
         yield from link_lines(fit.link, plan)
+
+
+def _summary_rows(fit: Fit) -> Iterator[page.Row]:
+    if fit.speed and fit.speed["rows"]:
+        yield "speed", f"{_in_short(fit.speed['rows'])}: predicted, see below"
+    yield "flags", flags_text(fit.plan.demand)
+    yield "attention", words(fit.attention)
+    for problem in (*fit.refused, *fit.problems):
+        yield "PROBLEM", problem
+    for note in fit.notes:
+        yield "note", note
+
+
+def _in_short(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last row, which drafts if the profile does, without its interval, and the speed without a draft."""
+    alone, fastest = rows[0], rows[-1]
+    shown = _predicted(fastest).partition("), ")[0].rstrip(")")
+    if fastest is alone:
+        return f"{shown})"
+    return f"{shown}); {alone['tokens_per_second']:,.0f} without a draft"
 
 
 def link_lines(link: Link, plan: MemoryPlan) -> Iterator[str]:
@@ -199,18 +207,23 @@ def speed_lines(roofline: ServingRoofline | None, speed: Mapping[str, Any] | Non
         f"  {roofline.bandwidth / 1e9:,.0f} GB/s; a step with {roofline.concurrency} x {roofline.context:,} tokens "
         f"reads {size(step.target)} of weights and {size(step.target_cache)} of cache"
     )
+    yield from page.rows_below(_speed_rows(roofline, speed))
+
+
+def _speed_rows(roofline: ServingRoofline, speed: Mapping[str, Any] | None) -> Iterator[page.Row]:
+    bound, step = f"{roofline.alone:,.1f} tokens/s without speculation", roofline.step
     if roofline.passes:
-        drafted = f", {roofline.bound:,.1f} with every drafted token accepted"
-    else:
-        drafted = ""
-    yield f"  bound     {roofline.alone:,.1f} tokens/s without speculation{drafted}: no server can be faster"
+        bound += f", {roofline.bound:,.1f} with every drafted token accepted"
+    yield "bound", f"{bound}: no server can be faster"
     if roofline.passes:
         draft = size(step.draft + step.draft_cache)
-        yield f"  draft     {draft} per pass, {roofline.passes} passes per step, cost ratio c = {step.cost:.3f}"
+        yield "draft", f"{draft} per pass, {roofline.passes} passes per step, cost ratio c = {step.cost:.3f}"
     if speed:
-        yield f"  predicted from {told(speed['why'])}"
-        yield from (f"  {'':<9} {note}" for note in speed["notes"])
-        yield from (f"  {'':<9} {_predicted(row)}" for row in speed["rows"])
+        yield "predicted", f"from {told(speed['why'])}"
+        for note in speed["notes"]:
+            yield "", note
+        for row in speed["rows"]:
+            yield "", _predicted(row)
 
 
 def _predicted(row: Mapping[str, Any]) -> str:
@@ -227,7 +240,7 @@ def _predicted(row: Mapping[str, Any]) -> str:
     return f"{drafted}: {rate} ({low:,.1f} to {high:,.1f}){times}"
 
 
-def measured_line(cell: Measured, fit: Fit) -> str:
+def _measured(cell: Measured, fit: Fit) -> str:
     """Return one published figure, and which share of the roofline it reaches without speculation."""
     if cell.counted:
         unit = f"tokens/s {cell.counted}"
@@ -258,7 +271,7 @@ def measured_line(cell: Measured, fit: Fit) -> str:
         share = f" ({alone / roof.alone:.0%} of the roofline)"
     other = " and ".join(text for text in (cell.target, cell.draft) if text)
     pair = f", with {other}" if other else ""
-    return f"  measured  {figures}{baseline}{share}, {cell.concurrency} concurrent{pair}, {cell.machine}, {cell.source}"
+    return f"{figures}{baseline}{share}, {cell.concurrency} concurrent{pair}, {cell.machine}, {cell.source}"
 
 
 def _row(name: str, nbytes: int, how: str) -> str:
