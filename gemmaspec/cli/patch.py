@@ -1,4 +1,4 @@
-"""`gemmaspec patch list|show|explain|verify|apply|known`."""
+"""`gemmaspec patch list|show|explain|verify|apply|known`, and the group of all commands about patches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Refresh = Annotated[bool, options.option("--refresh")]
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    from gemmaspec.cli import patch_prove
+    from gemmaspec.cli import patch_measure, patch_prove
 
     group = help_.group("patch")
     group.command("list")(list_)
@@ -23,6 +23,7 @@ def add_to(app: typer.Typer) -> None:
         group.command(command.__name__)(command)
     patch_carry.add_to(group)
     patch_prove.add_to(group)
+    patch_measure.add_to(group)
     app.add_typer(group, name="patch")
 
 

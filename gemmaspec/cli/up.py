@@ -45,8 +45,6 @@ def up(
     deploys.
     """
     from gemmaspec.cli.text import dry_run as dry_run_of
-    from gemmaspec.cli.text import progress as progress_of
-    from gemmaspec.cli.text import stack
     from gemmaspec.serve.decide import UpRequest
     from gemmaspec.serve.observe import has_replicas
 
@@ -78,14 +76,23 @@ def up(
 
         dry_run_of.dry_run(planned(request, output.progress), as_json=json)
         return
+    _up_one(name, request, instead_of=instead_of, detach=detach, json=json)
+
+
+def _up_one(name: str, request: UpRequest, *, instead_of: str | None, detach: bool, json: bool) -> None:
+    """Start one server."""
     if instead_of:
         from gemmaspec.serve.instead import up_instead
 
         carry_out(name, partial(up_instead, instead_of, request), as_json=json)
         return
     from gemmaspec.serve import up as use_case
+    from gemmaspec.serve.spot import measure_if_asked
 
+    measure_if_asked(request, output.progress)
     if detach:
+        from gemmaspec.cli.text import progress as progress_of
+        from gemmaspec.cli.text import stack
         from gemmaspec.run.kept import stacks
         from gemmaspec.run.kept.verdicts import last_verdicts
 

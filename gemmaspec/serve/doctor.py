@@ -39,6 +39,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("image", doctor_engine.image),
     ("runtime", doctor_engine.runtime),
     ("gpu", doctor_gpu.gpu),
+    ("speed patches", doctor_gpu.speed),
     ("memory", doctor_memory.memory),
     ("models", doctor_machine.models),
     ("disks", doctor_machine.disks),

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from gemmaspec.check.doctor.driver import driver_row
 from gemmaspec.check.doctor.gpu import capability_row, gpu_row
-from gemmaspec.check.doctor.result import CheckResult
+from gemmaspec.check.doctor.result import CheckResult, ok
+from gemmaspec.core import data
+from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.releases.facts import facts_for
+from gemmaspec.run.stack.speed import untried
 from gemmaspec.serve.doctor_subject import DoctorSubject
 
 
@@ -31,6 +34,16 @@ def gpu(subject: DoctorSubject) -> Iterator[CheckResult]:
     yield driver_row(
         gpus, require=subject.image.environment.get("NVIDIA_REQUIRE_CUDA") if subject.image else None, **_cuda(subject)
     )
+
+
+def speed(subject: DoctorSubject) -> Iterator[CheckResult]:
+    """Name the patches for speed that this GPU has not measured, and the command that does."""
+    if subject.loaded is None or subject.profile is None or not subject.gpus:
+        return
+    names = untried(subject.profile, Shelf(data.patch_folders()))
+    if names:
+        message = f"not measured on this GPU: {', '.join(names)}; gemmaspec patch measure {subject.loaded.typed}"
+        yield ok("speed patches", message)
 
 
 def _cuda(subject: DoctorSubject) -> dict[str, str]:

@@ -153,17 +153,23 @@ class DoctorSubject:
 
 
 _IN_CONTAINER: Final = "/gemmaspec/scripts"
+_BY_SIGNAL: Final = 128
+"""Exit codes of a container above this one are those of signals."""
 
 
-def said_on_gpu(subject: DoctorSubject, server: Server, script: Path, *arguments: str, limit_s: int) -> list[str]:
+def said_on_gpu(
+    subject: DoctorSubject, server: Server, script: Path, *arguments: str, limit_s: int, whole: bool = False
+) -> list[str]:
     """Return the last lines that a script prints on stderr, in a container of the image or with the runtime's Python.
 
-    `limit_s` is for a process; a container has half an hour. Raises EnvironmentMissing if it cannot be run.
+    `limit_s` is for a process; a container has half an hour. `whole`: what a script printed that a signal ended is
+    nothing. Raises EnvironmentMissing if it cannot be run.
     """
     if subject.runs_now:
         raise EnvironmentMissing("its server uses the GPU now", hint=f"gemmaspec down {server.name}")
     if subject.uses_docker:
-        return _in_container(subject, server, script, arguments)
+        code, lines = _in_container(subject, server, script, arguments)
+        return [] if whole and code > _BY_SIGNAL else lines
     if server.python is None or not server.python.exists():
         raise EnvironmentMissing("the environment with vLLM is missing", hint=f"gemmaspec pull {server.name}")
     command = (str(server.python), str(script), *arguments)
@@ -171,10 +177,13 @@ def said_on_gpu(subject: DoctorSubject, server: Server, script: Path, *arguments
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         raise EnvironmentMissing(f"{server.python} cannot be run, or took more than {limit_s} s") from None
-    return done.stderr.strip().splitlines()
+    return [] if whole and done.returncode < 0 else done.stderr.strip().splitlines()
 
 
-def _in_container(subject: DoctorSubject, server: Server, script: Path, arguments: tuple[str, ...]) -> list[str]:
+def _in_container(
+    subject: DoctorSubject, server: Server, script: Path, arguments: tuple[str, ...]
+) -> tuple[int, list[str]]:
+    """Return the exit code of a script, and the last lines of its stderr."""
     if subject.image is None or subject.profile is None:
         raise EnvironmentMissing("the image is not on this machine", hint=f"gemmaspec pull {server.name}")
     if subject.engine.remote:
@@ -183,4 +192,4 @@ def _in_container(subject: DoctorSubject, server: Server, script: Path, argument
 
     mounts = (SharedFolder(folder=script.parent, at=_IN_CONTAINER, read_only=True),)
     command = (f"{_IN_CONTAINER}/{script.name}", *arguments)
-    return run_once(subject.image.id, subject.profile.container.python, command, mounts, gpus=True)[1]
+    return run_once(subject.image.id, subject.profile.container.python, command, mounts, gpus=True)

@@ -36,6 +36,8 @@ print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).
 )
 """What prints the kernel as it is built for a Hopper; its source goes between both."""
 BOUND = {torch.float32: 5376 * 2**-24, torch.float16: 4 * 2**-11}
+ON_A_GPU = {torch.bfloat16: 4 * 2**-8}
+"""The same for bfloat16, which has 8 bits where float16 has 11."""
 
 
 def numbers():

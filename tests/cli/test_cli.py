@@ -29,6 +29,7 @@ from gemmaspec.cli.bench import bench
 from gemmaspec.cli.fit import fit
 from gemmaspec.cli.inspect import inspect
 from gemmaspec.cli.patch import verify
+from gemmaspec.cli.patch_measure import measure
 from gemmaspec.cli.predict import predict
 from gemmaspec.cli.render import render
 from gemmaspec.cli.smoke import smoke
@@ -42,6 +43,7 @@ from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.cluster.server import ClusterSettings
 from gemmaspec.run.kept.stack_lock import Terminated
 from gemmaspec.serve.decide import UpRequest
+from gemmaspec.serve.spot import MeasureRequest
 from tests.check.test_fit_cli import TEXT
 
 COMMANDS = (
@@ -189,9 +191,9 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(
     [
         (
             "0.32.0",
-            "speed:  triton-verify-split-kv (as vLLM 0.33.0 does); 3 patches were measured on other GPUs alone: ",
+            "speed:  triton-verify-split-kv (as vLLM 0.33.0 does); 3 patches not measured on this GPU: gemmaspec",
         ),
-        ("0.33.0", "speed:  none; 1 patch was measured on other GPUs alone: gemmaspec tune spark-31b-mtp tries it"),
+        ("0.33.0", "speed:  none; 1 patch not measured on this GPU: gemmaspec patch measure spark-31b-mtp"),
     ],
 )
 def test_a_dry_run_says_in_one_line_what_is_for_speed_and_about_how_large_an_image_is(
@@ -374,7 +376,7 @@ def test_nothing_heavy_is_imported_for_version_and_help() -> None:
 
 REQUESTS = {
     bench: BenchRequest, tune: TuneRequest, fit: FitRequest, inspect: InspectRequest, predict: PredictRequest,
-    render: ClusterSettings, smoke: SmokeRequest, up: UpRequest, verify: VerifyRequest,
+    render: ClusterSettings, smoke: SmokeRequest, up: UpRequest, verify: VerifyRequest, measure: MeasureRequest,
 }  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core import draft_ids, launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.bugs import bug_of
-from gemmaspec.core.patching.choice import RunsOn, pays_off, speed_patches, why_not
+from gemmaspec.core.patching.choice import RunsOn, is_taken, speed_patches, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, VARIABLE, family_of, is_twice, readers
+from gemmaspec.core.patching.spot import shape_of
 from gemmaspec.core.resolved.answer import Unknown
 
 _SHARING: Final = "kv-sharing-uniform-specs"
@@ -158,7 +159,7 @@ def speed_unmeasured(subject: Subject) -> Iterator[Issue]:
     known = {patch.id: patch for patch in speed_patches(subject.patches)}
     for path, name in _speed_places(subject):
         patch = known.get(name)
-        if patch and not pays_off(patch, setting):
+        if patch and not is_taken(patch, setting, subject.patches):
             message = f"nothing shows that {name} pays here: {why_not(patch, [setting])}"
             fix = f"measure it: gemmaspec bench {subject.profile.name} --speed-patches 'speed,without {name}'"
             yield Issue(path=path, message=message, fix=fix)
@@ -195,7 +196,7 @@ def taken(subject: Subject) -> frozenset[str]:
     if not isinstance(speed, str):
         return frozenset(speed)
     setting = _setting(subject)
-    return frozenset(patch.id for patch in speed_patches(subject.patches) if pays_off(patch, setting))
+    return frozenset(patch.id for patch in speed_patches(subject.patches) if is_taken(patch, setting, subject.patches))
 
 
 def _setting(subject: Subject) -> RunsOn:
@@ -206,6 +207,7 @@ def _setting(subject: Subject) -> RunsOn:
         family=family_of(capability) or "",
         method=subject.resolved.method or "none",
         backend=attention_backend(subject, "target"),
+        shape=shape_of(subject.resolved),
     )
 
 

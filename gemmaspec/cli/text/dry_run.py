@@ -113,13 +113,8 @@ def speed_line(name: str, choice: Choices, untried: Sequence[str]) -> str:
     """
     taken = _taken(name, choice)
     if untried:
-        one = len(untried) == 1
-        if one:
-            count = "1 patch was"
-        else:
-            count = f"{len(untried)} patches were"
-        tries = f"{count} measured on other GPUs alone: gemmaspec tune {name} tries {'it' if one else 'them'}"
-        return f"{taken or 'none'}; {tries}"
+        count = f"{len(untried)} patch{'es' if len(untried) > 1 else ''}"
+        return f"{taken or 'none'}; {count} not measured on this GPU: gemmaspec patch measure {name}"
     if taken or not choice.left_out or all(why.startswith(NO_GPU) for why in choice.left_out.values()):
         return taken
     return "none was measured with a server like this; where each was: gemmaspec patch list"

@@ -43,6 +43,7 @@ from gemmaspec.core.launcher.launch import (
     source_of,
     stated_version,
     tree_digest,
+    unmeasured,
     vllm_version,
 )
 from gemmaspec.core.launcher.launch import MARKER as OVERLAY_MARKER

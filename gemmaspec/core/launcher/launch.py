@@ -237,10 +237,14 @@ class ProbeFile:
 
 @dataclass(frozen=True)
 class Measured:
-    """A release on which a speed patch was shown to pay, and the GPU's compute capability; "" for the profile's own."""
+    """A release on which a speed patch was shown to pay, and the GPU's compute capability; "" for the profile's own.
+
+    `place`: for one that was measured on the spot, what `place` returned there; elsewhere it does not count.
+    """
 
     vllm: str
     capability: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -956,11 +960,16 @@ class PatchResult:
 
 
 def decide_plan(
-    plan: Plan, version: str, read: Read, capabilities: Callable[[], frozenset[str]] = frozenset
+    plan: Plan,
+    version: str,
+    read: Read,
+    capabilities: Callable[[], frozenset[str]] = frozenset,
+    here: Callable[[], str] = str,
 ) -> tuple[list[PatchResult], dict[str, bytes]]:
     """Decide every patch on the result of those before it, and return the changed files too.
 
-    `capabilities` returns the compute capabilities of this machine's GPUs; empty if unknown.
+    `capabilities` returns the compute capabilities of this machine's GPUs; empty if unknown. `here` is `place`; "" if
+    unknown.
     """
     changed: dict[str, bytes] = {}
     stock: Read = functools.cache(read)
@@ -970,7 +979,7 @@ def decide_plan(
         if result.state == "drifted" and plan.drift == "refuse":
             result = refused(result)
         if patch.purpose == "speed":
-            result = unless_left_out(result, results, version, capabilities)
+            result = unless_left_out(result, results, version, capabilities, here)
         results.append(result)
         if result.state in ("applies", "drifted"):
             changed.update({file.path: file.after for file in result.files if file.after is not None})
@@ -978,7 +987,11 @@ def decide_plan(
 
 
 def unless_left_out(
-    result: PatchResult, before: Sequence[PatchResult], version: str, capabilities: Callable[[], frozenset[str]]
+    result: PatchResult,
+    before: Sequence[PatchResult],
+    version: str,
+    capabilities: Callable[[], frozenset[str]],
+    here: Callable[[], str],
 ) -> PatchResult:
     """Return the decision on a speed patch; left out unless it fits exactly, where it was shown to pay."""
     if result.state in ("applied", "superseded", "not-needed"):
@@ -994,7 +1007,7 @@ def unless_left_out(
         unfits = []
     else:
         unfits = [f"it does not fit exactly: {unfit}"]
-    why = [*unmeasured(result.patch, version, capabilities), *needs, *unfits]
+    why = [*unmeasured(result.patch, version, capabilities, here), *needs, *unfits]
     if not why:
         return result
     files = tuple(replace(file, after=None, state=LEFT_OUT if file.state == "applies" else file.state)
@@ -1002,16 +1015,25 @@ def unless_left_out(
     return replace(result, state=LEFT_OUT, detail=why[0], files=files)
 
 
-def unmeasured(patch: Patch, version: str, capabilities: Callable[[], frozenset[str]]) -> list[str]:
+def unmeasured(
+    patch: Patch, version: str, capabilities: Callable[[], frozenset[str]], here: Callable[[], str]
+) -> list[str]:
     """Return why the evidence of a speed patch does not cover this vLLM on this machine."""
     if not patch.where:
         return []
     shown = sorted({row.vllm for row in patch.where}, key=release)
     if not RELEASE.fullmatch(version):
         return [f"vllm {version} is not a published release, and it was measured on {', '.join(shown)} only"]
-    rows = [row.capability for row in patch.where if row.vllm == version.partition("+")[0]]
-    if not rows:
+    covering = [row for row in patch.where if row.vllm == version.partition("+")[0]]
+    if not covering:
         return [f"it was not measured on vllm {version}, only on {', '.join(shown)}"]
+    places, rows = [row.place for row in covering if row.place], [row.capability for row in covering if not row.place]
+    if places:
+        found_here = here()
+        if found_here in places:
+            return []
+        if not rows:
+            return [f"it was measured with {places[0]}, and here is {found_here or 'nothing that is known'}"]
     if "" in rows:
         return []
     found = capabilities()
@@ -1025,12 +1047,23 @@ def unmeasured(patch: Patch, version: str, capabilities: Callable[[], frozenset[
 
 def compute_capabilities() -> frozenset[str]:
     """Return the compute capabilities of the GPUs, as nvidia-smi tells them; empty if it tells nothing."""
-    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    return frozenset(line for line in nvidia_smi("compute_cap") if re.fullmatch(r"\d{1,2}\.\d", line))
+
+
+def nvidia_smi(names: str) -> set[str]:
+    """Return a line for each kind of GPU with these fields; nothing if nvidia-smi tells nothing."""
+    command = ["nvidia-smi", f"--query-gpu={names}", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
-        lines = {line.strip() for line in done.stdout.splitlines() if done.returncode == 0}
-        return frozenset(line for line in lines if re.fullmatch(r"\d{1,2}\.\d", line))
-    return frozenset()
+        return {line.strip() for line in done.stdout.splitlines() if done.returncode == 0}
+    return set()
+
+
+def place() -> str:
+    """Return GPU, driver, torch and Triton, for which what was measured on the spot holds."""
+    gpus = sorted(nvidia_smi("name,driver_version")) or ["no GPU"]
+    versions = [f"{name} {installed_version(name, sys.path) or 'none'}" for name in ("torch", "triton")]
+    return "".join(filter(str.isprintable, ", ".join([*gpus, *versions])))[:300]
 
 
 def refused(result: PatchResult) -> PatchResult:
@@ -1799,7 +1832,7 @@ def launch(argv: Sequence[str]) -> NoReturn:
     say(f"patching vllm {version} at {package}")
     began = time.perf_counter()
     read = read_from(package)
-    results, changed = decide_plan(plan, version, read, compute_capabilities)
+    results, changed = decide_plan(plan, version, read, compute_capabilities, place)
     results = by_behaviour(results, package, options.cache_dir, environment_of(pythonpath))
     pristine = look_at_files(plan, results, version, read)
     deciding = milliseconds(began)

@@ -1,4 +1,4 @@
-"""Which speed patches a start takes: those whose evidence covers it, none, or those that the profile names."""
+"""Which speed patches a start takes: those that were shown to pay there, none, or those that the profile names."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
+from gemmaspec.core.patching import spot
 from gemmaspec.core.patching.backports import is_backport_for, why_taken
 from gemmaspec.core.patching.evidence import Claim, family_of, pairs_of, supporting
 from gemmaspec.core.patching.patch import Patch
@@ -30,6 +31,8 @@ class RunsOn:
     """`none` without speculation."""
     backend: str | None
     """The attention backend that will run; None if unknown."""
+    shape: Mapping[str, str | int | None] = field(default_factory=dict)
+    """What decides the shapes of its kernels, see core/patching/spot.py."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +62,16 @@ def choose(speed: Speed, settings: Sequence[RunsOn], patches: Mapping[str, Patch
     left_out: dict[str, str] = {}
     because: dict[str, str] = {}
     for patch in speed_patches(patches):
-        covered = [setting for setting in settings if pays_off(patch, setting)]
+        kept = spot.kept_of(patch.id)
+        decided = [decision(patch, setting, patches, kept) for setting in settings]
+        covered = [(setting, one) for setting, one in zip(settings, decided, strict=True) if one.taken]
         if not covered:
-            left_out[patch.id] = why_none or why_not(patch, settings)
+            refused = next((one.because for one in decided if one.because), "")
+            left_out[patch.id] = why_none or refused or why_not(patch, settings)
             continue
-        rows[patch.id] = tuple(launcher.Measured(setting.vllm, setting.capability) for setting in covered)
-        if not any(is_shown(patch, setting) for setting in covered):
-            because[patch.id] = why_taken(patch)
+        rows[patch.id] = tuple(launcher.Measured(at.vllm, at.capability, one.place) for at, one in covered)
+        if all(one.because for _, one in covered):
+            because[patch.id] = covered[0][1].because
     ordered = _in_order(rows, left_out, patches)
     return replace(ordered, because={name: why for name, why in because.items() if name in ordered.taken})
 
@@ -110,11 +116,56 @@ def speed_patches(patches: Mapping[str, Patch]) -> Iterable[Patch]:
             yield patch
 
 
-def pays_off(patch: Patch, setting: RunsOn) -> bool:
-    """Return whether `auto` takes a patch there: it was shown to pay, or a later vLLM does the same on every GPU."""
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Whether `auto` takes a patch for one way in which a server may run."""
+
+    taken: bool
+    because: str = ""
+    """Why; "" where cells that ship say it, or nothing says anything."""
+    place: str = ""
+    """Of one that was measured on the spot, where; it is taken there alone."""
+
+
+def decision(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch], kept: Sequence[spot.Kept]) -> Decision:
+    """Return whether `auto` takes a patch there: the one place where this is decided.
+
+    What was measured on this machine comes first, where it says anything. Then the patch is taken where cells that ship
+    show that it pays, or where a later vLLM does the same on every GPU.
+    """
+    measured = _newest(patch, setting, patches, kept)
+    if measured:
+        found = spot.verdict(measured.measurement, measured.steps)
+        if found.taken is not None:
+            place = measured.key.place if found.taken else ""
+            return Decision(taken=found.taken, because=f"{measured.origin}: {found.because}", place=place)
     if is_shown(patch, setting):
-        return True
-    return is_backport_for(patch, vllm=setting.vllm, method=setting.method, backend=setting.backend)
+        return Decision(taken=True)
+    if is_backport_for(patch, vllm=setting.vllm, method=setting.method, backend=setting.backend):
+        return Decision(taken=True, because=why_taken(patch))
+    return Decision(taken=False)
+
+
+def is_taken(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch]) -> bool:
+    """Return whether `auto` takes a patch there."""
+    return decision(patch, setting, patches, spot.kept_of(patch.id)).taken
+
+
+def _newest(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch], kept: Sequence[spot.Kept]) -> spot.Kept | None:
+    """Return the newest measurement of exactly this patch for such a server; None without one."""
+    if not kept:
+        return None
+    try:
+        digest = spot.digest_of(patch, patches, setting.vllm)
+    except PatchError:
+        return None
+    for one in kept:
+        key = one.key
+        same_gpu = family_of(key.capability) == setting.family and setting.capability in ("", key.capability)
+        same_code = (key.vllm, key.digest) == (setting.vllm, digest)
+        if same_gpu and same_code and key.shape == setting.shape:
+            return one
+    return None
 
 
 def is_shown(patch: Patch, setting: RunsOn) -> bool:

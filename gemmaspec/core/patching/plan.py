@@ -101,8 +101,14 @@ def patch_entry(patch: Patch, *, required: bool, where: Sequence[Measured] = ())
     }
     if not patch.is_speed:
         return entry | _probe_of(patch)
-    shown = [dataclasses.asdict(row) for row in where]
+    shown = [_where(row) for row in where]
     return entry | {"purpose": "speed", "needs": list(patch.text.needs), "where": shown}
+
+
+def _where(row: Measured) -> dict[str, str]:
+    """Return where a speed patch was shown to pay; without a place unless it was measured on the spot."""
+    shown = {"vllm": row.vllm, "capability": row.capability}
+    return shown | {"place": row.place} if row.place else shown
 
 
 def _probe_of(patch: Patch) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from gemmaspec.core.profile.command import compile_of
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.rows import RESULT
+from gemmaspec.core.signed import is_own, signature
 from gemmaspec.measure.bench import result, rows
 from gemmaspec.measure.bench.cells import Arm, Task, arms_of, cells_of, order
 from gemmaspec.measure.bench.page import page
@@ -38,7 +39,6 @@ from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
 from gemmaspec.run.kept import groups, measurements
-from gemmaspec.run.kept.signed import is_own, signature
 from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gemmaspec import __version__
 from gemmaspec.core import data
@@ -33,6 +33,12 @@ from gemmaspec.measure.tune.trials import Tried, TriedCell, TuneRequest
 from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
+from gemmaspec.serve.spot import SECONDS, MeasureRequest, measure_first
+
+_OF_BUDGET: Final = 0.05
+"""Of a tuning's time, what measuring one patch for speed may take."""
+_LEAST_S: Final = 60
+"""Seconds that it may take at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +87,19 @@ def _decided(request: TuneRequest, compared: Compared, prompts: PromptSet) -> Tu
     return replace(request, profile=name, loads=loads, prompts=prompts.name, prompts_sha256=prompts.sha256)
 
 
+def _patches_of(request: TuneRequest) -> MeasureRequest:
+    """Return what the first stage measures, in a part of the budget."""
+    seconds = max(_LEAST_S, min(SECONDS, int(_OF_BUDGET * request.budget_s)))
+    return MeasureRequest(profile=request.profile, overrides=request.overrides, engine=request.engine, seconds=seconds)
+
+
 class _TuneRun:
     """One tuning, with what it has tried so far."""
 
     def __init__(self, request: TuneRequest, progress: StartProgress) -> None:
         self._request, self._progress = request, progress
+        if not request.resume:  # before anything asks which patches are taken
+            measure_first(_patches_of(request), progress.note)
         self._compared = Compared.of(request)
         self._target = tuned.destination(self._compared.base, name=request.name, out=request.out)
         prompts = prompt_set(request.prompts, progress.note)

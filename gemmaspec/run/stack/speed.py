@@ -10,6 +10,7 @@ from typing import Final
 from gemmaspec.core.patching.choice import Choices, RunsOn, choose, is_shown, speed_patches
 from gemmaspec.core.patching.evidence import FAMILIES, READERS, VARIABLE, family_of
 from gemmaspec.core.patching.patch import Patch, PatchText
+from gemmaspec.core.patching.spot import HERE, shape_of
 from gemmaspec.core.profile.command import extra_of, vllm_of
 from gemmaspec.core.profile.device import device_of
 from gemmaspec.core.profile.machines import MACHINES
@@ -64,6 +65,7 @@ def untried(profile: Profile, patches: Mapping[str, Patch]) -> tuple[str, ...]:
         drafts = not text.speculation_only or profile.speculative is not None
         if (
             patch.id in choice.taken
+            or choice.left_out.get(patch.id, "").startswith(HERE)
             or patch.id in READERS.values()
             or not fits
             or not drafts
@@ -116,6 +118,7 @@ def _settings_of(profile: Profile, given: str | None) -> tuple[Sequence[RunsOn],
                     capability=unknown,
                     backend=known(resolved.backend),
                     method=resolved.method or NO_DRAFT,
+                    shape=shape_of(resolved),
                 )
             )
     return settings, ""
