@@ -30,15 +30,12 @@ def list_(json: options.Json = False) -> None:
     from gemmaspec.run.kept.profiles import listed
 
     rows = listed()
-    if json:
-        output.json_data({"profiles": rows})
-        return
     columns = (
         table.Column("NAME"), table.Column("FROM", 2), table.Column("STATE", 1), table.Column("MACHINE", 3),
         table.Column("SUMMARY", wraps=True),
     )  # fmt: skip
     cells = [(row.name, row.source, row.state, row.machine, row.summary) for row in rows]
-    table.show(columns, cells)
+    table.answer({"profiles": rows}, columns, cells, as_json=json)
 
 
 def new(

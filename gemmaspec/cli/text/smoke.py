@@ -83,16 +83,11 @@ def _row(row: SmokeRow, *, vllm: str | None) -> None:
 def checks(checks: Sequence[Check], *, as_json: bool) -> None:
     """Print the checks themselves."""
     needs = {check.id: sorted(need.name.lower() for need in check.needs) for check in checks}
-    if as_json:
-        rows = [
-            {"id": check.id, "name": check.name, "counts": check.counts, "needs": needs[check.id]} for check in checks
-        ]
-        output.json_data({"checks": rows})
-        return
+    documents, rows = [], []
+    for check in checks:
+        documents.append({"id": check.id, "name": check.name, "counts": check.counts, "needs": needs[check.id]})
+        rows.append((check.id, "fails" if check.counts else "warns", ", ".join(needs[check.id]) or "-", check.name))
     columns = (
         table.Column("ID"), table.Column("A FAILURE"), table.Column("NEEDS", 1), table.Column("CHECK", wraps=True),
     )  # fmt: skip
-    fails = {True: "fails", False: "warns"}
-    table.show(
-        columns, [(check.id, fails[check.counts], ", ".join(needs[check.id]) or "-", check.name) for check in checks]
-    )
+    table.answer({"checks": documents}, columns, rows, as_json=as_json)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from gemmaspec.cli import output
 
@@ -34,6 +35,16 @@ _LEAST = 24
 def show(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, titles: bool = True) -> None:
     """Print a table that fits standard output; in a pipe, every column."""
     output.data("\n".join(lines(columns, rows, width=output.width_of(sys.stdout), titles=titles)))
+
+
+def answer(
+    document: Mapping[str, Any], columns: Sequence[Column], rows: Sequence[Sequence[str]], *, as_json: bool
+) -> None:
+    """Print what a command answers: the document of `--json`, or this table."""
+    if as_json:
+        output.json_data(document)
+    else:
+        show(columns, rows)
 
 
 def lines(
