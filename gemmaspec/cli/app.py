@@ -19,6 +19,7 @@ from gemmaspec import __version__
 from gemmaspec.cli import help as help_
 from gemmaspec.cli import output
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, Interrupted, UsageError
+from gemmaspec.core.waiting import WAITS
 
 COMMANDS: Final = tuple(name for names in help_.SECTIONS.values() for name in names)
 """In the order of the help text. Each is a module of gemmaspec.cli with a function of its name, or with a group."""
@@ -88,6 +89,8 @@ def _root(
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. Every error is printed here, once."""
     wants_json = "--json" in arguments
+    if "top" not in arguments:  # it draws over the whole terminal
+        WAITS.say = output.progress
     try:
         result = app(args=list(arguments), prog_name="gemmaspec", standalone_mode=False)
     except GemmaspecError as error:

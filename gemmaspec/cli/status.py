@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
 from gemmaspec.cli import options
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.server_state import MEANINGS, ServerState
+from gemmaspec.core.waiting import WAITS
 
-if TYPE_CHECKING:
-    pass
+_PATIENCE_S: Final = 60.0
+"""Seconds after which a slow daemon is asked nothing more; what it did not say by then is not known."""
 
 
 def status(
@@ -55,14 +56,15 @@ def status(
             "--namespace is for the pods of a cluster", hint=f"gemmaspec status --kubernetes --namespace {namespace}"
         )
     groups: list[RouterStatus] = []
-    if name is None:
-        groups = list(routers_status())
-    elif is_group(name):
-        groups = [router_status(name)]
-    if name and groups:
-        servers = replicas_status(name)
-    else:
-        servers = use_case(name)
+    with WAITS.at_most(_PATIENCE_S):
+        if name is None:
+            groups = list(routers_status())
+        elif is_group(name):
+            groups = [router_status(name)]
+        if name and groups:
+            servers = replicas_status(name)
+        else:
+            servers = use_case(name)
     text.show(servers, groups, one=bool(name), as_json=json)
     words = [server.word for server in servers] + [group.word for group in groups]
     codes = {MEANINGS[word].exit_code for word in words}

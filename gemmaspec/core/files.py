@@ -44,18 +44,20 @@ def other_owner(path: Path) -> str | None:
             owner = folder.lstat().st_uid
             if owner == os.geteuid():
                 return None
-            return _name_of(owner)
+            return name_of(owner)
     return None
 
 
-def _name_of(user: int) -> str:
+def name_of(user: int) -> str:
+    """Return the name of a user; # and the number of one that this machine does not know."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return f"#{user}"
 
 
-def _as_owner(owner: str) -> str:
+def sudo_as(owner: str) -> str:
+    """Return the way out for somebody who meets another user's files."""
     return f"sudo -u {shlex.quote(owner)} gemmaspec …    # or set GEMMASPEC_STATE to a folder of your own"
 
 
@@ -77,7 +79,7 @@ class UnreadableFile(EnvironmentMissing):
 
     def __init__(self, path: Path, why: str, *, hint: str | None = None) -> None:
         if owner := other_owner(path):
-            why, hint = f"{why}; it belongs to {owner}", _as_owner(owner)
+            why, hint = f"{why}; it belongs to {owner}", sudo_as(owner)
         super().__init__(f"cannot read {path}: {why}", hint=hint or f"ls -ld {path}")
         self.path = path
         self.why = why
@@ -193,6 +195,6 @@ def unwritable(path: Path, error: OSError) -> EnvironmentMissing:
         return EnvironmentMissing(f"cannot write {path}: a folder is in its place", hint=f"ls -ld {path}")
     if error.errno in (errno.EACCES, errno.EPERM) and (owner := other_owner(path)):
         return EnvironmentMissing(
-            f"cannot read or write {path}: {error.strerror}; it belongs to {owner}", hint=_as_owner(owner)
+            f"cannot read or write {path}: {error.strerror}; it belongs to {owner}", hint=sudo_as(owner)
         )
     return EnvironmentMissing(f"cannot write {path}: {error.strerror}", hint=f"ls -ld {path.parent}")

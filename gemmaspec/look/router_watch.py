@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.live.reaction import HOUR_S
+from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Watch
 from gemmaspec.look import hooks
@@ -53,13 +54,15 @@ class WatchedRouter:
 def watched_routers(names: Sequence[str]) -> list[WatchedRouter]:
     """Return the routers of these profiles, or all that were started here, with what their profiles allow.
 
-    Raises ProfileError if the profile of one is no longer valid.
+    Raises ProfileError if the profile of one is no longer valid, and EnvironmentMissing where another user can write
+    what would be run.
     """
     wanted = [name for name in names if groups.is_group(name)] if names else groups.names()
     return [_watched(groups.find(name)) for name in wanted]
 
 
 def _watched(group: Group) -> WatchedRouter:
+    ensure_own(group.name)
     options = group.options
     wish = load_profile(options.profile, overrides=options.overrides, no_spec=options.no_spec).profile.watch
     before = last_watch(group.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -114,16 +114,31 @@ def each(names: Sequence[str], *, whole: bool) -> list[Status]:
 
 
 def _seen(name: str, *, whole: bool) -> Status:
-    return _with_log(_with_verdicts(_status(name)), alone=whole)
+    """Return the status of one stack. Its engine is asked several things side by side, because a daemon may be slow."""
+    holder = stack_lock.holder(name)
+    started = _started(name, holder)
+    if isinstance(started, Status):
+        return dataclasses.replace(started, last=last_verdicts(started.started))
+    engine = stacks.engine_of(started)
+    state = stacks.look(started, engine)
+    away = state.status in ("absent", "unknown")
+    work: list[Callable[[], Any]] = [
+        partial(_status, started, state, engine, holder),
+        partial(last_verdicts, started, None if away else engine),
+    ]
+    if whole and state.status == "running":
+        work.append(partial(of_running, started, engine))
+    at_once = 1 if started.server.nodes else len(work)  # a server on several machines has its own threads
+    status, last, *log = together(work, at_once=at_once)
+    return _with_log(_with_verdicts(status, last), engine, log[0] if log else None)
 
 
-def _with_log(status: Status, *, alone: bool) -> Status:
-    """Return the status with what the log says; without `alone` it is read only for the graphs of a GPU."""
+def _with_log(status: Status, engine: Engine, log: Logged | None) -> Status:
+    """Return the status with what the log says; without a log it is read only for the graphs of a GPU."""
     if not status.running:
         return status
-    log = of_running(status.started) if alone else None
     if status.word == ServerState.READY:
-        lost = graphs_lost(status.started, log)
+        lost = graphs_lost(status.started, log, engine=engine)
     else:
         lost = None
     status = dataclasses.replace(status, logged=log or status.logged, graphs=lost)
@@ -133,10 +148,7 @@ def _with_log(status: Status, *, alone: bool) -> Status:
     return dataclasses.replace(status, word="degraded", why=why, next=lost.next)
 
 
-def _with_verdicts(status: Status) -> Status:
-    down = status.state.status in ("absent", "unknown")
-    engine = None if down else stacks.engine_of(status.started)
-    last = last_verdicts(status.started, engine)
+def _with_verdicts(status: Status, last: Last) -> Status:
     if status.running and (hang := hang_of(status.started, last)):
         follow = f"gemmaspec restart {status.started.server.name}"
         status = dataclasses.replace(status, word="unknown", why=hang, next=follow)
@@ -176,10 +188,10 @@ def _report_of(engine: Engine, server: Server) -> dict[str, Any] | None:
     return None
 
 
-def _status(name: str) -> Status:
-    holder = stack_lock.holder(name)
+def _started(name: str, holder: stack_lock.Holder | None) -> Started | Status:
+    """Return the record of a stack; its status where nothing can be done with that."""
     try:
-        started = stacks.find(name)
+        return stacks.find(name)
     except UnreadableFile as error:
         return _damaged(name, error)
     except stacks.Orphaned as error:
@@ -187,9 +199,11 @@ def _status(name: str) -> Status:
     except UsageError:
         if holder is None:
             raise
-        started = stacks.rescue(name)
-    engine = stacks.engine_of(started)
-    state = stacks.look(started, engine)
+        return stacks.rescue(name)
+
+
+def _status(started: Started, state: State, engine: Engine, holder: stack_lock.Holder | None) -> Status:
+    name = started.server.name
     if holder and holder.command in stack_lock.STARTS:
         why = f"{holder.phase or 'beginning'}, by gemmaspec {holder.command} (pid {holder.pid})"
         watch = f"gemmaspec status {name} --wait"
@@ -364,16 +378,16 @@ def _report(engine: Engine, started: Started) -> tuple[dict[str, Any] | None, tu
     """Return the launcher's report, the differences from it, and why it cannot be read."""
     try:
         report = engine.report(started.server)
-        return report, _changes(engine, started) if report else (), ""
+        return report, _changes(engine, started, report) if report else (), ""
     except GemmaspecError as error:
         return None, (), error.message
 
 
-def _changes(engine: Engine, started: Started) -> tuple[ChangedFile, ...]:
-    """Return the differences from each rank's report, with its host where there are several."""
+def _changes(engine: Engine, started: Started, first: dict[str, Any]) -> tuple[ChangedFile, ...]:
+    """Return the differences from each rank's report, with its host where there are several; `first`: rank 0's."""
     changes: list[ChangedFile] = []
-    for host, rank, server in seats(engine, started.server):
-        report = rank.report(server)
+    for place, (host, rank, server) in enumerate(seats(engine, started.server)):
+        report = rank.report(server) if place else first
         for change in compare(server, rank, report) if report else ():
             changes.append(dataclasses.replace(change, detail=f"on {host}: {change.detail}") if host else change)
     return tuple(changes)

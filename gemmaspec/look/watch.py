@@ -21,6 +21,7 @@ from gemmaspec.core.live.faults import Event, FaultKind, Faults, limits_of
 from gemmaspec.core.live.reaction import HOUR_S, Policy, Reaction, drains, reaction
 from gemmaspec.core.live.reference import Reference
 from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.rows import NONE, Row
@@ -118,7 +119,8 @@ def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: floa
     The name of a profile with replicas means all of them.
 
     `window_s` and `hang_s`, in seconds, go before those of the profiles.
-    Raises UsageError if a name was not started on this machine or its profile is no longer valid.
+    Raises UsageError if a name was not started on this machine or its profile is no longer valid, and
+    EnvironmentMissing where another user can write what would be run.
     """
     if names:
         started_all = [stacks.find(name) for name in each_of(names)]
@@ -128,6 +130,7 @@ def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: floa
 
 
 def _watched(started: Started, window_s: float | None, hang_s: float | None) -> Watched:
+    ensure_own(started.server.name)  # its record names the profile, and that the commands that are run
     loaded = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec)
     wish = loaded.profile.watch
     limits = limits_of(window_s=window_s or wish.window_seconds, hang_s=hang_s or wish.hang_seconds)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import UnreadableFile
+from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.core.profile.engines import ENGINES
 from gemmaspec.core.server_state import Recorded
 from gemmaspec.run.engine import record
@@ -51,6 +52,7 @@ def down_by_force(name: str, note: Callable[[str], None] = lambda _: None) -> bo
     """
     with contextlib.ExitStack() as intent:
         with contextlib.suppress(GemmaspecError, OSError):
+            ensure_own(name)
             intent.enter_context(_intended(stacks.find(name)))
         return _end_by_force(name, note)
 
@@ -62,6 +64,7 @@ def _end_by_force(name: str, note: Callable[[str], None]) -> bool:
     for lost in marked(name, stacks.stack_folder(name)):
         ended = record.end(lost, grace_s=Server.stop_grace_s) or ended
     try:
+        ensure_own(name)  # its record says which process to end
         started, _ = _find(name, note)
     except (GemmaspecError, OSError):
         if ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,8 @@ class DiskEngine:
         found: dict[str, Any] = json.loads((self.place.run_dir / "report.json").read_text())
         return found
 
-    def read(self, server: Server, path: str) -> bytes | None:
-        try:
-            return Path(path).read_bytes()
-        except OSError:
-            return None
+    def read_all(self, server: Server, paths: Sequence[str]) -> Mapping[str, bytes]:
+        return {path: Path(path).read_bytes() for path in paths if Path(path).is_file()}
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +125,7 @@ class FakeEngine:
 
     def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
         return None
+
+    def read_all(self, server: Server, paths: Sequence[str], *, service: str = "vllm") -> Mapping[str, bytes]:
+        contents = {path: self.read(server, path, service=service) for path in paths}
+        return {path: content for path, content in contents.items() if content is not None}

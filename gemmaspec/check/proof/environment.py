@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.files import state_dir, unwritable, write_whole
+from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.run.runtime.managed import held_lock, site_packages
 from gemmaspec.run.runtime.pip_settings import uv_environment
 from gemmaspec.run.runtime.shims import define_torchvision_ops
@@ -65,6 +66,7 @@ def _complete(
     name: str, packages: list[str], install: Callable[[Uv, Path], None], progress: Callable[[str], None]
 ) -> Path:
     """Return a folder of the state that is complete; the first process to come fills it, others wait."""
+    ensure_own()
     folder = state_dir() / "runtimes" / name
     marker = folder / "complete.json"
     if marker.is_file():

@@ -14,6 +14,7 @@ from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed
 from gemmaspec.core.files import state_dir
+from gemmaspec.core.waiting import WAITS
 from gemmaspec.run.engine.lines import clean
 from gemmaspec.run.engine.server import Server
 from gemmaspec.run.stack.serve import SERVICE as WATCH
@@ -170,7 +171,8 @@ def _run(
         stderr=subprocess.PIPE, encoding="utf-8", errors="replace", process_group=0 if timeout_s else None,
     )  # fmt: skip
     try:
-        out, err = process.communicate(timeout=timeout_s)
+        with WAITS.on(" ".join(command[:2])):
+            out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         program, what = " ".join(command[:2]), " ".join(command[-3:])
         daemon = [f"{name}={value}" for name, value in where.items() if value]

@@ -9,10 +9,10 @@ import struct
 import tarfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import docker
 import requests
@@ -24,9 +24,11 @@ from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFaile
 from gemmaspec.core.files import read_regular
 from gemmaspec.core.fleet.agree import HostFacts, ImageFacts
 from gemmaspec.core.state_id import make_state_id
+from gemmaspec.core.waiting import WAITS
 from gemmaspec.run.engine import compose, endpoint, port, record, volumes
 from gemmaspec.run.engine.attested import with_attested
 from gemmaspec.run.engine.container import has_nvidia, log_start, moment, publishes, state_of
+from gemmaspec.run.engine.framed import framed
 from gemmaspec.run.engine.image import ensure_image
 from gemmaspec.run.engine.lines import clean, lines
 from gemmaspec.run.engine.report import MAX_REPORT, parse_report
@@ -40,7 +42,9 @@ ATTESTED: Final = "/run/gemmaspec/attested.json"
 """The launcher's report in the container: on a tmpfs, which exec can read but `docker cp` cannot."""
 _READINGS: Final = 10
 """On a busy machine a daemon loses what a command prints before the daemon listens: 44 of 649 times with Docker 28.2.2
-and a load of 7. What lacks its first line has lost its beginning, and is read again."""
+and a load of 7. What is not whole is read again."""
+_AT_ONCE: Final = 64
+"""Files that one command in a container reads."""
 _TOOLKIT_HOOK: Final = "nvidia-container-runtime-hook"
 
 
@@ -124,7 +128,8 @@ class DockerEngine:
             self._ensure_ours(server)
             if not port_is_free:
                 self.ensure_port(server)
-            if server.image:
+        if server.image:
+            with _explained(self.endpoint):  # a pull takes its time, and says so itself
                 ensure_image(self._client, server.image, self.endpoint.environment())
 
     def start_command(self, server: Server) -> tuple[str, ...]:
@@ -211,8 +216,9 @@ class DockerEngine:
         """Yield clean lines of the container since its last start; with `follow`, until it stops."""
         with _answering(self.endpoint):
             container = self._container(server)
-            if container is None:
-                return
+        if container is None:
+            return
+        with _explained(self.endpoint):
             lines = self._log_lines(container, follow=follow, tail=tail)
             # One line of docker's may be several here (a progress bar), so count the last ones again.
             yield from lines if follow or tail is None else deque(lines, maxlen=tail)
@@ -222,12 +228,12 @@ class DockerEngine:
 
         Raise GemmaspecError if it is not a JSON object or too long.
         """
-        text = self.read(server, REPORT)
-        if not text:
+        contents = self.read_all(server, (REPORT, ATTESTED))
+        if not contents.get(REPORT):
             return None
-        report = parse_report(text)
+        report = parse_report(contents[REPORT])
         if "attestation" in report:
-            return with_attested(report, self.read(server, ATTESTED))
+            return with_attested(report, contents.get(ATTESTED))
         return report
 
     def read(self, server: Server, path: str, *, service: str = compose.SERVICE) -> bytes | None:
@@ -235,33 +241,54 @@ class DockerEngine:
 
         Raise GemmaspecError if the daemon does not pass it on.
         """
+        return self.read_all(server, (path,), service=service).get(path)
+
+    def read_all(self, server: Server, paths: Sequence[str], *, service: str = compose.SERVICE) -> Mapping[str, bytes]:
+        """Return files as a running container sees them, by path, at most MAX_REPORT + 1 bytes of each.
+
+        Those that are missing are left out. Raise GemmaspecError if the daemon does not pass them on.
+        """
+        found: dict[str, bytes] = {}
         with _answering(self.endpoint):
-            container = self._container(server, service)
-            if container is None or container.status != "running":
-                return None
-            first = f"==> {path} <==\n".encode()
-            for _ in range(_READINGS):
-                try:
-                    # Unlike `cat`, `head -c` ends even if the file does not.
-                    done = container.exec_run(["head", "-v", "-c", str(MAX_REPORT + 1), path], demux=True)
-                except APIError:  # it stopped in the meantime
-                    return None
-                except ValueError:  # the daemon has lost the beginning, and the SDK takes the text for a frame's head
-                    continue
-                text = cast("tuple[bytes | None, bytes | None]", done.output)[0] or b""
-                if done.exit_code or text.startswith(first):
-                    if done.exit_code:
-                        return None
-                    return text.removeprefix(first)
-        raise GemmaspecError(f"docker does not pass on what was read in {container.name}: {path}")
+            for few in (paths[start : start + _AT_ONCE] for start in range(0, len(paths), _AT_ONCE)):
+                found.update(self._read(server, few, service))
+        return found
+
+    def _read(self, server: Server, paths: Sequence[str], service: str) -> Mapping[str, bytes]:
+        """Return files by one command in the container; none if it does not run."""
+        container = self._running_id(server, service)
+        if container is None:
+            return {}
+        for _ in range(_READINGS):
+            asked = framed(paths, most=MAX_REPORT + 1)
+            try:
+                created = self._client.api.exec_create(container, asked.command)["Id"]
+                output, _ = self._client.api.exec_start(created, demux=True)
+                contents = asked.contents(output or b"")
+                if contents is None and self._client.api.exec_inspect(created)["ExitCode"]:
+                    return {}
+            except APIError:  # it stopped in the meantime
+                return {}
+            except ValueError:  # the daemon has lost the beginning, and the SDK takes the text for a frame's head
+                continue
+            if contents is not None:
+                return contents
+        raise GemmaspecError(f"docker does not pass on what was read in {container[:12]}: {', '.join(paths)}")
+
+    def _running_id(self, server: Server, service: str) -> str | None:
+        """Return the id of the container if it runs, by one request and not by two as `_container`."""
+        containers = self._client.api.containers(filters={"label": _labels(server, service), "status": ["running"]})
+        newest = max(containers, key=lambda container: int(container["Created"]), default=None)
+        return str(newest["Id"]) if newest else None
 
     def _log_lines(self, container: Container, *, follow: bool, tail: int | None) -> Iterator[str]:
-        stream = container.logs(
-            stream=True,
-            follow=follow,
-            tail="all" if tail is None else tail,
-            since=log_start(container.attrs["State"]),
-        )
+        with WAITS.on("the Docker daemon"):
+            stream = container.logs(
+                stream=True,
+                follow=follow,
+                tail="all" if tail is None else tail,
+                since=log_start(container.attrs["State"]),
+            )
         try:
             yield from lines(stream)
         finally:
@@ -295,11 +322,7 @@ class DockerEngine:
                 volumes.make(self._client, server.project, text.decode(), make_state_id())
 
     def _container(self, server: Server, service: str = compose.SERVICE) -> Container | None:
-        labels = [
-            f"com.docker.compose.project={server.project}",
-            f"com.docker.compose.service={service}",
-            "com.docker.compose.oneoff=False",
-        ]
+        labels = _labels(server, service)
         containers = self._client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
         return max(containers, key=lambda container: str(container.attrs["Created"]), default=None)
 
@@ -333,8 +356,24 @@ class DockerEngine:
             port.ensure_free(server.bind, server.port, as_root=True)
 
 
+def _labels(server: Server, service: str) -> list[str]:
+    """Return what Compose writes on the container of a service."""
+    return [
+        f"com.docker.compose.project={server.project}",
+        f"com.docker.compose.service={service}",
+        "com.docker.compose.oneoff=False",
+    ]
+
+
 @contextlib.contextmanager
 def _answering(where: endpoint.DockerEndpoint) -> Iterator[None]:
+    """Name the daemon while it is slow, and turn its errors into one sentence."""
+    with WAITS.on("the Docker daemon"), _explained(where):
+        yield
+
+
+@contextlib.contextmanager
+def _explained(where: endpoint.DockerEndpoint) -> Iterator[None]:
     """Turn errors of the daemon into one sentence."""
     try:
         yield

@@ -16,6 +16,7 @@ from docker.context.config import get_current_context_name
 from docker.errors import DockerException
 
 from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.waiting import WAITS
 
 DEFAULT_URL: Final = "unix:///var/run/docker.sock"
 TIMEOUT_S: Final = 20
@@ -92,16 +93,22 @@ def of_host(host: str, docker: str) -> DockerEndpoint:
 def connect(endpoint: DockerEndpoint) -> docker.DockerClient:
     """Return a client after the daemon answered once. Raise EnvironmentMissing with the reason if it does not."""
     try:
-        _knock(endpoint)
-        if endpoint.of_fleet:
-            if endpoint.context:
-                tls = ContextAPI.get_context(endpoint.context).TLSConfig
-            else:
-                tls = None
-            return docker.DockerClient(base_url=endpoint.url, tls=tls or False, timeout=TIMEOUT_S, use_ssh_client=True)
-        return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
+        with WAITS.on("the Docker daemon"):
+            return _connected(endpoint)
     except (DockerException, OSError) as error:
         raise _unanswered(endpoint, error) from None
+
+
+def _connected(endpoint: DockerEndpoint) -> docker.DockerClient:
+    """Return a client, which asks the daemon for its version. Raise as the SDK does."""
+    _knock(endpoint)
+    if not endpoint.of_fleet:
+        return docker.from_env(timeout=TIMEOUT_S, use_ssh_client=True)
+    if endpoint.context:
+        tls = ContextAPI.get_context(endpoint.context).TLSConfig
+    else:
+        tls = None
+    return docker.DockerClient(base_url=endpoint.url, tls=tls or False, timeout=TIMEOUT_S, use_ssh_client=True)
 
 
 @contextmanager

@@ -195,6 +195,11 @@ class FleetEngine:
         head = self.members(server)[0]
         return head.engine.read(head.server, path, service=service)
 
+    def read_all(self, server: Server, paths: Sequence[str], *, service: str = "vllm") -> Mapping[str, bytes]:
+        """Return files as rank 0 sees them."""
+        head = self.members(server)[0]
+        return head.engine.read_all(head.server, paths, service=service)
+
     def _when(self, ended: tuple[Member, State]) -> float:
         """Return when a rank ended by this machine's clock; a rank without a container ended before all others."""
         member, state = ended

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -199,6 +199,11 @@ class ProcessEngine:
             return read_regular(Path(path), limit=MAX_REPORT, follow=True)
         except UnreadableFile:
             return None
+
+    def read_all(self, server: Server, paths: Sequence[str], *, service: str = "vllm") -> Mapping[str, bytes]:
+        """Return these files by their paths as `read` does."""
+        contents = {path: self.read(server, path, service=service) for path in paths}
+        return {path: content for path, content in contents.items() if content is not None}
 
     def _alive(self, server: Server) -> bool:
         last = last_of(server)

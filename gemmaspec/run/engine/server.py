@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -187,6 +187,9 @@ class Engine(Protocol):
         Only the first engine.report.MAX_REPORT + 1 bytes are read. `service` names another container of the stack,
         which may run while the server does not.
         """
+
+    def read_all(self, server: Server, paths: Sequence[str], *, service: str = "vllm") -> Mapping[str, bytes]:
+        """Return these files by their paths as `read` does, in one request; those that are missing are left out."""
 
 
 def server_at(url: str, *, option: str, name: str) -> Server:

@@ -19,6 +19,7 @@ from gemmaspec.core.resolved.resolve import Resolved, resolved_of
 
 if TYPE_CHECKING:
     from gemmaspec.core.profile.model import Profile
+    from gemmaspec.run.engine.server import Engine
     from gemmaspec.run.kept.stacks import Started
 
 _BACKEND: Final = re.compile(
@@ -178,7 +179,7 @@ class Graphs:
         return f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}{cost}"
 
 
-def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
+def graphs_lost(started: Started, log: Logged | None = None, *, engine: Engine | None = None) -> Graphs | None:
     """Return what a running server that drafts on a GPU lacks: as its log, else its vLLM has it; None for nothing."""
     from gemmaspec.core.profile.load import load_profile
     from gemmaspec.core.profile.machines import MACHINES
@@ -189,7 +190,7 @@ def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
         return None
     if not profile.speculative or not MACHINES[profile.machine].gpus:
         return None
-    resolved, log = resolved_of(profile), log or of_running(started)
+    resolved, log = resolved_of(profile), log or of_running(started, engine)
     modes = known(resolved.graphs)
     if log.mode:
         modes = as_logged(resolved, log.mode, eager_draft=log.eager_draft)
@@ -203,12 +204,12 @@ def graphs_lost(started: Started, log: Logged | None = None) -> Graphs | None:
     return Graphs(modes=modes, hurts=hurts(profile, modes), next=mends or f"gemmaspec profile lint {started.profile}")
 
 
-def of_running(started: Started) -> Logged:
+def of_running(started: Started, engine: Engine | None = None) -> Logged:
     """Return what a server logged; nothing if its log cannot be read, or is of another vLLM."""
     from gemmaspec.run.kept import stacks
 
     with contextlib.suppress(GemmaspecError, OSError):
-        return logged(stacks.engine_of(started).logs(started.server))
+        return logged((engine or stacks.engine_of(started)).logs(started.server))
     return Logged()
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError, TimedOut, UsageError
 from gemmaspec.core.files import make_folder, state_dir, unwritable
+from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.run.engine.proc import boot_id, start_ticks
 
 if TYPE_CHECKING:
@@ -163,10 +164,12 @@ def owned(
     """Lock a stack while the body runs; SIGTERM acts like Ctrl-C.
 
     Waits for a command with the same request (up to `timeout_s`), and for one that ends by itself. `down` cancels a
-    start and waits for its end. Raises GemmaspecError with the holder for any other command, TimedOut.
+    start and waits for its end. Raises GemmaspecError with the holder for any other command, TimedOut, and
+    EnvironmentMissing where another user can write what would be run.
     """
     if "/" in name or name.startswith("."):
         raise UsageError(f"{name!r} is not a valid name of a stack", hint="gemmaspec status")
+    ensure_own(name)
     import filelock  # slow to import, and most commands only ask who holds a stack
 
     lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)

@@ -20,6 +20,7 @@ from gemmaspec.core.launcher.probe import (
     SETTLE_TRIES,
 )
 from gemmaspec.core.live.sample import Counters, Sample, read_sample
+from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.run.engine.answer import FEW, MAX_BYTES, ChatAnswer, Fault, unlikely
 from gemmaspec.run.engine.http import CHAT, ChatClient, NoAnswer, exchange
 from gemmaspec.run.engine.server import Server
@@ -79,8 +80,12 @@ class Answer:
 
 
 def api_key_for(server: Server) -> str | None:
-    """Return the API key for requests to this server: $VLLM_API_KEY if it needs one."""
+    """Return the API key for requests to this server: $VLLM_API_KEY if it needs one.
+
+    Raise EnvironmentMissing where another user can write the record that says to whom it is sent.
+    """
     if server.needs_api_key:
+        ensure_own()
         return os.environ.get("VLLM_API_KEY") or None
     return None
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import make_folder, state_dir, unwritable, write_whole
 from gemmaspec.core.lock.document import Versions
+from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.run.runtime.import_check import smoke_test
 from gemmaspec.run.runtime.install import Destination, install
 from gemmaspec.run.runtime.pip_settings import uv_environment
@@ -102,6 +103,7 @@ def ensure_runtime(spec: RuntimeSpec, *, progress: Callable[[str], None]) -> Pat
     EnvironmentMissing without enough disk space, or if packages or the Python version are missing. After an interrupted
     build (an error, Ctrl-C, kill -9, a full disk) the folder has no marker and does not count.
     """
+    ensure_own()
     runtime = describe(spec)
     if runtime.complete:
         return runtime.interpreter

@@ -125,11 +125,13 @@ def _changed_on_server(server: Server, engine: Engine, report: Mapping[str, Any]
         if row["sha256_after"] and row["state"] == "applies":
             after[row["path"]] = row["sha256_after"]
     package, overlay = report["vllm"]["path"], report["overlay"]
-    for path, sha256 in before.items():
-        content = engine.read(server, f"{package}/{path.partition('/')[2]}")
-        yield from _differs(path, "package", content, sha256)
-    for path, sha256 in after.items() if overlay else ():
-        yield from _differs(path, "overlay", engine.read(server, f"{overlay}/{path}"), sha256)
+    in_package = {path: f"{package}/{path.partition('/')[2]}" for path in before}
+    in_overlay = {path: f"{overlay}/{path}" for path in after if overlay}
+    contents = engine.read_all(server, (*in_package.values(), *in_overlay.values()))
+    for path, file in in_package.items():
+        yield from _differs(path, "package", contents.get(file), before[path])
+    for path, file in in_overlay.items():
+        yield from _differs(path, "overlay", contents.get(file), after[path])
 
 
 def _differs(path: str, place: str, content: bytes | None, sha256: str) -> Iterator[ChangedFile]:
