@@ -12,6 +12,7 @@ from typing import Any, Final
 import typer
 import typer.core
 
+from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.foreign_words import COMMANDS, WITHIN, nearest, option_meant
 
 _ROWS: Final = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-8"))
@@ -38,21 +39,12 @@ class HelpedCommand(typer.core.TyperCommand):
     """A command whose help names arguments as people write them: PROFILE, [NAME], [PATCH]..."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words; an unknown option is answered by what it means."""
+        """Parse the words. Raise UsageError in our own words; an unknown option is answered by what it means."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
-        except typer.BadParameter:
-            raise
         except Exception as error:
-            said = str(getattr(error, "message", ""))
-            if option := getattr(error, "option_name", None) if hasattr(error, "possibilities") else None:
-                whole = next((word for word in given if len(option) < 3 and word.startswith(option)), option)
-                error.possibilities = None  # type: ignore[attr-defined]
-                said = f"No such option: {whole}{self._meant(option, whole, given, ctx.info_name or '')}"
-            if "--from-command" in given and "did you mean" not in said:
-                said += "; the whole command is one word, in quotes: --from-command 'vllm serve …'"
-            error.message = said  # type: ignore[attr-defined]
+            _raise_ours(error, ctx, given, lambda option, whole: self._meant(option, whole, given, ctx.info_name or ""))
             raise
 
     def _meant(self, option: str, whole: str, given: list[str], command: str) -> str:
@@ -97,10 +89,28 @@ class HelpedCommand(typer.core.TyperCommand):
             formatter.write_dl(records)
 
 
+def _raise_ours(error: Exception, ctx: Any, given: Sequence[str], meant: Callable[[str, str], str]) -> None:
+    """Raise UsageError for an error of the parser; nothing for another one, and for a group that shows its help."""
+    if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+        return
+    from gemmaspec.cli.usage import in_one_sentence
+
+    raise in_one_sentence(error, ctx.command_path, given, meant) from None
+
+
 class CommandGroup(typer.core.TyperGroup):
     """A group of commands, in sections if it has some, that suggests a command for names from other tools."""
 
     sections: Mapping[str, Sequence[str]] = {}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words before a command's name. Raise UsageError in our own words."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _raise_ours(error, ctx, given, lambda *_: "")
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command with its summary."""
@@ -134,7 +144,7 @@ class CommandGroup(typer.core.TyperGroup):
                 advice = f"Did you mean {guess}?"
             else:
                 advice = f"{path} --help lists the commands."
-            ctx.fail(f"No such command {args[0]!r}. {advice}")
+            raise UsageError(f"No such command {args[0]!r}. {advice}")
         return super().resolve_command(ctx, args)
 
 

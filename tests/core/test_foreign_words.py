@@ -141,7 +141,7 @@ LINES = (
     ("benchmark", "gemmaspec bench"),
     ("up mine --max-model-len 8192", "--set serve.max_model_len=8192"),
     ("up mine --gpus all", "devices"),
-    ("up mine -ngl 99", "option: -ngl; it is a setting of llama.cpp"),
+    ("up mine -ngl 99", "option -ngl; it is a setting of llama.cpp"),
     ("up mine -c 4096", "write --set serve.max_model_len=4096, which is llama.cpp's -c"),
     ("profile new mine2 --from-command vllm serve a/b", "one word, in quotes: --from-command 'vllm serve"),
     ("profile new mine2 --from-command vllm serve a/b -tp 2", "one word, in quotes: --from-command 'vllm serve"),

@@ -108,7 +108,7 @@ def fault(one: Shown, capsys: pytest.CaptureFixture[str]) -> str:
         return f"{one.line}: exit code {code}: {said[-300:]}"
     if code in (0, EXIT_MISSING) or (code == 1 and words[0] == "fit"):
         return ""
-    if one.inline and "Missing argument" in said:
+    if one.inline and re.search(r"^error: gemmaspec [a-z ]+ needs ", said, re.MULTILINE):
         return ""  # it only names the command
     return "" if MISSING.search(said) else f"{one.line}: exit code {code} without what is missing: {said[-300:]}"
 
