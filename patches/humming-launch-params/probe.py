@@ -103,6 +103,11 @@ def check_own_rows(linear):
     good = "matrix:12,1024,1024,16=128,128,64,32,4,2,mma"
     bad = "prompt:12,512,1=16,64,4,2 matrix: matrix:9,1,1=1,1,1,1,1,1,mma matrix:9,1,1,8=1,1,1,1,1,1,umma"
     bad += " matrix:9,1,1,8=1,1,1,1,1,-1,mma matrix:\uff19,1,1,8=1,1,1,1,1,1,mma matrix:9,1,1,8=1,1,1,1,1,mma"
+    fits = (12, *OTHER, 16, 128, 128, 64, 32, 4, 2)
+    for place in range(len(fits)):  # no size, stage or row is nothing, or more than any GPU has
+        for value in (0, 99999) if place > 3 else (0,):
+            one = [str(value if place == at else number) for at, number in enumerate(fits)]
+            bad += f" matrix:{','.join(one[:4])}={','.join(one[4:])},mma"
     own = linear._own_launches(f"{bad} {good} matrix:12,1024,1024,8=512,128,64,32,4,2,wgmma")
     assert own == {
         (12, *OTHER, 16): (128, 128, 64, 32, 4, 2, "mma"),

@@ -169,6 +169,14 @@ def test_a_broken_patch_that_another_needs_leaves_both_out(tmp_path: Path) -> No
         ("matrix:9,43008,5376,8=256,64,32,64,6,2,umma", False),
         ("matrix:9,43008,5376=256,64,32,64,6,2,mma", False),
         ("matrix:9,43008,5376,8=100,64,32,64,6,2,mma", False),
+        ("matrix:9,0,5376,8=128,64,32,64,6,2,mma", False),
+        ("matrix:9,43008,0,8=128,64,32,64,6,2,mma", False),
+        ("matrix:9,43008,5376,0=128,64,32,64,6,2,mma", False),
+        ("matrix:9,43008,5376,8=0,64,32,64,6,2,mma", False),
+        ("matrix:9,43008,5376,8=128,64,32,64,0,2,mma", False),
+        ("matrix:9,43008,5376,8=128,64,32,64,6,0,mma", False),
+        ("matrix:9,43008,5376,8=128,64,32,64,99999,2,mma", False),
+        ("matrix:9,43008,5376,8=99999,64,32,64,6,2,mma", False),
     ],
 )
 def test_launch_parameters_of_ones_own_have_a_form(value: str, fits: bool) -> None:
