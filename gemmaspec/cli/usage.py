@@ -55,7 +55,7 @@ def _whole(option: str, given: Sequence[str]) -> str:
 
 
 def _unfit(error: Any, given: Sequence[str]) -> str:
-    """Return that an option's value is no number, or is not in its range."""
+    """Return what a number must be, of which something else was typed."""
     param = error.param
     kind = _KINDS.get(param.type_descriptor.annotation)
     if kind is None:

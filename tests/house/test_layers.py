@@ -157,7 +157,6 @@ def test_a_function_is_short_and_takes_few_parameters() -> None:
 
 
 def test_an_error_stays_as_it_was_raised() -> None:
-    """Except for one of typer's, whose words are replaced before it is shown."""
     edited = [
         file.name
         for file in FILES
@@ -165,7 +164,7 @@ def test_an_error_stays_as_it_was_raised() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         if node.attr in ("message", "hint", "exit_code") and ast.unparse(node.value) != "self"
     ]
-    assert edited == ["help.py"]
+    assert edited == []
 
 
 def test_no_template_but_our_own_is_rendered_here() -> None:
