@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gemmaspec.check.proof.prove import Probes
+from gemmaspec.check.proof.prove import RUNNER, Probes
 from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import data, launcher
 from gemmaspec.core.patching.judged import JUDGED as FILE
@@ -19,6 +20,8 @@ from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.core.patching.plan import chain
 from tests.support.foreign_fixes import Fix, Fixes
 from tests.support.judged_fixes import JUDGED
+
+TOGETHER = Path(__file__).with_name("judge_fork.py")
 
 
 @dataclass(kw_only=True)
@@ -39,29 +42,50 @@ def judge(patch: str, probes: Probes) -> Judged:
     found = Judged()
     for at, fixes in enumerate(JUDGED[patch]):
         found.releases.add(fixes.release)
-        for number, fix in enumerate(fixes.right):
+        asked = _asked(patch, fixes, probes)
+        for number, (state, seen) in enumerate(asked[: len(fixes.right)]):
             found.right += 1
-            state, seen = _asked(patch, fixes, fix, probes)
             if state != "closed":
                 found.missed.append(f"{patch} {at} right {number}: {state}: {seen}")
-        for number, fix in enumerate(fixes.wrong):
+        for number, (state, seen) in enumerate(asked[len(fixes.right) :]):
             found.wrong += 1
-            state, seen = _asked(patch, fixes, fix, probes)
             if state == "closed":
                 found.called_closed.append(f"{patch} {at} wrong {number}: {seen}")
     return found
 
 
-def _asked(patch: str, fixes: Fixes, fix: Fix, probes: Probes) -> tuple[str, str]:
+def _asked(patch: str, fixes: Fixes, probes: Probes) -> list[tuple[str, str]]:
+    """Return what a patch's probe says of the right fixes, then of the wrong ones.
+
+    The first one is asked as a start asks, and again as all are: see judge_fork.py. Both must be the same answer.
+    """
     source = source_of(fixes.release)
     files = _patched(patch, fixes.release) if fixes.patched else {}
     text = files[fixes.path].decode() if fixes.path in files else (source / fixes.path).read_text(encoding="utf-8")
-    changed = {**files, fixes.path: fixed(text, fix).encode()}
-    with tempfile.TemporaryDirectory() as folder:
-        overlay = launcher.build_overlay(source / "vllm", Path(folder), changed)
+    texts = [fixed(text, fix) for fix in (*fixes.right, *fixes.wrong)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        overlay = launcher.build_overlay(source / "vllm", folder, {**files, fixes.path: texts[0].encode()})
         assert overlay
-        found = probes.run([overlay], {patch: data.PATCHES / patch / PROBE})[patch]
-    return found.state, found.seen
+        alone = probes.run([overlay], {patch: data.PATCHES / patch / PROBE})[patch]
+        together = probes.run([overlay], {patch: _together(folder, overlay, patch, fixes, texts)})[patch]
+    assert together.state == "closed", together.seen
+    asked = [(state, seen) for state, seen in json.loads(together.seen)]
+    assert asked[0] == (alone.state, alone.seen)
+    return asked
+
+
+def _together(folder: Path, overlay: Path, patch: str, fixes: Fixes, texts: Sequence[str]) -> Path:
+    """Return a probe that runs the patch's own on every text of a file in the overlay."""
+    job = {
+        "module": fixes.path.removesuffix(".py").replace("/", "."),
+        "file": str(overlay / fixes.path),
+        "texts": texts,
+        "run": str(data.PATCHES / patch / PROBE),
+        "runner": str(RUNNER),
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    return shutil.copy(TOGETHER, folder)
 
 
 @cache
