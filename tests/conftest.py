@@ -14,12 +14,23 @@ import pytest
 from hypothesis import settings
 
 from tests.support import real, warm
-from tests.support.fixtures import fake, fake_api, fake_metrics, machine  # noqa: F401 - fixtures of all tests
+from tests.support.fixtures import (  # noqa: F401 - fixtures of all tests
+    _probing,
+    fake,
+    fake_api,
+    fake_metrics,
+    machine,
+    probes,
+    triton,
+)
 
 # Output is wrapped to $COLUMNS. pytest-xdist sets it for its workers, and the readline that pytest imports sets it for
 # child processes alone, out of sight of os.environ.
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
+
+# Every command that a test runs would look there first; a test that is about it sets its own.
+os.environ.pop("PYTHONPATH", None)
 
 # Without bytecode every command that a test runs compiles its hundreds of modules again, and every worker the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

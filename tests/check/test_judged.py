@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from gemmaspec.core.patching.plan import compile_plan
 from tests.support import vllm_trees as fake
 from tests.support.judged_fixes import JUDGED, NOT_JUDGED, PUBLISHED
 from tests.support.judging import judge, write_judgement
-from tests.support.probing import probing
 
 SHIPPED = load_patches()
 OF_DEFECTS = [name for name, patch in SHIPPED.items() if not patch.is_speed]
@@ -109,12 +107,6 @@ def test_a_shipped_probe_names_what_it_needs(name: str) -> None:
     files = probe_files(SHIPPED[name].folder)
     assert files
     assert "__file__" not in files.text, "the launcher puts it elsewhere"
-
-
-@pytest.fixture(scope="module")
-def probes() -> Iterator[Probes]:
-    with probing() as (found, _):
-        yield found
 
 
 @pytest.mark.network

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from gemmaspec.check.proof.prove import Probes
 from gemmaspec.check.proof.source import source_of
 from tests.support.kv_shapes import asking, cases, ours, theirs
-from tests.support.probing import probing
 from tests.support.real import STATE
 
 ENDS = ("0.19.0", "0.20.0", "0.20.1", "0.24.0", "0.26.0", "0.27.0", "0.29.0", "0.31.0", "0.33.0")
@@ -37,12 +36,6 @@ def test_every_number_is_that_of_the_installed_vllm() -> None:
     assert differences("0.32.0", wanted, answers) == []
     assert sum("error" not in answer for answer in answers) > 100
     assert any("error" in answer for answer in answers)
-
-
-@pytest.fixture(scope="module")
-def probes() -> Iterator[Probes]:
-    with probing() as (found, _):
-        yield found
 
 
 @pytest.mark.network

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from gemmaspec.check.proof.prove import NUMBERS, Probes, ends_of_ranges, prove
 from gemmaspec.core import data, launcher
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.run.trees import listing
-from tests.support.probing import probing
 from tests.support.real import environment, gemmaspec
 
 pytestmark = pytest.mark.network
@@ -41,12 +39,6 @@ job = {"fp8": False, "new": 40, "context": 70, "seconds": 600}
 print(json.dumps(prompt_launches.prompt_row(
     torch, interpreted.attention(), layer, job, major=9, device="cpu", milliseconds=milliseconds)))
 """
-
-
-@pytest.fixture(scope="module")
-def probes() -> Iterator[Probes]:
-    with probing() as (found, _):
-        yield found
 
 
 @pytest.mark.parametrize("patch", [pytest.param(patch, marks=pytest.mark.xdist_group(patch)) for patch in SHIPPED])

@@ -21,13 +21,13 @@ LONGEST = (
     "test_pinning_real",
     "test_draft_ids_real",
     "test_qat_real",
-    "test_judged",  # each patch is a group of its own, here and in test_proof_real
-    "test_proof_real",
     "test_fuzz_attention",
     "test_fleet_real",
 )
 """Files whose servers or kernels take minutes, by their longest group. They run before the other slow ones, so that no worker is
 alone with one at last."""
+SHORTEST = ("test_proof_real", "test_judged")
+"""Files in which each patch is a group of its own, of seconds. They run last, so that all workers end together."""
 
 
 @pytest.hookimpl(wrapper=True)  # before the hook of pytest-xdist, which reads the groups
@@ -40,10 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 
 def place(item: pytest.Item) -> tuple[bool, int, int]:
-    """Return what tests are sorted by: fast ones first, then the longest groups, then by the slowest marker."""
-    kind = slowness(item)
-    rank = LONGEST.index(item.path.stem) if kind and item.path.stem in LONGEST else len(LONGEST)
-    return kind > 0, rank if kind else 0, kind
+    """Return what tests are sorted by: fast ones, the longest groups, others by the slowest marker, the shortest groups."""
+    kind, file = slowness(item), item.path.stem
+    if not kind:
+        return False, 0, 0
+    if file in SHORTEST:
+        return True, len(LONGEST) + 1 + SHORTEST.index(file), kind
+    rank = LONGEST.index(file) if file in LONGEST else len(LONGEST)
+    return True, rank, kind
 
 
 def slowness(item: pytest.Item) -> int:

@@ -9,12 +9,14 @@ from typing import Final
 
 import pytest
 
+from gemmaspec.check.proof.prove import Probes
 from gemmaspec.cli.app import run
 from tests.support import fake_runtime
 from tests.support.fake_engine import FakeMachine
 from tests.support.fake_runtime import Fake
 from tests.support.fake_server import FakeServer, fake_server
 from tests.support.fake_vllm import FakeVllm, fake_vllm
+from tests.support.probing import probing
 
 PYTHON: Final = ("--set", f"runtime.python={sys.executable}")
 """Options of a start whose environment with vLLM is this one."""
@@ -46,6 +48,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     made = FakeMachine()
     made.install(monkeypatch)
     return made
+
+
+@pytest.fixture(scope="session")
+def _probing() -> Iterator[tuple[Probes, Path]]:
+    with probing() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def probes(_probing: tuple[Probes, Path]) -> Probes:
+    """The process that asks released vLLM trees, for all files that a worker runs."""
+    return _probing[0]
+
+
+@pytest.fixture(scope="session")
+def triton(_probing: tuple[Probes, Path]) -> Path:
+    """The folder with the Triton of its environment."""
+    return _probing[1]
 
 
 def own_profiles(folder: Path, monkeypatch: pytest.MonkeyPatch, ports: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""The process in which released vLLM trees are asked, one after the other, for a whole file of tests.
+"""The process in which released vLLM trees are asked, one after the other, for all tests of a worker.
 
 To import what vLLM imports takes ten seconds, and a question one: see gemmaspec/check/proof/run_probes.py.
 """

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from gemmaspec.check.proof.prove import NUMBERS
+from gemmaspec.check.proof.prove import NUMBERS, Probes
 from gemmaspec.check.proof.source import source_of
 from gemmaspec.core import launcher
 from gemmaspec.core.patching.patch import load_patches
 from gemmaspec.core.patching.plan import chain
-from tests.support.probing import probing
 
 pytestmark = pytest.mark.network
 BATCHES: Final = 60
@@ -36,19 +35,18 @@ Run = Callable[..., list[list[Any]]]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """What computes a job with the vllm/ of these folders: one process imports torch for all jobs."""
+def run(tmp_path_factory: pytest.TempPathFactory, probes: Probes, triton: Path) -> Run:
+    """What computes a job with the vllm/ of these folders."""
     probe = tmp_path_factory.mktemp("fuzz") / "probe.py"
 
     def fuzz(*path: Path, **job: Any) -> list[list[Any]]:
         probe.write_text(PROBE.format(json.dumps(job)))
-        answer = running.run([*path, triton, FUZZER.parent], {"fuzz": probe})["fuzz"]
+        answer = probes.run([*path, triton, FUZZER.parent], {"fuzz": probe})["fuzz"]
         assert answer.state == "open", answer.seen
         found: list[list[Any]] = json.loads(answer.seen)
         return found
 
-    with probing() as (running, triton):
-        yield fuzz
+    return fuzz
 
 
 def wrong(run: Run, release: str, change: Callable[[bytes], bytes] = lambda text: text, **job: Any) -> list[Any]:
