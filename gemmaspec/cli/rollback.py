@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gemmaspec.cli import options, output
 from gemmaspec.cli.target import carry_out
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def rollback(
     name: options.OptionalStack = None,
-    to: Annotated[str | None, options.option("--stack", autocompletion=options.complete_good)] = None,
+    to: Annotated[
+        str | None, options.option("--to", "--stack", of="rollback", autocompletion=options.complete_good)
+    ] = None,
     list_: Annotated[bool, options.option("--list", of="pull")] = False,
     timeout: options.Timeout = 1800,
     json: options.Json = False,
@@ -38,8 +40,8 @@ def rollback(
         return
     if name and is_group(name):
         if to:
-            hint = f"gemmaspec rollback {name}-1 --stack {to}"
-            raise UsageError("--stack is for one server; name a replica", hint=hint)
+            hint = f"gemmaspec rollback {name}-1 --to {to}"
+            raise UsageError("--to is for one server; name a replica", hint=hint)
         carry_out(name, partial(replicas.rollback, name, timeout_s=timeout), as_json=json)
         return
     name = name or use_case.only_name()
@@ -48,8 +50,7 @@ def rollback(
 
 def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:
     if as_json:
-        rows = [{"id": good.id, "current": good.key == current, "facts": dict(good.facts.facts())} for good in goods]
-        output.json_data({"known_good": rows})
+        output.json_data({"known_good": [_document(good, current) for good in goods]})
         return
     if not goods:
         output.progress("no known good stack has that name")
@@ -57,17 +58,30 @@ def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None
     from gemmaspec.cli.text import table
 
     columns = (
-        table.Column(""), table.Column("ID"), table.Column("ENGINE", 2), table.Column("VLLM"), table.Column("PORT", 1),
-        table.Column("OPTIONS AND IMAGE", 3, wraps=True),
+        table.Column(""), table.Column("ID"), table.Column("STARTED", 4), table.Column("ENGINE", 2),
+        table.Column("VLLM"), table.Column("PORT", 1), table.Column("OPTIONS AND IMAGE", 3, wraps=True),
     )  # fmt: skip
     table.show(columns, [_row(good, current) for good in goods])
 
 
+def _document(good: KnownGood, current: str | None) -> dict[str, Any]:
+    return {
+        "id": good.id,
+        "number": good.number or None,
+        "since": good.started.since,
+        "current": good.key == current,
+        "facts": dict(good.facts.facts()),
+    }
+
+
 def _row(good: KnownGood, current: str | None) -> tuple[str, ...]:
+    from gemmaspec.cli.text.stack import ago
+
     started = good.started
     words = [f"--set {override}" for override in started.overrides]
     words += [word for word, given in (("--no-spec", started.no_spec), ("--locked", started.locked)) if given]
     image = [good.facts.image.name] if good.facts.image else []
     mark = "*" if good.key == current else " "
     options_ = " ".join([*words, *image])
-    return mark, good.id, started.engine, good.facts.vllm, str(started.server.port), options_
+    began = ago(started.since)
+    return mark, good.id, began, started.engine, good.facts.vllm, str(started.server.port), options_

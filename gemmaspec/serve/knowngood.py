@@ -1,4 +1,8 @@
-"""Known good stacks: each that became ready is kept, rendered by digest and commit, to go back to."""
+"""Generations: each stack that became ready is kept under a number, rendered by digest and commit, to go back to.
+
+A generation is a folder that gets its name when it is whole, and that is never written to again: a kill or a full disk
+leaves the generations that were there. One that is ready again gets the next number, so the highest ran last.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +31,9 @@ from gemmaspec.run.stack.folder import read_file, write_synced
 from gemmaspec.serve.prepare import prepare
 
 KEPT: Final = 5
-"""Known good stacks of one profile; a stack takes some 100 kB."""
+"""Generations of one profile; a stack takes some 100 kB."""
 FACTS: Final = "facts.lock"
+_MOST_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +41,25 @@ class KnownGood:
     """One stack that became ready, as it can be started again."""
 
     id: str
-    """When it was ready, in UTC, and a hash of what it is: 20261121T191955Z-3fa9c2d1."""
+    """Its number, and a hash of what it is: 12-3fa9c2d1. An older gemmaspec wrote the time in place of the number:
+    20261121T191955Z-3fa9c2d1."""
     started: Started
     facts: Lock
     folder: Path
 
     @property
+    def number(self) -> int:
+        """Its number, counted from 1 for each profile; 0 for one of an older gemmaspec, which has a time instead."""
+        return _number(self.id)
+
+    @property
     def key(self) -> str:
         """The hash in its id."""
         return self.id.rpartition("-")[2]
+
+    def is_meant(self, text: str) -> bool:
+        """Return whether a text names it: by number, by id or by the hash alone."""
+        return text in (self.id, self.key) or (self.number > 0 and text == str(self.number))
 
     def files(self) -> dict[str, str]:
         """Return the stack's files."""
@@ -88,8 +102,7 @@ def keep(
 
 def known_goods(name: str) -> Sequence[KnownGood]:
     """Return the known good stacks of a profile, newest first, without incomplete folders."""
-    folders = sorted(_folder(name).glob("[0-9]*"), reverse=True)
-    return [good for folder in folders if (good := _read(folder))]
+    return [good for folder in _newest_first(name) if (good := _read(folder))]
 
 
 def find(started: Started) -> KnownGood | None:
@@ -117,7 +130,7 @@ def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
     if before:
         renew(before)
     else:
-        place = _folder(started.server.name) / _id(key)
+        place = _folder(started.server.name) / _next_id(started.server.name, key)
         make_folder(place.parent)
         _write({**files, RECORD: record, FACTS: lock_text(facts)}, place)
     _tidy(started.server.name)
@@ -127,11 +140,25 @@ def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
 def renew(good: KnownGood) -> None:
     """Make a stack that was ready again the newest, unless another command has moved or removed it."""
     with contextlib.suppress(OSError):
-        good.folder.replace(good.folder.with_name(_id(good.key)))
+        good.folder.replace(good.folder.with_name(_next_id(good.started.server.name, good.key)))
 
 
-def _id(key: str) -> str:
-    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{key}"
+def _newest_first(name: str) -> Sequence[Path]:
+    """Return the folders of all generations, whole or not; those of an older gemmaspec have a time, and come last."""
+    return sorted(_folder(name).glob("[0-9]*"), key=lambda folder: (_number(folder.name), folder.name), reverse=True)
+
+
+def _number(id_: str) -> int:
+    """Return the number in an id; 0 if it has none."""
+    number = id_.partition("-")[0]
+    return int(number) if number.isdecimal() and len(number) < _MOST_DIGITS else 0
+
+
+def _next_id(name: str, key: str) -> str:
+    """Return the id of the next generation; a number is never used twice, even if its folder is damaged."""
+    newest = next(iter(_newest_first(name)), None)
+    last = _number(newest.name) if newest else 0
+    return f"{last + 1}-{key}"
 
 
 def _key(record: str, files: Mapping[str, str]) -> str:

@@ -25,10 +25,11 @@ from gemmaspec.serve.starting import Running, carry_out
 
 
 def rollback(name: str, progress: StartProgress, *, to: str | None, timeout_s: float) -> Running:
-    """Return to the newest known good stack that is not the current one, or to the one with the id `to`.
+    """Return to the newest known good stack that is not the current one, or to the one that `to` names.
 
-    It is started as `up` starts one. Raises UsageError if there is no such stack, EnvironmentMissing if its image is
-    gone and no registry has it, DifferencesFound if its runtime or a model's folder has changed; else as `up`.
+    `to` is a number or an id. It is started as `up` starts one. Raises UsageError if there is no such stack,
+    EnvironmentMissing if its image is gone and no registry has it, DifferencesFound if its runtime or a model's folder
+    has changed; else as `up`.
     """
     _refuse_nodes(name)
     with owned(name, "rollback", note=progress.note) as owner:
@@ -91,7 +92,7 @@ def choose(name: str, to: str | None) -> KnownGood:
     """Return the stack to roll back to. Raises UsageError if there is none."""
     goods = knowngood.known_goods(name)
     if to:
-        matching = [good for good in goods if good.id == to or good.key == to]
+        matching = [good for good in goods if good.is_meant(to)]
     else:
         now = current(name)
         matching = [good for good in goods if good.key != now]
@@ -102,7 +103,7 @@ def choose(name: str, to: str | None) -> KnownGood:
         stacks.find(name)  # it says which one was meant
     known = ", ".join(good.id for good in goods) or "none"
     if to:
-        wanted = f"with the id {to}"
+        wanted = f"with the number or id {to}"
     else:
         wanted = "other than the current one"
     raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
@@ -141,7 +142,7 @@ def _check_image(image: LockedImage) -> None:
         raise EnvironmentMissing(
             f"the image of this stack, {image.id}, is no longer on this machine: {image.name} is "
             f"{now.id if now else 'also missing'}",
-            hint="gemmaspec rollback --list    # then use --stack ID for another one",
+            hint="gemmaspec rollback --list    # then use --to N for another one",
         )
 
 
@@ -166,5 +167,5 @@ def _check_folder(model: ModelRef, locked: str) -> None:
     if now != locked:
         raise DifferencesFound(
             f"{model.role}.model: {model.folder} has changed: was {locked}, is {now}",
-            hint="gemmaspec rollback --list    # then use --stack ID for another one",
+            hint="gemmaspec rollback --list    # then use --to N for another one",
         )

@@ -20,6 +20,8 @@ from gemmaspec.run.kept.models import ModelRef, in_cache
 from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.models import access
 from gemmaspec.run.models.hub import Unreachable
+from gemmaspec.serve import knowngood
+from gemmaspec.serve.knowngood import KnownGood
 from gemmaspec.serve.prepare import resolve
 
 
@@ -58,13 +60,24 @@ def lock_profile(profile: str, engine: EngineName | None, note: Callable[[str], 
             runs = chosen.runs(started.server)
         else:
             runs = None
-        return write_lock(loaded, chosen.name, note, running_image=runs.image if runs else None)
+        good = None
+        if started and runs:
+            good = knowngood.find(started)
+        return write_lock(loaded, chosen.name, note, running_image=runs.image if runs else None, good=good)
 
 
 def write_lock(
-    loaded: Loaded, engine: EngineName, note: Callable[[str], None], *, running_image: str | None = None
+    loaded: Loaded,
+    engine: EngineName,
+    note: Callable[[str], None],
+    *,
+    running_image: str | None = None,
+    good: KnownGood | None = None,
 ) -> WrittenLock:
-    """Resolve what a profile would run now, and write its lock; `running_image` is the id of the image that runs.
+    """Resolve what a profile would run now, and write its lock.
+
+    `running_image` is the id of the image that runs, and `good` the known good stack that runs: its models are pinned
+    at the commits at which they run, whatever the Hub has by now.
 
     Raises EnvironmentMissing for what is not on this machine, and for a model whose commit neither the Hub nor the
     cache knows. A damaged lock is replaced.
@@ -74,7 +87,7 @@ def write_lock(
     lock = resolve(
         loaded,
         engine,
-        lambda model: _commit(model, from_cache(model), note),
+        lambda model: _as_it_runs(model, good) or _commit(model, from_cache(model), note),
         running_image=running_image,
         asks_registry=True,
     )
@@ -94,6 +107,16 @@ def _replaced(loaded: Loaded, note: Callable[[str], None]) -> Lock | None:
     except DamagedLock as error:
         note(f"{error.message}\nreplacing the damaged lock")
         return None
+
+
+def _as_it_runs(model: ModelRef, good: KnownGood | None) -> str | None:
+    """Return the commit at which a model runs; None if it does not run, or if the profile names another by now."""
+    if good is None:
+        return None
+    for locked in (good.facts.target, good.facts.draft):
+        if locked and (locked.model, locked.asked) == (model.model, model.revision):
+            return locked.revision
+    return None
 
 
 def _commit(model: ModelRef, in_cache: str | None, note: Callable[[str], None]) -> str:

@@ -65,3 +65,11 @@ def test_pulled_models_are_served_without_a_network_and_kept_by_their_commits(
     (kept,) = known_goods(PULLED)
     assert commits["target"] in kept.started.server.command
     assert json.loads(kept.files()["speculative-config.json"])["revision"] == commits["draft"]
+
+    with hub_of.serve() as hub:  # where both branches have moved on meanwhile
+        moved = {role: hub.add(f"some/{folder}", {"README.md": b"moved"}) for role, folder in folders.items()}
+        locked = gemmaspec("lock", str(profile), "--json", env={**env, **hub.environment(home)})
+    assert locked.code == 0, locked.err
+    pinned = {role: locked.json["lock"][role]["revision"] for role in commits}
+    assert pinned == commits, "what runs is pinned, not what the Hub has by now"
+    assert moved["draft"] != commits["draft"]

@@ -6,8 +6,10 @@ import dataclasses
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,12 @@ from gemmaspec.cli.app import run
 from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.lock.document import Lock, LockedModel, Versions
-from gemmaspec.run.engine.server import Server, State
+from gemmaspec.core.profile.load import Loaded
+from gemmaspec.run.engine.server import Runs, Server, State
 from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.models import ModelRef
 from gemmaspec.run.kept.stacks import Started
-from gemmaspec.serve import knowngood
+from gemmaspec.serve import knowngood, write_lock
 from gemmaspec.serve.decide import Observed, Start
 from gemmaspec.serve.knowngood import KEPT, known_goods
 from gemmaspec.serve.rollback import choose, only_name
@@ -41,17 +45,15 @@ def started(sequences: int = 1, name: str = "mine") -> Started:
     return Started(engine="process", server=server, profile=name)
 
 
-def keep(sequences: int, monkeypatch: pytest.MonkeyPatch, second: int | None = None) -> str:
-    """Keep a stack as if it had become ready at that second."""
-    stamp = f"20261121T1800{sequences if second is None else second:02}Z"
-    monkeypatch.setattr("gemmaspec.serve.knowngood.time.strftime", lambda *_: stamp)
+def keep(sequences: int) -> str:
+    """Keep a stack as if it had become ready now."""
     key = knowngood._store(started(sequences), {"plan.json": "{}"}, FACTS)
     stacks.save(dataclasses.replace(started(sequences), known_good=key))
     return key
 
 
 def test_the_last_one_that_is_not_the_current_one_is_gone_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = keep(1, monkeypatch), keep(2, monkeypatch)
+    first, second = keep(1), keep(2)
     assert choose("mine", None).key == first
     assert choose("mine", second).key == second
     good = choose("mine", first)
@@ -64,42 +66,90 @@ def test_the_last_one_that_is_not_the_current_one_is_gone_back_to(monkeypatch: p
 
 
 def test_after_a_start_that_failed_the_newest_one_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(1, monkeypatch)
-    second = keep(2, monkeypatch)
+    keep(1)
+    second = keep(2)
     stacks.save(started(3))
     assert choose("mine", None).key == second
 
 
 def test_the_same_stack_again_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(1, monkeypatch)
-    keep(2, monkeypatch)
-    keep(1, monkeypatch, second=3)
-    assert [good.id[:16] for good in known_goods("mine")] == ["20261121T180003Z", "20261121T180002Z"]
+    keep(1)
+    keep(2)
+    keep(1)
+    assert [good.number for good in known_goods("mine")] == [3, 2]
 
 
 def test_only_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [keep(sequences, monkeypatch) for sequences in range(1, KEPT + 4)]
+    keys = [keep(sequences) for sequences in range(1, KEPT + 4)]
     assert [good.key for good in known_goods("mine")] == keys[: -KEPT - 1 : -1]
 
 
 def test_a_crash_while_keeping_leaves_nothing_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = keep(1, monkeypatch)
+    first = keep(1)
     with monkeypatch.context() as broken:
         broken.setattr("gemmaspec.run.stack.folder.os.fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            keep(2, broken)
+            keep(2)
     assert [good.key for good in known_goods("mine")] == [first]
-    assert [folder.name[:1] for folder in (state_dir() / "known-good" / "mine").iterdir()] == ["2"]
+    assert [folder.name[:1] for folder in (state_dir() / "known-good" / "mine").iterdir()] == ["1"]
+
+
+def _stored(sequences: int, at: int, how: str) -> int:
+    """Store a stack in a process that is killed at its n-th look at the disk, or for which the disk is full from there.
+
+    Return what ended the process: 0 if it has looked less often.
+    """
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    looks = 0
+
+    def look(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal looks
+        if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
+            looks += str(state_dir()) in str(arguments[0])
+        if looks >= at and how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if looks >= at and event in ("os.mkdir", "os.rename"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    sys.addaudithook(look)
+    try:
+        knowngood._store(started(sequences), {"plan.json": "{}"}, FACTS)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+@pytest.mark.parametrize(("how", "sequences"), [("killed", 1), ("killed", 3), ("full", 3)])
+def test_a_kill_or_a_full_disk_at_any_moment_leaves_the_generations_before_or_after(how: str, sequences: int) -> None:
+    keys = [keep(1), keep(2)]
+    again, ends = sequences == 1, set[tuple[str, ...]]()
+    for at in range(1, 100):
+        ended = _stored(sequences, at, how)
+        goods = known_goods("mine")
+        assert {good.key for good in goods} >= set(keys), f"at look {at}"
+        assert [good.number for good in goods] == sorted({good.number for good in goods}, reverse=True)
+        ends.add(tuple(good.key for good in goods))
+        if not ended:
+            break
+    else:
+        pytest.fail("it looks at the disk more than 100 times")
+    assert at > 3
+    assert len(ends) == 2, "the state before, and the state after"
+    assert (known_goods("mine")[0].key == keys[0]) is again
+    assert keep(4) == known_goods("mine")[0].key
+    assert not list((state_dir() / "known-good" / "mine").glob(".new-*")), "what was left is removed"
 
 
 @pytest.mark.parametrize("damage", ["record.json", "facts.lock", "plan.json"])
 def test_what_is_not_whole_does_not_count(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    first = keep(1, monkeypatch)
-    keep(2, monkeypatch)
+    first = keep(1)
+    keep(2)
     (known_goods("mine")[0].folder / damage).write_text("{")
     (state_dir() / "known-good" / "mine" / ".new-killed").mkdir()
     assert [good.key for good in known_goods("mine")] == [first]
-    keep(3, monkeypatch)
+    keep(3)
     assert not (state_dir() / "known-good" / "mine" / ".new-killed").exists()
 
 
@@ -110,21 +160,21 @@ def test_files_come_back_as_they_were(text: str) -> None:
 
 
 def test_what_lost_a_file_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(1, monkeypatch)
+    keep(1)
     (known_goods("mine")[0].folder / "plan.json").unlink()
     assert known_goods("mine") == []
 
 
 def test_another_command_may_have_moved_it_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(1, monkeypatch)
+    keep(1)
     good = known_goods("mine")[0]
-    good.folder.rename(good.folder.with_name("20261121T180009Z-" + good.key))
+    good.folder.rename(good.folder.with_name("9-" + good.key))
     knowngood.renew(good)
     assert [one.key for one in known_goods("mine")] == [good.key]
 
 
 def test_a_record_of_another_profile_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(1, monkeypatch)
+    keep(1)
     record = known_goods("mine")[0].folder / "record.json"
     record.write_text(record.read_text().replace('"mine"', '"other"'))
     assert known_goods("mine") == []
@@ -133,23 +183,23 @@ def test_a_record_of_another_profile_does_not_count(monkeypatch: pytest.MonkeyPa
 def test_nothing_to_go_back_to_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rollback"]) == 2
     assert "no stack has ever been ready here" in capsys.readouterr().err
-    keep(1, monkeypatch)
+    keep(1)
     assert only_name() == "mine"
     assert run(["rollback", "mine"]) == 2
     assert "mine has no known good stack other than the current one" in capsys.readouterr().err
-    assert run(["rollback", "mine", "--stack", "20260101T000000Z-12345678"]) == 2
+    assert run(["rollback", "mine", "--to", "20260101T000000Z-12345678"]) == 2
     with pytest.raises(UsageError, match="known good: none"):
         choose("never-started", None)
 
 
 def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    keep(1, monkeypatch)
-    keep(2, monkeypatch)
+    keep(1)
+    keep(2)
     assert run(["rollback", "mine", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[0] == "ID"
-    assert lines[1].startswith("*  20261121T180002Z-")
-    assert lines[2].startswith("   20261121T180001Z-")
+    assert lines[1].startswith("*  2-")
+    assert lines[2].startswith("   1-")
     assert run(["rollback", "mine", "--list", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["known_good"]
     assert [row["current"] for row in rows] == [True, False]
@@ -187,11 +237,11 @@ def test_a_list_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(1, monkeypatch)
+    keep(1)
     environment = {**os.environ, "COMP_CWORD": "4", "_GEMMASPEC_COMPLETE": "complete_bash"}
     for words, found in (
-        ("gemmaspec rollback mine --stack 2026", known_goods("mine")[0].id),
-        ("gemmaspec rollback mine --stack 2025", ""),
+        ("gemmaspec rollback mine --to 1", known_goods("mine")[0].id),
+        ("gemmaspec rollback mine --stack 2", ""),
     ):
         command = [sys.executable, "-m", "gemmaspec"]
         done = subprocess.run(
@@ -212,7 +262,7 @@ def test_a_changed_model_folder_stops_a_rollback(
     (tmp_path / "config.json").write_text("{}")
     local = LockedModel(model=str(tmp_path), digest=f"sha256:{'e' * 64}")
     monkeypatch.setattr("tests.serve.test_knowngood.FACTS", FACTS.model_copy(update={"target": local}))
-    keep(1, monkeypatch)
+    keep(1)
     stacks.save(started(2))
     assert run(["rollback", "mine"]) == 3
     assert f"target.model: {tmp_path} has changed" in capsys.readouterr().err
@@ -249,7 +299,7 @@ def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")
     with_image = FACTS.model_copy(update={"engine": "docker", "image": image})
     monkeypatch.setattr("tests.serve.test_knowngood.FACTS", with_image)
-    keep(1, monkeypatch)
+    keep(1)
     stacks.save(started(2))
     assert run(["rollback", "mine"]) == 4
     err = capsys.readouterr().err
@@ -276,7 +326,7 @@ def test_what_cannot_be_stopped_keeps_its_files(
         def stop(self, _: Server) -> bool:
             raise GemmaspecError("another gemmaspec process is starting or stopping mine")
 
-    keep(1, monkeypatch)
+    keep(1)
     stacks.save(started(2))
     monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", lambda _: Busy())
     monkeypatch.setattr("gemmaspec.serve.rollback.engine_named", lambda _: Busy())
@@ -325,6 +375,57 @@ def test_a_restart_that_cannot_be_rendered_stops_nothing(
     monkeypatch.setattr("gemmaspec.serve.rollback.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
     assert run(["restart", "mine"]) == 2
     assert "the profile file /nowhere/mine.yaml does not exist" in capsys.readouterr().err
+
+
+def test_the_stacks_of_an_older_gemmaspec_are_gone_back_to_by_their_time(capsys: pytest.CaptureFixture[str]) -> None:
+    old = [keep(sequences) for sequences in (1, 2)]
+    for good, second in zip(known_goods("mine"), (2, 1), strict=True):
+        good.folder.rename(good.folder.with_name(f"20261121T18000{second}Z-{good.key}"))
+    stacks.save(dataclasses.replace(started(2), known_good=old[1]))
+    assert [(good.number, good.key) for good in known_goods("mine")] == [(0, old[1]), (0, old[0])]
+    assert choose("mine", None).key == old[0]
+    assert choose("mine", f"20261121T180002Z-{old[1]}").key == old[1]
+    new = keep(3)
+    assert [good.key for good in known_goods("mine")] == [new, old[1], old[0]]
+    knowngood.renew(choose("mine", old[0]))
+    assert [good.number for good in known_goods("mine")] == [2, 1, 0]
+    assert [choose("mine", "2").key, choose("mine", "1").key] == [old[0], new]
+    with pytest.raises(UsageError, match="no known good stack with the number or id 0"):
+        choose("mine", "0")
+    capsys.readouterr()
+    assert run(["rollback", "mine", "--list", "--json"]) == 0
+    assert [row["number"] for row in json.loads(capsys.readouterr().out)["known_good"]] == [2, 1, None]
+
+
+def test_the_lock_of_a_running_server_pins_the_commits_at_which_it_runs(
+    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\ntarget: {model: some/target}\n")
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    stacks.save(dataclasses.replace(started(1), known_good=keep(1), outcome="ready"))
+    seen = State(status="running")
+
+    class Here:
+        name = "process"
+
+        def state(self, _: Server) -> State:
+            return seen
+
+        def runs(self, _: Server) -> Runs | None:
+            return Runs(command=()) if seen.lives else None
+
+    def resolved(_: Loaded, __: str, commit: Callable[[ModelRef], str], **___: object) -> Lock:
+        asked = ModelRef(role="target", model="some/target", revision=None)
+        return FACTS.model_copy(update={"target": LockedModel(model="some/target", revision=commit(asked))})
+
+    monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", lambda _: Here())
+    monkeypatch.setattr("gemmaspec.serve.write_lock.choose_engine", lambda *_, **__: (Here(), "process: it runs there"))
+    monkeypatch.setattr("gemmaspec.serve.write_lock.resolve", resolved)
+    monkeypatch.setattr("gemmaspec.serve.write_lock._commit", lambda *_: "f" * 40)  # the Hub has moved on
+    written = write_lock.lock_profile("mine", None, lambda _: None)
+    assert written.lock.target.revision == "c" * 40
+    seen = State(status="absent")
+    assert write_lock.lock_profile("mine", None, lambda _: None).lock.target.revision == "f" * 40
 
 
 def test_an_older_record_without_these_fields_is_still_read() -> None:
