@@ -237,10 +237,11 @@ def fake_layer(mark: str = "") -> bytes:
         binary = Path(sys.executable).resolve()
         objects = [binary, *(standard / "lib-dynload").glob("*.so")]
         tar.add(binary, arcname=PYTHON.lstrip("/"))
-        head = shutil.which("head")
-        assert head
-        tar.add(head, arcname="opt/python/bin/head")
-        objects.append(Path(head))
+        for program in ("sh", "head"):  # by which gemmaspec reads files in a container
+            found = shutil.which(program)
+            assert found
+            tar.add(found, arcname=f"opt/python/bin/{program}")
+            objects.append(Path(found))
         home = f"opt/python/lib/{standard.name}"
         tar.add(standard, arcname=home, filter=_needed)
         for library in sorted({one for file in objects for one in _libraries(file)}):
