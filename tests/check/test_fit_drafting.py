@@ -70,6 +70,17 @@ def test_runner_v2_reserves_graphs_from_0_29_on(release: str, reserved: bool) ->
     assert plan.available == plan.requested - plan.weights - reserving
 
 
+@pytest.mark.parametrize(("machine", "cache"), [("rtx-3090", "int8_per_token_head"), ("rtx-4090", "fp8")])
+def test_a_smaller_cache_is_advised_in_a_format_that_the_gpu_takes(
+    machine: str, cache: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = ("--set", "serve.kv_cache_dtype=bfloat16")
+    assert run(["fit", "nvidia-31b-qat-mtp-24gb", "--machine", machine, *sets]) in (0, 1)
+    assert f"--set serve.kv_cache_dtype={cache}" in capsys.readouterr().out
+    lint = ["profile", "lint", "nvidia-31b-qat-mtp-24gb", "--set", f"machine={machine}", "--set"]
+    assert run([*lint, f"serve.kv_cache_dtype={cache}"]) == 0
+
+
 def test_a_draft_costs_its_weights_and_graphs_but_not_its_logits() -> None:
     alone, drafting = plan_of("h100", 0), plan_of("h100", 3)
     assert 1.5 < (alone.available - drafting.available) / GIB < 2.6, "2.25 GiB between the published logs"

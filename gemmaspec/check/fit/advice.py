@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from packaging.version import Version
+
 from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.memory_plan import MemoryPlan
 
@@ -65,7 +67,7 @@ def _reach(plan: MemoryPlan) -> tuple[int, int]:
 def _changes(plan: MemoryPlan) -> Iterator[Changed]:
     for change in (
         _patch,
-        _cache_fp8,
+        _cache_of_bytes,
         _hybrid,
         _no_towers,
         _batch,
@@ -88,10 +90,22 @@ def _patch(plan: MemoryPlan) -> Iterator[Changed]:
         yield "patches.required: add kv-spec-uniform-valueerror", changed, "lets one group hold two windows"
 
 
-def _cache_fp8(plan: MemoryPlan) -> Iterator[Changed]:
-    if not plan.demand.cache_dtype.startswith(("fp8", "int", "nvfp4")):
-        changed = _with(plan, cache_dtype="fp8", draft_cache_dtype="fp8")
-        yield "--set serve.kv_cache_dtype=fp8", changed, "one byte per number in the cache"
+def _cache_of_bytes(plan: MemoryPlan) -> Iterator[Changed]:
+    """Yield a cache of one byte per number: FP8, or int8 where vLLM refuses FP8 (GS307)."""
+    if plan.demand.cache_dtype.startswith(("fp8", "int", "nvfp4")):
+        return
+    wanted = "int8_per_token_head" if _refuses_fp8(plan) else "fp8"
+    changed = _with(plan, cache_dtype=wanted, draft_cache_dtype=wanted)
+    yield f"--set serve.kv_cache_dtype={wanted}", changed, "one byte per number in the cache"
+
+
+def _refuses_fp8(plan: MemoryPlan) -> bool:
+    """Return whether no backend takes an FP8 cache: below compute capability 8.9, from 0.24.0 on."""
+    capability = plan.device.capability
+    if capability is None or Version(plan.demand.vllm) < Version("0.24.0"):
+        return False
+    major, _, minor = capability.partition(".")
+    return (int(major), int(minor or 0)) < (8, 9)
 
 
 def _hybrid(plan: MemoryPlan) -> Iterator[Changed]:
