@@ -15,6 +15,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.find import is_path
 
 if TYPE_CHECKING:
+    from gemmaspec.core.profile.load import Loaded
     from gemmaspec.serve.decide import UpRequest
 
 
@@ -46,7 +47,7 @@ def up(
     """
     from gemmaspec.cli.text import dry_run as dry_run_of
     from gemmaspec.serve.decide import UpRequest
-    from gemmaspec.serve.observe import has_replicas
+    from gemmaspec.serve.observe import read_request
 
     profile = profile or _offered(yes=yes, dry_run=dry_run)
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
@@ -63,44 +64,52 @@ def up(
         )
     )
     name = Path(profile).stem if is_path(profile) else profile
-    if instead_of and (dry_run or detach or has_replicas(request)):
+    loaded = read_request(request)
+    has_replicas = loaded.profile.replicas > 1
+    if instead_of and (dry_run or detach or has_replicas):
         raise UsageError(
             "--instead-of starts one server and waits for it: not with --dry-run, --detach or replicas",
             hint=f"gemmaspec up {profile} --instead-of {instead_of}",
         )
-    if has_replicas(request):
+    if has_replicas:
         _up_replicas(name, request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
         from gemmaspec.serve.dry_run import dry_run as planned
 
-        dry_run_of.dry_run(planned(request, output.progress), as_json=json)
+        dry_run_of.dry_run(planned(request, output.progress, loaded), as_json=json)
         return
-    _up_one(name, request, instead_of=instead_of, detach=detach, json=json)
+    _up_one(name, request, loaded, instead_of=instead_of, detach=detach, json=json)
 
 
-def _up_one(name: str, request: UpRequest, *, instead_of: str | None, detach: bool, json: bool) -> None:
+def _up_one(name: str, request: UpRequest, loaded: Loaded, *, instead_of: str | None, detach: bool, json: bool) -> None:
     """Start one server."""
     if instead_of:
         from gemmaspec.serve.instead import up_instead
 
-        carry_out(name, partial(up_instead, instead_of, request), as_json=json)
+        carry_out(name, partial(up_instead, instead_of, request, loaded=loaded), as_json=json)
         return
     from gemmaspec.serve import up as use_case
     from gemmaspec.serve.spot import measure_if_asked
 
-    measure_if_asked(request, output.progress)
+    measure_if_asked(request, output.progress, loaded)
     if detach:
-        from gemmaspec.cli.text import progress as progress_of
-        from gemmaspec.cli.text import stack
-        from gemmaspec.run.kept import stacks
-        from gemmaspec.run.kept.verdicts import last_verdicts
-
-        with told_on_interrupt(name), progress_of.start_progress() as progress:
-            started = use_case.up_detached(request, progress)
-        stack.detached(started, as_json=json, last=last_verdicts(started, stacks.engine_of(started)))
+        _up_detached(name, request, loaded, json=json)
         return
-    carry_out(name, partial(use_case.up, request), as_json=json)
+    carry_out(name, partial(use_case.up, request, loaded=loaded), as_json=json)
+
+
+def _up_detached(name: str, request: UpRequest, loaded: Loaded, *, json: bool) -> None:
+    """Start one server, and print how to follow its start."""
+    from gemmaspec.cli.text import progress as progress_of
+    from gemmaspec.cli.text import stack
+    from gemmaspec.run.kept import stacks
+    from gemmaspec.run.kept.verdicts import last_verdicts
+    from gemmaspec.serve import up as use_case
+
+    with told_on_interrupt(name), progress_of.start_progress() as progress:
+        started = use_case.up_detached(request, progress, loaded)
+    stack.detached(started, as_json=json, last=last_verdicts(started, stacks.engine_of(started)))
 
 
 def _offered(*, yes: bool, dry_run: bool) -> str:

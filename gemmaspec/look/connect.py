@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,10 @@ from jinja2 import Environment, StrictUndefined
 from pydantic import BaseModel, ConfigDict
 
 from gemmaspec.core.data import TEMPLATES
-from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.foreign_words import nearest
-from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.kept import stacks
+from gemmaspec.run.kept.served_profile import profile_of
 
 _AUTH: Final = ' -H "Authorization: Bearer $VLLM_API_KEY"'
 _ANSWER: Final = 4096
@@ -71,9 +70,7 @@ def endpoint(name: str | None) -> ServerAddress:
             raise UsageError(problem, hint="gemmaspec connect openai NAME" if names else "gemmaspec up")
         name = names[0]
     started = stacks.find(name)
-    server, profile = started.server, None
-    with contextlib.suppress(GemmaspecError):  # the profile may have changed since
-        profile = load_profile(started.profile, overrides=started.overrides).profile
+    server, profile = started.server, profile_of(started)
     return ServerAddress(
         name=name,
         url=server.base_url,

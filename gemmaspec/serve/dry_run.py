@@ -57,12 +57,12 @@ def _too_little(loaded: Loaded) -> Iterator[str]:
             yield from plan.problems()
 
 
-def dry_run(request: UpRequest, note: Callable[[str], None]) -> DryRun:
+def dry_run(request: UpRequest, note: Callable[[str], None], loaded: Loaded | None = None) -> DryRun:
     """Return what `up` would do. Changes nothing; asks the engine, and for the sizes of what is missing.
 
     Raises DifferencesFound where `up` would refuse what its lock does not pin.
     """
-    observed, _ = observe(request, load_request(request), note, names_code=False)  # a dry run lists all code
+    observed, _ = observe(request, load_request(request, loaded), note, names_code=False)  # a dry run lists all code
     start, profile = decide(request, observed), observed.loaded.profile
     shelf = Shelf(data.patch_folders())
     if start.locked_runtime and not start.runtime:  # one that is still to be built gets what the lock pins

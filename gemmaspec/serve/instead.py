@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.models import check_access, check_folder
@@ -14,14 +15,14 @@ from gemmaspec.serve.observe import load_request, observe
 from gemmaspec.serve.starting import Running
 
 
-def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Running:
+def up_instead(before: str, request: UpRequest, progress: StartProgress, loaded: Loaded | None = None) -> Running:
     """Stop the stack `before`, and start the requested one; the first one runs again if the other does not answer.
 
     What the other one needs is fetched first. Raises UsageError if `before` does not run, and what `up` raises, which
     then says whether `before` runs again.
     """
     started = stacks.find(before)
-    loaded = load_request(request)
+    loaded = load_request(request, loaded)
     name = loaded.profile.name
     if name == before:
         raise UsageError(f"{before} cannot be started instead of itself", hint=f"gemmaspec restart {before}")
@@ -34,7 +35,7 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress) -> Runn
     progress.note(f"stopping {before}")
     try:
         down.down(before, progress.note)
-        return up.up(request, progress)
+        return up.up(request, progress, loaded)
     except BaseException as error:
         live = [stack.server.name for stack in stacks.started_stacks() if stacks.look(stack).lives]
         if name in live and not (start.joins or start.replaces):  # it has answered, or cannot be stopped

@@ -31,27 +31,28 @@ from gemmaspec.serve.decide import FoundStack, Here, ModelSeen, Observed, UpRequ
 from gemmaspec.serve.prepare import prepare
 
 
-def has_replicas(request: UpRequest) -> bool:
-    """Return whether a request means a profile with replicas.
+def read_request(request: UpRequest) -> Loaded:
+    """Return the requested profile as it is written, which may have replicas.
 
     Raises UsageError for the name of a replica, and what load_profile raises.
     """
     try:
-        loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+        return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     except GemmaspecError:
         from gemmaspec.run.kept.groups import need_profile  # a dry run stays quick without it
 
         need_profile(request.profile, "up")
         raise
-    return loaded.profile.replicas > 1
 
 
-def load_request(request: UpRequest) -> Loaded:
+def load_request(request: UpRequest, loaded: Loaded | None = None) -> Loaded:
     """Return the requested profile as it is written, or the replica of it that is meant.
 
-    Raises what load_profile raises, and UsageError for a profile with replicas or a replica that it does not have.
+    `loaded`: what `read_request` returned, where it was called. Raises what load_profile raises, and UsageError for a
+    profile with replicas or a replica that it does not have.
     """
-    loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
+    if loaded is None:
+        loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     name, count = loaded.profile.name, loaded.profile.replicas
     if request.replica is None and count == 1:
         return loaded

@@ -297,9 +297,12 @@ def measure_first(request: MeasureRequest, note: Callable[[str], None]) -> None:
         note(f"patches for speed are not measured: {error.message.splitlines()[0]}")
 
 
-def measure_if_asked(request: UpRequest, note: Callable[[str], None]) -> None:
-    """Measure before a start, where the profile asks for it. Raises what loading the profile raises."""
-    asks = load_request(request).profile.patches.measure
+def measure_if_asked(request: UpRequest, note: Callable[[str], None], loaded: Loaded | None = None) -> None:
+    """Measure before a start, where the profile asks for it. Raises what loading the profile raises.
+
+    `loaded` is the requested profile, where it was read before.
+    """
+    asks = load_request(request, loaded).profile.patches.measure
     if asks and not (request.locked or request.no_spec):
         asked = MeasureRequest(profile=request.profile, overrides=request.overrides, engine=request.engine)
         measure_first(asked, note)

@@ -8,18 +8,20 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from gemmaspec.core.data import shipped
 from gemmaspec.core.errors import GemmaspecError, StartFailed
-from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.server_state import Recorded
 from gemmaspec.run.engine.server import Engine, Server
 from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.guarded import is_guarded
 from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.models import ModelRef, check_access, check_folder, hub_answers, place
+from gemmaspec.run.kept.served_profile import profile_of
 from gemmaspec.run.kept.stack_lock import Terminated, Told
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine.memory_guard import MemoryGuard
@@ -49,13 +51,17 @@ class Running:
     observed: Observed | None = None
     """What decided the start that has succeeded, which may be another one than was begun."""
 
+    @cached_property
+    def profile(self) -> Profile | None:
+        """The profile that it serves; None where a rollback has started it, and its file is gone or has changed."""
+        if self.observed:
+            return self.observed.loaded.profile
+        return profile_of(self.started)
+
     @property
     def is_toy(self) -> bool:
         """Whether it serves a tiny model that ships with gemmaspec."""
-        with contextlib.suppress(GemmaspecError):  # the profile may have changed since
-            loaded = load_profile(self.started.profile, overrides=self.started.overrides)
-            return shipped(loaded.profile.target.model) is not None
-        return False
+        return self.profile is not None and shipped(self.profile.target.model) is not None
 
 
 def carry_out(
@@ -227,7 +233,8 @@ def wait(start: Start, engine: Engine, told: Told, *, timeout_s: float) -> Runni
 def _checks(start: Start) -> Checks:
     """Return what a start is waited for with: its probe, and the guard of the machine's memory."""
     asks = functools.partial(probe, any_text=True) if start.any_text else probe
-    guarded = not start.remote and is_guarded(start.started)
+    profile = start.observed.loaded.profile if start.observed else None
+    guarded = not start.remote and is_guarded(start.started, profile)
     return Checks(probe=asks, guard=MemoryGuard().danger if guarded else None)
 
 

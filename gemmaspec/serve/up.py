@@ -27,26 +27,28 @@ from gemmaspec.serve.start_costs import say_ahead
 from gemmaspec.serve.starting import Running, carry_out, carry_out_detached
 
 
-def up(request: UpRequest, progress: StartProgress) -> Running:
+def up(request: UpRequest, progress: StartProgress, loaded: Loaded | None = None) -> Running:
     """Start the stack of a profile, and return once it has drafted, verified and answered.
+
+    `loaded` is the requested profile, where it was read before.
 
     A stack that already runs unchanged is only probed; one that differs is stopped once the new one can be started.
     A start that fails or is interrupted is stopped, and its log is kept.
     Raises EnvironmentMissing, PatchConflict, StartFailed, TimedOut as errors.py describes, DifferencesFound if it
     differs from its lock, GemmaspecError if another command has locked the stack.
     """
-    loaded = load_request(request)
+    loaded = load_request(request, loaded)
     name, command = loaded.profile.name, request.measured_by.command if request.measured_by else "up"
     with owned(name, command, wants=request.wants, note=progress.note, timeout_s=request.timeout_s) as owner:
         return _start(request, loaded, Told(progress=progress, owner=owner))
 
 
-def up_detached(request: UpRequest, progress: StartProgress) -> Started:
+def up_detached(request: UpRequest, progress: StartProgress, loaded: Loaded | None = None) -> Started:
     """Start the stack of a profile, and return as soon as it has been started; `status --wait` follows it from there.
 
     Raises what `up` raises until then. A start that fails later is not stopped.
     """
-    loaded = load_request(request)
+    loaded = load_request(request, loaded)
     with owned(loaded.profile.name, "up", wants=request.wants, note=progress.note) as owner:
         told = Told(progress=progress, owner=owner)
         observed, engine = observe(request, loaded, told.note)

@@ -39,7 +39,7 @@ def test_up(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Pat
     with Calls() as calls:
         assert up() == 0
     assert machine.calls
-    most = {"load_profile": 5, "resolved_of": 2, "command_of": 1, "extra_of": 14, "vllm_of": 6, "graph_modes": 0}
+    most = {"load_profile": 1, "resolved_of": 2, "command_of": 1, "extra_of": 6, "vllm_of": 6, "graph_modes": 0}
     assert more_than(most, calls) == {}
 
 

@@ -26,7 +26,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
     `status` adds the last verdicts.
     """
     got = of_running(result.started)
-    lost = graphs_lost(result.started, got)
+    lost = graphs_lost(result.started, got, profile=result.profile)
     fine = lost is None or not lost.hurts
     document = _running_document(result) | {"graphs": lost, "report": result.report}
     if last:

@@ -179,16 +179,22 @@ class Graphs:
         return f"CUDA graphs: {modes.words()}: {modes.why}; {modes.fix}{cost}"
 
 
-def graphs_lost(started: Started, log: Logged | None = None, *, engine: Engine | None = None) -> Graphs | None:
-    """Return what a running server that drafts on a GPU lacks: as its log, else its vLLM has it; None for nothing."""
-    from gemmaspec.core.profile.load import load_profile
-    from gemmaspec.core.profile.machines import MACHINES
+def graphs_lost(
+    started: Started,
+    log: Logged | None = None,
+    *,
+    profile: Profile | None = None,
+    engine: Engine | None = None,
+) -> Graphs | None:
+    """Return what a running server that drafts on a GPU lacks: as its log, else its vLLM has it; None for nothing.
 
-    try:
-        profile = load_profile(started.profile, overrides=started.overrides, no_spec=started.no_spec).profile
-    except GemmaspecError:
-        return None
-    if not profile.speculative or not MACHINES[profile.machine].gpus:
+    `profile` is what it serves, where that was read.
+    """
+    from gemmaspec.core.profile.machines import MACHINES
+    from gemmaspec.run.kept.served_profile import profile_of
+
+    profile = profile or profile_of(started)
+    if profile is None or not profile.speculative or not MACHINES[profile.machine].gpus:
         return None
     resolved, log = resolved_of(profile), log or of_running(started, engine)
     modes = known(resolved.graphs)
