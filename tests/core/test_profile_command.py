@@ -13,7 +13,6 @@ import gemmaspec
 from gemmaspec.check.fit.demand import Demand, demand_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import ProfileError, UsageError
-from gemmaspec.core.profile.command import compile_of
 from gemmaspec.core.profile.device import Device, named
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
@@ -190,7 +189,7 @@ def test_an_access_log_that_is_off_gets_no_flag_of_ours(form: str) -> None:
     ],
 )  # fmt: skip
 def test_how_a_server_compiles_does_not_depend_on_the_form(words: tuple[str, ...], compiled: str) -> None:
-    assert compile_of(profile("spark-31b", *words)) == compiled
+    assert resolved_of(profile("spark-31b", *words)).compile == compiled
 
 
 def test_nobody_else_reads_the_words() -> None:

@@ -1,8 +1,14 @@
-"""What a command asks of its profile it asks once, and hands the answer on."""
+"""What a command asks of its profile it asks once, and hands the answer on.
+
+The walk is what a reader goes through who follows a run with a debugger, and reads each function when it is called first:
+how often he comes into another file. It counts methods and properties, and `house.Walk`, which follows the text alone,
+does not; its bounds are in test_house.py. Each bound is what was found in a new process, and a tenth, at least one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +32,13 @@ ASKED: Final[Mapping[str, str]] = {
 }
 """Function that reads a profile or what vLLM makes of it → its file."""
 Most = dict[str, int]
+WALK: Final = "walk"
 
 
 def more_than(most: Most, calls: Calls) -> dict[str, int]:
-    assert most.keys() == ASKED.keys()
-    counted = {name: calls.of(file, name) for name, file in ASKED.items()}
+    assert most.keys() == {*ASKED, WALK}
+    counted = {name: calls.of(file, name) for name, file in ASKED.items()} | {WALK: len(calls.walk())}
+    assert counted[WALK] > 20
     return {name: number for name, number in counted.items() if number > most[name]}
 
 
@@ -39,22 +47,22 @@ def test_up(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Pat
     with Calls() as calls:
         assert up() == 0
     assert machine.calls
-    most = {"load_profile": 1, "resolved_of": 2, "command_of": 1, "extra_of": 6, "vllm_of": 6, "graph_modes": 0}
-    assert more_than(most, calls) == {}
+    most = {"load_profile": 2, "resolved_of": 3, "command_of": 2, "extra_of": 8, "vllm_of": 8, "graph_modes": 1}
+    assert more_than(most | {WALK: 344}, calls) == {}
 
 
 def test_predict() -> None:
     with Calls() as calls:
         assert run(["predict", "spark-31b-mtp"]) == 0
-    most = {"load_profile": 1, "resolved_of": 6, "command_of": 6, "extra_of": 9, "vllm_of": 7, "graph_modes": 3}
-    assert more_than(most, calls) == {}
+    most = {"load_profile": 2, "resolved_of": 7, "command_of": 9, "extra_of": 12, "vllm_of": 8, "graph_modes": 4}
+    assert more_than(most | {WALK: 268}, calls) == {}
 
 
 def test_fit() -> None:
     with Calls() as calls:
         assert run(["fit", "spark-31b-mtp"]) == 0
-    most = {"load_profile": 2, "resolved_of": 9, "command_of": 9, "extra_of": 14, "vllm_of": 9, "graph_modes": 4}
-    assert more_than(most, calls) == {}
+    most = {"load_profile": 3, "resolved_of": 10, "command_of": 13, "extra_of": 17, "vllm_of": 9, "graph_modes": 5}
+    assert more_than(most | {WALK: 375}, calls) == {}
 
 
 def test_bench(fake_api: FakeVllm, tmp_path: Path) -> None:
@@ -64,8 +72,8 @@ def test_bench(fake_api: FakeVllm, tmp_path: Path) -> None:
     own = ["--k", str(fake_api.k), "--concurrency", "1", "--rounds", "1", "--max-tokens", "24", "--repeats", "0"]
     with Calls() as calls:
         assert run(["bench", "tiny-cpu", "--url", fake_api.url, "--prompts", str(folder), "--out", str(out), *own]) == 0
-    most = {"load_profile": 1, "resolved_of": 0, "command_of": 0, "extra_of": 2, "vllm_of": 0, "graph_modes": 0}
-    assert more_than(most, calls) == {}
+    most = {"load_profile": 2, "resolved_of": 2, "command_of": 2, "extra_of": 5, "vllm_of": 2, "graph_modes": 1}
+    assert more_than(most | {WALK: 156}, calls) == {}
 
 
 def test_each_call_is_counted() -> None:
@@ -78,3 +86,14 @@ def test_each_call_is_counted() -> None:
         "load_profile": 1,
         "resolved_of": 2,
     }
+
+
+def test_a_walk_goes_into_a_file_where_a_function_is_called_first() -> None:
+    with Calls() as calls:
+        profile = load_profile("tiny-cpu").profile
+        resolved_of(profile)
+        before = calls.walk()
+        resolved_of(profile)
+        assert calls.walk() == before
+    assert before[0].endswith("core/profile/load.py")
+    assert all(one != other for one, other in pairwise(before))

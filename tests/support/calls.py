@@ -1,7 +1,8 @@
-"""How often functions of the package are called while something runs."""
+"""How often functions of the package are called while something runs, and in which order a reader meets them."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections import Counter
 from types import CodeType, FrameType
@@ -33,3 +34,18 @@ class Calls:
         return sum(
             number for code, number in self._calls.items() if (code.co_filename, code.co_name) == (path, function)
         )
+
+    def walk(self) -> list[str]:
+        """Return the files of the package into which one goes who reads each function when it is called first.
+
+        Consecutive functions of one file are one stay. Methods and properties count, lambdas, comprehensions and bodies
+        of classes do not.
+        """
+        stays: list[str] = []
+        for code in self._calls:  # in the order of their first calls
+            of_package = code.co_filename.startswith(f"{PACKAGE}/")
+            if not of_package or code.co_name.startswith("<") or not code.co_flags & inspect.CO_OPTIMIZED:
+                continue
+            if not stays or stays[-1] != code.co_filename:
+                stays.append(code.co_filename)
+        return stays

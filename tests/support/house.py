@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -127,7 +127,8 @@ def nested(file: Path) -> list[ast.IfExp]:
 class Walk:
     """A reader who follows a use case from its function, and reads each function where it is called first.
 
-    Calls of functions by name are followed; methods and classes are not, because their type is not in the text.
+    Calls of functions by name are followed; methods and classes are not, because their type is not in the text. What is
+    called where an error is raised or caught lies beside the way. `support/calls.py` counts what really runs.
     """
 
     read: set[tuple[Path, str]] = field(default_factory=set)
@@ -166,8 +167,16 @@ def _imports(tree: ast.AST) -> dict[str, str]:
 
 def _calls(function: ast.AST) -> list[ast.expr]:
     """Return what is called, in the order of the text."""
-    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    calls = [node.func for node in _on_the_way(function) if isinstance(node, ast.Call)]
     return sorted(calls, key=lambda called: (called.lineno, called.col_offset))
+
+
+def _on_the_way(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a node, without what raises an error or catches one."""
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, ast.Raise | ast.ExceptHandler):
+            yield inner
+            yield from _on_the_way(inner)
 
 
 def _target(file: Path, called: ast.expr, names: dict[str, str]) -> tuple[Path, str] | None:

@@ -17,7 +17,7 @@ from gemmaspec.check.predict.efficiency import Roofline, law_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
 from gemmaspec.check.predict.several import between, on_one_gpu, on_several
 from gemmaspec.check.predict.several import known as known_links
-from gemmaspec.check.use_cases.server_facts import Facts, facts_of, kind_of, shipped_for
+from gemmaspec.check.use_cases.server_facts import ServerFacts, facts_of, kind_of, shipped_for
 from gemmaspec.check.use_cases.verifying import waiting_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import UsageError
@@ -124,7 +124,7 @@ class Source:
     """What is known of shipped cells; None for others, which count as they are."""
 
 
-def predicted(facts: Facts, request: PredictRequest) -> Prediction:
+def predicted(facts: ServerFacts, request: PredictRequest) -> Prediction:
     """Return the prediction of a profile whose facts are known. Raises as above."""
     profile = facts.profile
     _need_limits(profile, request)
@@ -168,7 +168,7 @@ def predicted(facts: Facts, request: PredictRequest) -> Prediction:
     )
 
 
-def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
+def _on_several(facts: ServerFacts, request: PredictRequest) -> Prediction:
     """Return what a server makes on several GPUs of one machine, from what one of them makes; else the bound.
 
     With more GPUs nothing was measured between them, and no data sheet says how long a sum takes.
@@ -199,7 +199,7 @@ def _on_several(facts: Facts, request: PredictRequest) -> Prediction:
     return Prediction(profile=profile.name, basis=alone.basis, why=why, notes=notes, doubts=doubts, rows=rows)
 
 
-def _of_one(facts: Facts, request: PredictRequest) -> Prediction:
+def _of_one(facts: ServerFacts, request: PredictRequest) -> Prediction:
     """Return the prediction of the same server on one GPU, whether or not it fits there."""
     overrides = (*request.overrides, "serve.tensor_parallel_size=1")
     loads = request.concurrencies
@@ -209,7 +209,7 @@ def _of_one(facts: Facts, request: PredictRequest) -> Prediction:
     return predicted(facts_of(on_its_machine(asked)), asked)
 
 
-def _instead(facts: Facts, rows: Sequence[Predicted] = (), alone: Sequence[Predicted] = ()) -> Iterator[str]:
+def _instead(facts: ServerFacts, rows: Sequence[Predicted] = (), alone: Sequence[Predicted] = ()) -> Iterator[str]:
     """Yield what as many servers of one GPU each would make of several requests, where the models fit on one."""
     gpus, profile = gpus_each(facts.profile), facts.profile
     if on_one_gpu(facts.plan).problems():
@@ -254,20 +254,20 @@ def _load(row: Predicted) -> tuple[int, int, int]:
     return row.k, row.concurrency, row.context
 
 
-def _attention(facts: Facts) -> Iterator[str]:
+def _attention(facts: ServerFacts) -> Iterator[str]:
     if chosen := words(expected(facts.resolved)):
         yield f"attention: {chosen}"
     if facts.vllm:
         yield from lacking(facts.resolved)
 
 
-def _of_ids(facts: Facts) -> Iterator[str]:
+def _of_ids(facts: ServerFacts) -> Iterator[str]:
     """Yield what is not known of a draft whose head has the rows of a list of ids."""
     if facts.profile.draft and facts.profile.draft.ids:
         yield "draft.ids: what the list costs in acceptance was not measured, and no cell is of such a head"
 
 
-def _bound(facts: Facts, request: PredictRequest, why: Sequence[str]) -> Prediction:
+def _bound(facts: ServerFacts, request: PredictRequest, why: Sequence[str]) -> Prediction:
     """Return no figure but what no server exceeds, and why."""
     profile, plan = facts.profile, facts.plan
     asked = _asked(request, facts)
@@ -343,7 +343,7 @@ def _cells(rows: Sequence[Row]) -> str:
     return f"{number} measured cell{'s' if number != 1 else ''}"
 
 
-def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row] = (), *, with_curves: bool = True) -> Cells:
+def _asked(request: PredictRequest, facts: ServerFacts, rows: Sequence[Row] = (), *, with_curves: bool = True) -> Cells:
     """Return the cells that a request names, else those of the rows; without rows, the usual ones."""
     profile = facts.profile
     spec = profile.speculative
@@ -358,7 +358,7 @@ def _asked(request: PredictRequest, facts: Facts, rows: Sequence[Row] = (), *, w
         conditional=_published(profile),
         with_curves=with_curves,
         answer_tokens=request.answer_tokens,
-        compile=facts.compile,
+        compile=facts.resolved.compile,
         sequences=profile.serve.max_num_seqs,
         idle_alone=facts.taken.idle | facts.taken.for_draft,
     )
@@ -415,9 +415,9 @@ def _notes(rows: Sequence[Row], asked: Cells, profile: Profile) -> Iterator[str]
         yield f"the profile drafts with {spec.method}, but the measurements are of {', '.join(sorted(methods))}"
 
 
-def _otherwise(rows: Sequence[Row], facts: Facts) -> Iterator[str]:
+def _otherwise(rows: Sequence[Row], facts: ServerFacts) -> Iterator[str]:
     """Yield in what the profile's server differs from those that were measured."""
-    name, taken, compiles, chosen = facts.profile.name, facts.taken, facts.compile, facts.backend
+    name, taken, compiles, chosen = facts.profile.name, facts.taken, facts.resolved.compile, facts.backend
     drafting = [row for row in rows if row.k] or rows
     if not measurements.of_plan(drafting, taken):
         here = f"takes {', '.join(taken.patches) or 'no patches for speed'}"
@@ -463,7 +463,7 @@ def _scales_outputs(target: Checkpoint) -> bool:
     return any(group.endswith("A8O8") for group in groups)
 
 
-def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
+def _by_roofline(facts: ServerFacts, request: PredictRequest) -> Prediction:
     profile, plan = facts.profile, facts.plan
     device, models = plan.device, plan.models
     if device.bandwidth is None:
@@ -485,7 +485,7 @@ def _by_roofline(facts: Facts, request: PredictRequest) -> Prediction:
         bandwidth=device.bandwidth,
         read=read,
         method=spec.method if spec else NONE,
-        setting=Setting(compile=facts.compile, vllm=plan.demand.vllm, backend=facts.backend),
+        setting=Setting(compile=facts.resolved.compile, vllm=plan.demand.vllm, backend=facts.backend),
         family=family_of(device.capability),
         weights=weights,
         draft_part=draft_part,

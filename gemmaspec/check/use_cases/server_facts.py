@@ -20,7 +20,7 @@ from gemmaspec.check.predict.comparable import Comparable, Kind, comparable_rows
 from gemmaspec.core import draft_ids
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.command import compile_of, vllm_of
+from gemmaspec.core.profile.command import vllm_of
 from gemmaspec.core.profile.device import GB, Device, named
 from gemmaspec.core.profile.foreign_words import unknown_machine
 from gemmaspec.core.profile.graphs import GraphModes
@@ -45,28 +45,34 @@ _ONE_BYTE: Final = ("fp8", "int8_per_channel_weight_only")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ServerFacts:
     """What decides how fast a profile's server will be, read once."""
 
-    profile: Profile
     loaded: Loaded
-    vllm: str | None
-    """The release that the profile states."""
-    compile: str
-    """How it compiles, in the words of rows."""
     taken: Taken
+    """The patches for speed that it takes."""
     known_plan: MemoryPlan | None
+
+    @property
+    def profile(self) -> Profile:
+        """The profile."""
+        return self.loaded.profile
+
+    @cached_property
+    def vllm(self) -> str | None:
+        """The release that the profile states."""
+        return vllm_of(self.profile)
 
     @cached_property
     def resolved(self) -> Resolved:
         """What vLLM does with it; the checkpoints are asked only where the profile leaves something to them."""
-        bare = resolved_of(self.profile)
+        bare = resolved_of(self.profile, vllm=self.vllm)
         hangs = isinstance(bare.cache, Unknown) or isinstance(bare.masks, Unknown)
         if not hangs and self.known_plan is None:
             return bare
         with contextlib.suppress(GemmaspecError):
             models = self.plan.models
-            return resolved_of(self.profile, target=models.target, draft=models.draft)
+            return resolved_of(self.profile, vllm=self.vllm, target=models.target, draft=models.draft)
         return bare
 
     @property
@@ -89,18 +95,9 @@ class Facts:
         return self.known_plan or plan_on(self.profile, release_for(self.loaded, None)[0], shapes=True)
 
 
-def facts_of(loaded: Loaded, *, plan: MemoryPlan | None = None, shelf: Shelf | None = None) -> Facts:
+def facts_of(loaded: Loaded, *, plan: MemoryPlan | None = None, shelf: Shelf | None = None) -> ServerFacts:
     """Return the facts of a profile. `plan`, `shelf`: its memory and the patches, where they are known."""
-    profile = loaded.profile
-    vllm = vllm_of(profile)
-    return Facts(
-        profile=profile,
-        loaded=loaded,
-        vllm=vllm,
-        compile=compile_of(profile),
-        taken=measurements.taken_by(profile, shelf),
-        known_plan=plan,
-    )
+    return ServerFacts(loaded=loaded, taken=measurements.taken_by(loaded.profile, shelf), known_plan=plan)
 
 
 def plan_on(
@@ -232,10 +229,10 @@ def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
     return Shipped(comparable=comparable, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
 
 
-def kind_of(facts: Facts) -> Kind:
+def kind_of(facts: ServerFacts) -> Kind:
     """Return what a profile's server will be."""
     profile, vllm, resolved = facts.profile, facts.vllm, facts.resolved
-    compiled = Setting(compile=facts.compile).graphs
+    compiled = Setting(compile=facts.resolved.compile).graphs
     plain = profile.model_copy(update={"speculative": None, "draft": None})
     alone = resolved_of(plain, target=resolved.target)
     alone_modes = known(alone.graphs) if vllm else None

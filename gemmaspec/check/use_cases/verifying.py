@@ -14,13 +14,13 @@ from gemmaspec.core.rows import Setting
 
 if TYPE_CHECKING:
     from gemmaspec.check.fit.memory_plan import MemoryPlan
-    from gemmaspec.check.use_cases.server_facts import Facts
+    from gemmaspec.check.use_cases.server_facts import ServerFacts
 
 _TRITON_38 = Version("0.33.0")
 """The first vLLM with Triton 3.8 (its METADATA requires torch 2.14)."""
 
 
-def waiting_of(facts: Facts) -> Callable[[int, int, int, float], float] | None:
+def waiting_of(facts: ServerFacts) -> Callable[[int, int, int, float], float] | None:
     """Return how long a step waits for Triton's attention beyond the bytes of the full layers' cache.
 
     The function takes the prompt's tokens, requests, tokens that each verifies, and the seconds that a byte takes. None
@@ -59,7 +59,7 @@ def full_layers(plan: MemoryPlan) -> FullLayers | None:
     return FullLayers(layers=len(layers), kv_heads=heads, queries=layers[0].heads // layers[0].kv_heads)
 
 
-def caches_fp8(facts: Facts) -> bool | None:
+def caches_fp8(facts: ServerFacts) -> bool | None:
     """Return whether the cache is FP8; None where it is neither FP8 nor BF16, or not known."""
     cache = known(facts.resolved.cache) or ""
     if cache.startswith("fp8"):

@@ -151,7 +151,7 @@ def words_of(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
     return _extra(words, flags)
 
 
-def compile_of(profile: Profile) -> str:
+def compile_of(profile: Profile, command: Command) -> str:
     """Return how a profile's server compiles: one word, or what its flags say. It changes the step times.
 
     `eager`: no graphs; `disabled`: graphs, but nothing compiled; `default`: as vLLM decides.
@@ -159,7 +159,7 @@ def compile_of(profile: Profile) -> str:
     if profile.serve.enforce_eager:
         return "eager"
     asked = ""
-    for argument in extra_of(profile).arguments:
+    for argument in command.arguments:
         if argument.flag == LEVEL:
             asked = f"-O{argument.value}"
         elif argument.flag == COMPILATION and argument.keys:  # one key of it, added to the others

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.sizes import Size, size_called
-from gemmaspec.core.profile.command import Command, asked_of_runner, command_of, vllm_of
+from gemmaspec.core.profile.command import Command, asked_of_runner, command_of, compile_of, vllm_of
 from gemmaspec.core.profile.device import Device, device_of
 from gemmaspec.core.profile.graphs import GraphModes, graph_modes
 from gemmaspec.core.profile.machines import MACHINES
@@ -234,6 +234,11 @@ class Resolved:
             layers=self.attention.layers(),
         )
         return modes or Unknown(f"vLLM {self.facts.vllm} was not asked about such a server")
+
+    @property
+    def compile(self) -> str:
+        """How the server compiles, in the words of measured rows: `eager`, `disabled`, `default`, or what flags say."""
+        return compile_of(self.profile, self.command)
 
     @cached_property
     def parallel(self) -> Parallel:

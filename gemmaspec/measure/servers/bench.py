@@ -23,9 +23,9 @@ from gemmaspec.core.errors import GemmaspecError, Interrupted, PatchConflict, St
 from gemmaspec.core.files import write_whole
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile import limits
-from gemmaspec.core.profile.command import compile_of
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import RESULT
 from gemmaspec.core.signed import is_own, signature
 from gemmaspec.measure.bench import result, rows
@@ -233,6 +233,7 @@ class _BenchRun:
         self, request: BenchRequest, settings: BenchRequest, loaded: Loaded, prompts: PromptSet, progress: StartProgress
     ) -> None:
         self._request, self._settings, self._loaded, self._progress = request, settings, loaded, progress
+        self._compile = resolved_of(loaded.profile).compile
         self._servers = Servers(
             request, loaded, progress, running=request.running, url=request.url, dummy=request.dummy_weights
         )
@@ -365,7 +366,7 @@ class _BenchRun:
 
     def _document(self, *, complete: bool) -> dict[str, Any]:
         facts = self._servers.common
-        common = {"compile": compile_of(self._loaded.profile), **facts}
+        common = {"compile": self._compile, **facts}
         settings = self._settings.settings()
         head = {
             "schema": result.SCHEMA,

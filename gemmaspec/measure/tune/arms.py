@@ -11,7 +11,7 @@ from typing import Final
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.patching.evidence import VARIABLE, readers
-from gemmaspec.core.profile.command import compile_of, vllm_of
+from gemmaspec.core.profile.command import vllm_of
 from gemmaspec.core.profile.graphs import hurts
 from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.profile.model import Profile
@@ -180,7 +180,7 @@ def _knobs(
     yield from _attention(profile, vllm)
     if profile.serve.enforce_eager:
         yield _knob(profile, "with graphs", "serve.enforce_eager=false")
-    elif compile_of(profile) == "default":
+    elif resolved_of(profile).compile == "default":
         extra = [*profile.serve.extra_args, "--compilation-config", DECODE_GRAPHS]
         serve = profile.serve.model_copy(update={"extra_args": extra})
         graphs = known(resolved_of(profile.model_copy(update={"serve": serve}), vllm=vllm).graphs)
