@@ -24,7 +24,7 @@ from gemmaspec.serve import spot
 from tests.support import placed, real
 from tests.support.spot_job import JOB, python, site_packages
 
-pytestmark = pytest.mark.real_process
+pytestmark = [pytest.mark.real_process, pytest.mark.network]
 
 PATCH, FILE = "triton-launch-params", "vllm/v1/attention/ops/triton_unified_attention.py"
 COMMENT = "    # More than 16 tokens are a prompt, which is never split. The kernel masks a block"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gemmaspec.check.proof.environment import triton_folder
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
@@ -41,8 +42,10 @@ def gb10(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "gpus", lambda: (GB10,))
 
 
-def request(*patches: str, sets: tuple[str, ...] = V32) -> spot.MeasureRequest:
-    own = (*sets, f"runtime.python={python()}")
+def request(
+    *patches: str, sets: tuple[str, ...] = V32, interpreter: object = "/usr/bin/python3"
+) -> spot.MeasureRequest:
+    own = (*sets, f"runtime.python={interpreter}")
     return spot.MeasureRequest(profile="spark-31b-mtp", overrides=own, engine="process", patches=patches)
 
 
@@ -110,7 +113,7 @@ def test_what_would_be_measured_is_said_as_text_and_as_json(capsys: pytest.Captu
 def test_without_a_gpu_that_torch_sees_every_decision_stays_as_it_was(gb10: None) -> None:
     profile = load_profile("spark-31b-mtp", overrides=V32).profile
     before = speed_choice(profile, Shelf([data.PATCHES]))
-    outcome = spot.measure(request(NORMS), print)
+    outcome = spot.measure(request(NORMS, interpreter=python()), print)
     (found,) = outcome.found
     assert (found.kept.measurement.state, found.kept.measurement.side) == ("crashed", "released")
     assert found.verdict.taken is None
@@ -118,14 +121,17 @@ def test_without_a_gpu_that_torch_sees_every_decision_stays_as_it_was(gb10: None
     assert speed_choice(profile, Shelf([data.PATCHES])) == before
 
 
+@pytest.mark.network
 @pytest.mark.real_process
 def test_a_start_decides_by_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gb10: None) -> None:
-    (triton,) = (real.SHARED / "runtimes").glob("triton-3.7.1-*[!k]")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GEMMASPEC_STATE", str(real.SHARED))
+        triton = triton_folder(python(), progress=print)
     monkeypatch.setattr(spot, "job_of", lambda *_: {**JOB, "loads": [[1, 40]]})
     monkeypatch.setattr(spot, "bundle", functools.partial(spot.bundle, paths=[str(triton)]))
     monkeypatch.setattr(spot, "steps_of", lambda *_: (kept_spot.Step(load=(1, 40), ms=100.0),))
     store = tmp_path / "state" / kept_spot.FOLDER
-    outcome = spot.measure(request(NORMS), print)
+    outcome = spot.measure(request(NORMS, interpreter=python()), print)
     (found,) = outcome.found
     assert found.kept.measurement.state == "measured"
     assert found.kept.key.place.startswith("no GPU, torch 2.13.0")
@@ -196,7 +202,7 @@ def test_up_measures_only_where_the_profile_asks_for_it(
 ) -> None:
     asked: list[spot.MeasureRequest] = []
     monkeypatch.setattr(spot, "measure_first", lambda request, _: asked.append(request))
-    spot.measure_if_asked(UpRequest(profile="spark-31b-mtp", overrides=[f"patches.measure={measure}"]), print)
+    spot.measure_if_asked(UpRequest(profile="spark-31b-mtp", overrides=(f"patches.measure={measure}",)), print)
     assert [one.profile for one in asked] == ["spark-31b-mtp"] * times
 
 
