@@ -20,7 +20,6 @@ from gemmaspec.cli.app import run
         ("bench x --rounds 21", "--rounds must be a whole number from 1 to 20, not '21'", "bench"),
         ("bench x --max-tokens 2", "--max-tokens must be a whole number from 8 to 1,000,000, not '2'", "bench"),
         ("top --port 70000", "--port must be a whole number from 0 to 65,535, not '70000'", "top"),
-        ("rollback x --to y", "gemmaspec rollback has no option --to; write --stack y", "rollback"),
         ("rollback x --stak y", "gemmaspec rollback has no option --stak; did you mean --stack?", "rollback"),
         ("up --enginee docker", "gemmaspec up has no option --enginee; did you mean --engine?", "up"),
         ("logs", "gemmaspec logs needs NAME", "logs"),
