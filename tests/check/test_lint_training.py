@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gemmaspec.check.lint.check import check
+from gemmaspec.check.use_cases.lint import stop_on_errors
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, draft_for, shipped
 from gemmaspec.core.checkpoint.training import is_qat, trained_further
+from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.kept.lockfile import release_of
+from gemmaspec.run.models.dummy import dummy_model
 from tests.support.lint_cases import MOBILE, MTP, SOFT, TWO_BITS, UNIFIED
 
 QAT = "google/gemma-4-31B-it-qat-w4a16-ct"
@@ -108,3 +114,15 @@ def test_google_s_own_12b_of_qat_lacks_them_as_people_reported_and_of_the_other_
 def test_a_folder_of_a_12b_needs_its_release_whatever_it_is_called() -> None:
     assert raised("GS710", release="0.22.1", target=SOFT)
     assert not raised("GS710", release="0.23.0", target=SOFT)
+
+
+def test_a_start_reads_checkpoints_in_folders(tmp_path: Path) -> None:
+    """Exact names in a draft's ignore list stop `up`, and not vLLM minutes later."""
+    folder = dummy_model("google/gemma-4-E2B-it-qat-w4a16-ct", None, into=tmp_path, note=lambda _: None)
+    sets = ("machine=h100", f"draft.model={folder}", "speculative.method=draft_model")
+    loaded = load_profile("nvidia-31b-mtp", overrides=sets)
+    with pytest.raises(ProfileError, match="GS233"):
+        stop_on_errors(loaded, lambda _: None, release=release_of(loaded))
+    (folder / "config.json").write_text("{}")
+    with contextlib.suppress(ProfileError):  # what cannot be read is reported elsewhere
+        stop_on_errors(loaded, lambda _: None, release=release_of(loaded))

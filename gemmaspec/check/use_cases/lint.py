@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from gemmaspec.check.lint.check import check, vllm_for
 from gemmaspec.check.lint.machine import SLOW
 from gemmaspec.check.lint.rule import Role, as_text
 from gemmaspec.core import data, draft_ids
-from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.finding import Finding, Severity
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.find import profile_folders, profile_names
@@ -102,10 +103,20 @@ def stop_on_errors(
     `release` is that of its vLLM, as `release_of` returns it. `to_measure`: one that is only slow may start, so that
     it can be measured. `names_code`: also tell whose code runs, if the profile trusts that of its models.
 
-    The user cannot edit shipped profiles, so a start does not report their warnings; `profile lint` does.
+    The user cannot edit shipped profiles, so a start does not report their warnings; `profile lint` does. Checkpoints
+    in folders are read too, since that needs no network.
     """
     longest = _longest(loaded.profile)
-    findings = check(loaded, patches=Shelf(data.patch_folders()), asked=release, notes=False, longest=longest)
+    folders = _in_folders(loaded.profile)
+    findings = check(
+        loaded,
+        patches=Shelf(data.patch_folders()),
+        asked=release,
+        notes=False,
+        longest=longest,
+        target=folders.get("target"),
+        draft=folders.get("draft"),
+    )
     for finding in _of(_written_by_user(findings), "warning"):
         tell(as_text(finding))
     if names_code and trusts_models(loaded.profile):
@@ -239,6 +250,19 @@ def _models(profile: Profile) -> tuple[Checkpoint, Checkpoint | None]:
         return open_checkpoint(model.model, revision=model.revision, cache_dir=hub_cache(profile))
 
     return opened(profile.target), opened(profile.draft) if profile.draft else None
+
+
+def _in_folders(profile: Profile) -> dict[str, Checkpoint]:
+    """Return the checkpoints that lie in folders of this machine; one that cannot be read is reported elsewhere."""
+    from gemmaspec.run.models.open import open_checkpoint
+
+    found: dict[str, Checkpoint] = {}
+    for model in models_of(profile):
+        if not model.local or model.is_tiny or _kind(model.folder) != "folder":
+            continue
+        with contextlib.suppress(GemmaspecError):
+            found[model.role] = open_checkpoint(str(model.folder))
+    return found
 
 
 def _of(findings: Iterable[Finding], severity: Severity) -> list[Finding]:
