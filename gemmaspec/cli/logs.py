@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from gemmaspec.cli import options, output
 from gemmaspec.cli.target import told_on_interrupt
 from gemmaspec.core.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 def logs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemmaspec.check.doctor.machine import clock_row, container_shm_row, disk_row, open_files_row, shm_row
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
@@ -21,9 +20,6 @@ from gemmaspec.run.models.download import Cache, list_files
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.serve.doctor_subject import DoctorSubject
 from gemmaspec.serve.start_costs import image_bytes
-
-if TYPE_CHECKING:
-    pass
 
 
 def models(subject: DoctorSubject) -> Iterator[CheckResult]:

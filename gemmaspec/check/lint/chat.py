@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gemmaspec.check.lint.rule import Issue, Subject, rule
-
-if TYPE_CHECKING:
-    pass
 
 
 @rule("GS601", "warning", any_release=True, of_gemma=True)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gemmaspec.check.lint.rule import Issue, Subject, rule
-
-if TYPE_CHECKING:
-    pass
-
 
 _GGUF: Final = re.compile(r"(?<![a-z0-9])gguf(?![a-z0-9])", re.IGNORECASE)
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemmaspec.cli.text import table
 from gemmaspec.measure.bench.compare import CellChange, Comparison
-
-if TYPE_CHECKING:
-    pass
-
 
 _SHOWN = 60
 

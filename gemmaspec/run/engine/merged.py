@@ -5,11 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Final
 
 _MOST_WAITING: Final = 1000
 """Lines that a slow reader leaves unread before the logs' own readers wait."""

@@ -5,13 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T")
 

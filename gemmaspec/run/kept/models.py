@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing
@@ -18,9 +17,6 @@ from gemmaspec.run.models import access
 from gemmaspec.run.models.digest import folder_digest
 from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.run.stack.paths import is_local, on_host
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)

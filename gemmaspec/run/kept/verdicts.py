@@ -6,18 +6,15 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gemmaspec.core import records
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.live.faults import FaultKind
 from gemmaspec.core.live.verdict import SmokeVerdict
 from gemmaspec.run.engine.server import Engine
-from gemmaspec.run.stack.serve import SERVICE, VERDICT
-
-if TYPE_CHECKING:
-    pass
 from gemmaspec.run.kept.stacks import Started, stack_folder
+from gemmaspec.run.stack.serve import SERVICE, VERDICT
 
 SMOKE: Final = "smoke.json"
 WATCH: Final = "watch.json"

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gemmaspec.core.profile.fields import LOCAL_PREFIXES
-
-if TYPE_CHECKING:
-    pass
-
 
 _YAML_BREAKS: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 """Characters that JSON allows but YAML reads as a line break or rejects."""

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import EnvironmentMissing
-
-if TYPE_CHECKING:
-    pass
 from gemmaspec.run.trees.tree import LARGEST_FILE, Needed, Tree, TreeSource
 
 

@@ -6,17 +6,13 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
 from gemmaspec.core.files import cache_dir, keep, kept
-
-if TYPE_CHECKING:
-    pass
-
 
 PROJECT: Final = "vllm"
 FRESH_S: Final = 24 * 3600

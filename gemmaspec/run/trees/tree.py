@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import GemmaspecError
-
-if TYPE_CHECKING:
-    pass
-
 
 Kind = Literal["release", "image", "tree", "running"]
 Needed = Callable[[str], Iterable[str]]
