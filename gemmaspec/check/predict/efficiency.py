@@ -176,7 +176,7 @@ class Roofline:
             waits = self.waiting(context, batch, k + 1, byte_s)
             deviation = math.hypot(step.deviation * step.seconds, _WAITING * waits) / (step.seconds + waits)
             step = StepTime(step.seconds + waits, deviation)
-        step = self._launched(step, tokens=batch * (k + 1), drafts=k > 0)
+        step = self._launched(step, requests=batch, k=k)
         # how many experts the drafted tokens share is not known: half of the range is a deviation of its own
         deviation = math.hypot(step.deviation, math.log(most / least) / 2 / QUANTILE)
         return Predicted(
@@ -191,14 +191,14 @@ class Roofline:
             answer_tokens=asked.answer_tokens or ANSWER,
         )
 
-    def _launched(self, step: StepTime, *, tokens: int, drafts: bool) -> StepTime:
+    def _launched(self, step: StepTime, *, requests: int, k: int) -> StepTime:
         """Return a step with what its tokens and its drafting cost in addition to the bytes."""
         more = launches(
             family=self.family,
             scales_outputs=self.scales_outputs,
             bandwidth=self.bandwidth,
-            tokens=tokens,
-            drafts=drafts,
+            requests=requests,
+            k=k,
         )
         deviation = math.hypot(step.deviation * step.seconds, DEVIATION * more) / (step.seconds + more)
         return StepTime(step.seconds + more, deviation)
