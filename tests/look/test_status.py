@@ -124,6 +124,17 @@ def test_a_server_that_ended_says_how_and_since_when_and_what_to_look_at(
     assert run(["status", "mine", "--wait"]) == 6
 
 
+def test_a_container_that_somebody_removed_is_no_death_by_memory(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its log went with it, so nothing says how it ended."""
+    up(engine="docker")
+    machine.running.clear()
+    found = row(capsys)
+    assert (found["state"], found["next"]) == ("exited", "gemmaspec restart mine")
+    assert found["cause"].startswith("its container is gone, and its log with it")
+
+
 def test_the_cause_of_a_death_is_the_same_everywhere_and_leftovers_are_ended_first(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:

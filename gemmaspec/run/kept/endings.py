@@ -6,6 +6,7 @@ import contextlib
 from typing import Final
 
 from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.profile.engines import uses_image
 from gemmaspec.run.engine import tail as tail_of
 from gemmaspec.run.engine.lines import lines
 from gemmaspec.run.engine.server import State
@@ -22,6 +23,8 @@ def why_ended(started: Started, state: State) -> Death:
     with contextlib.suppress(GemmaspecError):
         if started.outcome == "failed" and state.status == "absent":
             return failed(list(lines(tail_of.read(stacks.stack_folder(name) / FAILED_LOG, tail=_WHY_LINES))))
+        if state.status == "absent" and uses_image(started.engine):
+            return Death(why="its container is gone, and its log with it: it was removed by other means than gemmaspec")
         last_lines = list(stacks.engine_of(started).logs(started.server, tail=_WHY_LINES))
         starved = state.starved or _seen_by_watch(started)
         rebooted = started.is_of_another_boot
