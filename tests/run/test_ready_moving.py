@@ -136,7 +136,7 @@ def test_status_says_which_rank_is_unhealthy(
     for host, said in (("a", "its health check gets no token"), ("b", "the health check of b does not reach rank 0")):
         state = State(status="running", unhealthy=True, host=host)
         monkeypatch.setattr(stacks, "look", lambda *_, state=state: state)
-        found = use_case._status("fake")
+        (found,) = use_case.status("fake")
         assert (found.word, found.why.endswith(said)) == ("unknown", True), found.why
 
 
