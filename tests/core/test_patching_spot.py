@@ -13,7 +13,8 @@ import pytest
 from gemmaspec.core import data, launcher
 from gemmaspec.core.patching import spot
 from gemmaspec.core.patching.choice import RunsOn, choose
-from gemmaspec.core.patching.patch import Shelf
+from gemmaspec.core.patching.evidence import family_of
+from gemmaspec.core.patching.patch import Patch, Shelf
 from gemmaspec.core.patching.plan import compile_plan
 from gemmaspec.core.patching.spot import Case, Kept, Key, Measurement, Step, verdict
 from gemmaspec.core.profile.load import load_profile
@@ -213,3 +214,33 @@ def test_a_plan_says_a_place_only_where_there_is_one() -> None:
     shelf = Shelf([data.PATCHES])
     plan = compile_plan("p", (), (), (), shelf, speed={GEOMETRY: (launcher.Measured("0.33.0", "9.0"),)})
     assert plan["patches"][0]["where"] == [{"vllm": "0.33.0", "capability": "9.0"}]
+
+
+HOPPER = RunsOn(vllm="0.32.0", family="hopper", capability="9.0", method="mtp", backend="TRITON_ATTN", shape=SHAPE)
+
+
+def _without(family: str, shelf: Shelf) -> dict[str, Patch]:
+    """The patches, without the cells of a family of GPUs."""
+    return {
+        id_: dataclasses.replace(
+            patch, evidence=tuple(run for run in patch.evidence if family_of(run.capability) != family)
+        )
+        for id_, patch in shelf.items()
+    }
+
+
+def test_without_hoppers_cells_a_hopper_is_a_gpu_that_nobody_has_measured() -> None:
+    """Then what a later vLLM does on every GPU is taken, and the rest once it is measured there."""
+    shelf = Shelf([data.PATCHES])
+    shipped = choose("auto", [HOPPER], shelf)
+    assert {"gemma4-fused-norms", "triton-launch-params", GEOMETRY} <= {*shipped.taken}
+    patches = _without("hopper", shelf)
+    left = choose("auto", [HOPPER], patches)
+    assert {*left.taken} < {*shipped.taken}
+    assert {*left.taken} == {*left.because}, "only backports, which say why"
+    found = measurement(FASTER, patch="gemma4-fused-norms")
+    key = {"digest": spot.digest_of(shelf[found.patch], shelf, "0.32.0"), "vllm": "0.32.0", "capability": "9.0"}
+    keep(kept(found, **key))
+    again = choose("auto", [HOPPER], patches)
+    assert {*again.taken} - {*left.taken} == {"gemma4-fused-norms"}
+    assert again.because["gemma4-fused-norms"].startswith("measured here on 2026-11-28")
