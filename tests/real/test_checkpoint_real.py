@@ -16,11 +16,9 @@ from gemmaspec.core.checkpoint.stored import parameters, parts
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.models.vocabulary import same_words
-from gemmaspec.run.runtime import ensure_runtime
-from gemmaspec.serve.prepare import runtime_spec
-from tests.support import shapes
+from tests.support import real, shapes
 from tests.support.checkpoints import checkpoint
-from tests.support.real import STATE, tiny_pair
+from tests.support.real import tiny_pair
 
 pytestmark = [pytest.mark.real_process, pytest.mark.network]
 
@@ -63,9 +61,7 @@ print(json.dumps(found, default=str))
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The interpreter of the runtime of tiny-cpu."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("GEMMASPEC_STATE", str(STATE))
-        return ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=lambda _: None)
+    return real.cpu_python()
 
 
 @pytest.fixture(scope="module")

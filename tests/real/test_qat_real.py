@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.core.profile.load import load_profile
-from gemmaspec.run.runtime import ensure_runtime
-from gemmaspec.serve.prepare import runtime_spec
 from tests.support import real
 
 pytestmark = pytest.mark.real_process
@@ -19,16 +16,15 @@ WRITER = Path(__file__).parent.parent / "support" / "tiny_qat.py"
 EXACT_NAMES = "draft-exact-names"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair() -> tuple[str, ...]:
     """What sets the target and the draft to folders of four bits."""
-    python = ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=print)
     words: list[str] = []
     for role, name in (("target", "tiny-target"), ("draft", "tiny-draft")):
         folder = real.STATE / "qat" / name
         if not folder.is_dir():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run([str(python), str(WRITER), str(real.tiny_pair() / name), str(folder)], check=True)
+            subprocess.run([str(real.cpu_python()), str(WRITER), str(real.tiny_pair() / name), str(folder)], check=True)
         words += ["--set", f"{role}.model={folder}", "--set", f"{role}.quantization=compressed-tensors"]
     return tuple(words)
 

@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.data import MODELS, TEMPLATES
-from gemmaspec.core.profile.load import load_profile
-from gemmaspec.run.runtime import ensure_runtime
-from gemmaspec.serve.prepare import runtime_spec
 from tests.support import real
 from tools.tiny.talk import OTHERWISE, TALK
 
@@ -68,11 +65,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python() -> Path:
     """The interpreter of the runtime of tiny-cpu."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("GEMMASPEC_STATE", str(real.STATE))
-        return ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=lambda _: None)
+    return real.cpu_python()
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.models.dummy import dummy_model
-from gemmaspec.run.runtime import ensure_runtime
-from gemmaspec.serve.prepare import runtime_spec
 from tests.support import real
 from tests.support.tiny_unified import tiny_unified
 
@@ -25,9 +22,10 @@ ASKING = Path(__file__).parent.parent / "support" / "ask_processor.py"
 )
 def test_its_processor_takes_an_image_and_a_sound(model: str, kind: str, tmp_path: Path) -> None:
     """transformers counts the tokens of 640 x 480 pixels and of a second of sound."""
-    python = ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=print)
     folder = dummy_model(model, None, into=tmp_path, note=print)
-    done = subprocess.run([str(python), str(ASKING), str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [str(real.cpu_python()), str(ASKING), str(folder)], capture_output=True, text=True, check=True
+    )
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["processor"], found["config"]) == (f"{kind}Processor", f"{kind}Config")
     assert (found["image_tokens"], found["audio_tokens"]) == (266, 25)

@@ -28,6 +28,9 @@ import psutil
 import pytest
 
 from gemmaspec.core.data import MODELS
+from gemmaspec.core.profile.load import load_profile
+from gemmaspec.run.runtime import ensure_runtime
+from gemmaspec.serve.prepare import runtime_spec
 
 RUN = secrets.token_hex(3)
 """Names this process's part of the suite; each worker of pytest-xdist has its own."""
@@ -94,6 +97,13 @@ def remove_state() -> None:
         for project in (f"gemmaspec-{folder.name}" for folder in (STATE / "stacks").iterdir()):
             subprocess.run(["docker", "compose", "-p", project, "down", "-v"], capture_output=True, check=False)
     shutil.rmtree(STATE, ignore_errors=True)
+
+
+def cpu_python() -> Path:
+    """The interpreter of tiny-cpu's runtime, which all runs share: in a test's own state folder it would be built anew."""
+    with pytest.MonkeyPatch.context() as own:
+        own.setenv("GEMMASPEC_STATE", str(STATE))
+        return ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=print)
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
