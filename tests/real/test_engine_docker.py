@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import json
 import os
 import signal
@@ -29,36 +28,18 @@ from gemmaspec.run.engine.container import has_nvidia
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.once import SharedFolder, run_once
 from gemmaspec.run.engine.server import Server
-from tests.support.docker_support import IMAGE, fake_registry, make_image, relay, shell_layer, stack, wait_for
+from tests.support.docker_support import IMAGE, fake_registry, relay, shell_layer, stack, wait_for
 from tests.support.real import free_port
 
 pytestmark = [
     pytest.mark.real_docker,
+    pytest.mark.usefixtures("collected"),
     # The docker SDK leaves sockets (and its ssh processes) of failed connections to the garbage collector.
     pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
 ]
 
 SERVE = "echo up; trap 'exit 0' TERM; while :; do sleep 0.1; done"
 REPORT = "/run/gemmaspec/report.json"
-
-
-@pytest.fixture(autouse=True)
-def _leave_no_garbage_to_the_next_test() -> Iterator[None]:
-    yield
-    gc.collect()
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[docker.DockerClient]:
-    try:
-        found = endpoint.connect(endpoint.find())
-        compose.ensure_compose_v2()
-    except EnvironmentMissing as missing:
-        pytest.skip(f"real docker: {missing.message}")
-    make_image(found)
-    yield found
-    found.images.remove(IMAGE, force=True)
-    found.close()
 
 
 @pytest.fixture

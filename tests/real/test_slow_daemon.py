@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import hashlib
 import json
 import uuid
@@ -15,17 +14,17 @@ import pytest
 from gemmaspec.cli import status as cli
 from gemmaspec.cli.app import run
 from gemmaspec.core import waiting
-from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import state_dir
 from gemmaspec.run.engine import compose, endpoint
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.server import Server
 from gemmaspec.run.kept import stacks
-from tests.support.docker_support import IMAGE, make_image, stack, wait_for
+from tests.support.docker_support import stack, wait_for
 from tests.support.slow_daemon import SlowDaemon, slow_daemon
 
 pytestmark = [
     pytest.mark.real_docker,
+    pytest.mark.usefixtures("collected"),
     # The docker SDK leaves the sockets of failed connections to the garbage collector.
     pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -35,25 +34,12 @@ FILES = 12
 MOST_REQUESTS = 14
 
 
-@pytest.fixture(autouse=True)
-def _leave_no_garbage_to_the_next_test() -> Iterator[None]:
-    yield
-    gc.collect()
-
-
 @pytest.fixture(scope="module")
-def client() -> Iterator[docker.DockerClient]:
-    try:
-        found = endpoint.connect(endpoint.find())
-        compose.ensure_compose_v2()
-    except EnvironmentMissing as missing:
-        pytest.skip(f"real docker: {missing.message}")
+def client(client: docker.DockerClient) -> docker.DockerClient:
+    """The shared one, where the daemon has a socket that can be relayed."""
     if not endpoint.find().url.startswith("unix://"):
         pytest.skip("real docker: the daemon has no socket on this machine")
-    make_image(found)
-    yield found
-    found.images.remove(IMAGE, force=True)
-    found.close()
+    return client
 
 
 def report() -> str:

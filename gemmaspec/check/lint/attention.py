@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule
+from gemmaspec.check.lint.rule import Issue, Path, Role, Subject, rule, set_at
 from gemmaspec.core.releases.backends import refusal_of, support_of
 from gemmaspec.core.resolved.answer import known
 
@@ -132,7 +132,7 @@ def fp8_with_mtp_on_hopper(subject: Subject) -> Iterator[Issue]:
         f"on Hopper an MTP head with an FP8 KV cache uses FlashInfer, its target {target}, and such servers have died "
         "while the engine started (vLLM #48495)"
     )
-    path = given.path if given else ("serve", "kv_cache_dtype")
+    path = set_at(given, ("serve", "kv_cache_dtype"))
     fix = "set serve.attention_backend: TRITON_ATTN, which the head inherits, or use vLLM 0.31 or later"
     yield Issue(path=path, message=message, fix=fix)
 
@@ -181,10 +181,7 @@ def _fp8_before_ada(subject: Subject) -> Iterator[Issue]:
     if asked is None or asked.upper() in ("AUTO", "TRITON_ATTN"):
         message = f"FP8 KV cache is not supported by the Triton attention backend on compute capability {capability}"
         given = subject.command.argument("--kv-cache-dtype")
-        if given:
-            path = given.path
-        else:
-            path = ("serve", "kv_cache_dtype")
+        path = set_at(given, ("serve", "kv_cache_dtype"))
         yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: bfloat16, or int8_per_token_head")
 
 
@@ -206,10 +203,7 @@ def _fp8_under_a_flash_draft(subject: Subject) -> Iterator[Issue]:
         return
     message = f"FlashAttention reads no FP8 KV cache on compute capability {capability}, and the draft attends with it"
     given = subject.command.argument("--kv-cache-dtype")
-    if given:
-        inherited = given.path
-    else:
-        inherited = ("serve", "kv_cache_dtype")
+    inherited = set_at(given, ("serve", "kv_cache_dtype"))
     if own is None:
         path = inherited
     else:
@@ -239,10 +233,7 @@ def refused_by_vllm(subject: Subject) -> Iterator[Issue]:
                 path = ("serve", "attention_backend")
             yield Issue(path=path, message=message, fix="use TRITON_ATTN, or let vLLM choose")
         else:
-            if given:
-                path = given.path
-            else:
-                path = ("serve", "kv_cache_dtype")
+            path = set_at(given, ("serve", "kv_cache_dtype"))
             yield Issue(path=path, message=message, fix="set serve.kv_cache_dtype: auto")
     elif asked.startswith(_ELSEWHERE):
         message = f"{asked} is for another kind of processor than an NVIDIA GPU"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
+from gemmaspec.check.lint.rule import Issue, Path, Subject, rule, set_at
 from gemmaspec.core.releases.items import largest_item
 from gemmaspec.core.resolved.answer import known
 
@@ -62,7 +62,7 @@ def fp8_with_mtp(subject: Subject) -> Iterator[Issue]:
     )
     given = subject.command.argument("--kv-cache-dtype")
     fix = "set serve.kv_cache_dtype: bfloat16, or use vLLM 0.31 or later with model runner v2"
-    yield Issue(path=given.path if given else ("serve", "kv_cache_dtype"), message=message, fix=fix)
+    yield Issue(path=set_at(given, ("serve", "kv_cache_dtype")), message=message, fix=fix)
 
 
 @rule("GS308", "error")
@@ -92,10 +92,7 @@ def batch_below_one_item(subject: Subject) -> Iterator[Issue]:
             f"{what} {batch}, and one {item.modality} of the target takes {item.tokens}, which vLLM does not split"
         )
         fix = f"use {item.tokens} or more, or set serve.language_model_only: true if you serve only text"
-        if given:
-            path = given.path
-        else:
-            path = ("serve", "max_num_batched_tokens")
+        path = set_at(given, ("serve", "max_num_batched_tokens"))
         sure = subject.resolved.target is not None and whole is True
         yield Issue(path=path, message=message, fix=fix, severity="error" if sure else "warning")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.check.lint.rule import Issue, Role, Subject, rule
+from gemmaspec.check.lint.rule import Issue, Role, Subject, rule, set_at
 
 
 @rule("GS205", "error")
@@ -62,7 +62,7 @@ def pipeline(subject: Subject) -> Iterator[Issue]:
     if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix", "draft_model"):
         return
     given = subject.command.argument("--pipeline-parallel-size")
-    path = given.path if given else ("serve",)
+    path = set_at(given, ("serve",))
     if method == "mtp":
         message = f"vLLM {subject.vllm} gives the draft the same stages, but the MTP head cannot be split into stages"
     elif method == "dflash" and subject.resolved.runner == "v2":
@@ -122,9 +122,7 @@ def pipeline_with_shared_layers(subject: Subject) -> Iterator[Issue]:
         f"is {stages}, and the draft's layers are cut by the target's stages: a layer of an E2B or E4B then shares the "
         "KV cache of one that is not there, and the server does not start"
     )
-    yield Issue(
-        path=given.path if given else ("serve",), message=message, fix="use tensor_parallel_size, or remove the draft"
-    )
+    yield Issue(path=set_at(given, ("serve",)), message=message, fix="use tensor_parallel_size, or remove the draft")
 
 
 @rule("GS227", "error", any_release=True)
@@ -167,6 +165,6 @@ def fp8_cache_on_several_machines(subject: Subject) -> Iterator[Issue]:
         used = dtype
     if subject.profile.nodes == 1 or not used.startswith("fp8") or not subject.runs(_FP8_CACHE_FAILS):
         return
-    path = given.path if given else ("serve", "kv_cache_dtype")
+    path = set_at(given, ("serve", "kv_cache_dtype"))
     message = "on two machines vLLM 0.19.1 was seen to stop: KV cache specs for the same layer are different"
     yield Issue(path=path, message=message, fix="use a later release, or set serve.kv_cache_dtype: bfloat16")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from gemmaspec.core import launcher
 from gemmaspec.core.checkpoint.sizes import is_other_family, size_called
 from gemmaspec.core.finding import Finding, Severity
-from gemmaspec.core.profile.command import Command
+from gemmaspec.core.profile.command import Argument, Command
 from gemmaspec.core.profile.machines import MACHINES, Machine
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.resolved.resolve import Resolved
@@ -173,6 +173,13 @@ def rule(
 def documentation(finding: Finding) -> str:
     """Return the command that explains a finding's rule."""
     return f"gemmaspec explain {finding.code}"
+
+
+def set_at(given: Argument | None, otherwise: Path) -> Path:
+    """Return where an option is set: the key or word that gives it, or the key to which it would belong."""
+    if given:
+        return given.path
+    return otherwise
 
 
 def as_text(finding: Finding) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gemmaspec.check.lint.rule import Issue, Subject, rule
+from gemmaspec.check.lint.rule import Issue, Subject, rule, set_at
 from gemmaspec.core.finding import Severity
 from gemmaspec.core.resolved.answer import known
 
@@ -104,7 +104,7 @@ def batch_below_sequences(subject: Subject) -> Iterator[Issue]:
         return
     given = subject.command.argument("--max-num-batched-tokens") or subject.command.argument("--max-num-seqs")
     message = f"max_num_batched_tokens ({batch}) must be greater than or equal to max_num_seqs ({sequences})"
-    path = given.path if given else ("serve",)
+    path = set_at(given, ("serve",))
     yield Issue(
         path=path, message=message, fix=f"set max_num_batched_tokens: {sequences} or more, or use fewer sequences"
     )
@@ -129,10 +129,7 @@ def batch_below_drafts(subject: Subject) -> Iterator[Issue]:
         return
     message = f"a batch of {batch} tokens has no room for the drafts of {sequences} requests, {slots} slots each"
     given = subject.command.argument("--max-num-seqs") or subject.command.argument("--max-num-batched-tokens")
-    if given:
-        path = given.path
-    else:
-        path = ("speculative", "num_speculative_tokens")
+    path = set_at(given, ("speculative", "num_speculative_tokens"))
     fix = f"write serve.max_num_batched_tokens: {slots * sequences + 2048}, or fewer serve.max_num_seqs"
     message += f": max_num_scheduled_tokens is set to {batch - slots * sequences}"
     yield Issue(path=path, message=message, fix=fix)
