@@ -116,6 +116,41 @@ def test_a_mistake_is_one_clear_error_with_its_exit_code(
     assert printed.out == ""
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "foo=1", "nonsense", "=3", "serve", "serve..port=3", "--max-model-len=4", "serve.max_model_len=abc",
+        "serve.max_model_len=-1", "serve.port=99999999", "serve.port=0x50", "serve.prot=1", "serve=3", "k=4",
+        "replicas=0", "name=Other Name", "patches=all", "machine=foo", "target=", "runtime.vllm=0.1.0",
+        "serve.extra_args=[", "serve.port=!!python/object:os.system", "serve.port=&a [*a]", "watch.memory_guard=200",
+        "serve.attention_backend=FOO", "image=null",
+    ],
+)  # fmt: skip
+def test_every_wrong_set_ends_with_a_next_command(override: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "tiny-cpu", "--engine", "docker", "--dry-run", "--set", override]) in (2, 4)
+    said = capsys.readouterr().err
+    _, found, hint = said.partition("  try: ")
+    assert found
+    assert "--set" in said
+    assert hint.startswith(("gemmaspec ", "--set "))
+
+
+def test_a_value_of_set_that_is_no_yaml_is_shown_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "tiny-cpu", "--dry-run", "--set", "serve.extra_args=["]) == 2
+    said = capsys.readouterr().err
+    assert "--set serve.extra_args: '[' is not a value in YAML: did not find expected node content" in said
+    assert "--set serve.extra_args=[first, second] is a list" in said
+
+
+def test_an_error_of_a_file_names_the_command_that_checks_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("extends: tiny-cpu\nname: own\nserve: {port: 999999}\n")
+    assert run(["up", str(file), "--dry-run"]) == 2
+    assert f"  try: gemmaspec profile lint {file}" in capsys.readouterr().err
+
+
 def test_an_error_as_json_is_one_document_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", "nothing-like-it", "--json"]) == 2
     document = json.loads(capsys.readouterr().out)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from gemmaspec.core import strict_yaml
-from gemmaspec.core.errors import ProfileError, UsageError
+from gemmaspec.core.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.core.files import UnreadableFile, read_regular
 from gemmaspec.core.profile import rules
 from gemmaspec.core.profile.find import find_profile, profile_folders, profile_names
@@ -72,6 +72,21 @@ def load_profile(
     """
     folders = profile_folders() if folders is None else folders
     file = find_profile(name, folders)
+    try:
+        return _checked(file, folders, overrides, no_spec=no_spec)
+    except (ProfileError, UsageError) as error:
+        raise error.amended(error.message, hint=error.hint or _next(shlex.quote(name), error)) from None
+
+
+def _next(typed: str, error: GemmaspecError) -> str:
+    """Return the command after an error: the profile's keys for a wrong --set, a check for a wrong file."""
+    if error.message.startswith("--set "):
+        return f"gemmaspec profile show {typed}    # the keys that it sets; gemmaspec profile schema has all"
+    return f"gemmaspec profile lint {typed}    # after the correction"
+
+
+def _checked(file: Path, folders: Sequence[Path], overrides: Sequence[str], *, no_spec: bool) -> Loaded:
+    """Return the profile in a file. Raise ProfileError with all problems of an invalid one."""
     document, emptied = _extended(file, folders, seen=())
     for override in overrides:
         document = _overridden(document, override)
@@ -192,13 +207,26 @@ def _overridden(document: Document, override: str) -> Document:
     path = tuple(match[1].split("."))
     source = f"--set {match[1]}"
     if match[2].strip():
-        value = strict_yaml.parse(match[2], file=source).data
+        value = _value_set(match[2], source)
     else:
         value = None
     places: dict[strict_yaml.Path, Place] = {path[: n + 1]: Place(source, 0) for n in range(len(path))}
     for key in reversed(path):
         value = {key: value}
     return _merged(document, Document(_anchored(value, Path.cwd()), places))
+
+
+def _value_set(text: str, source: str) -> Any:
+    """Return the value after the `=` of --set. `source` is --set with its key."""
+    try:
+        return strict_yaml.parse(text, file=source).data
+    except ProfileError as error:
+        # The parser counts lines, of which an option has one.
+        why = re.sub(rf"^{re.escape(source)}(:\d+)?: ", "", error.message)
+        raise ProfileError(
+            f"{source}: {text!r} is not a value in YAML: {why}",
+            hint=f"{source}=[first, second] is a list, and {source}='\"text\"' is text with marks in it",
+        ) from None
 
 
 def _without(document: Document, keys: Iterable[str]) -> Document:

@@ -24,7 +24,7 @@ from gemmaspec.core.patching.plan import compile_plan, plan_text
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.drafting import TRANSFORMERS_BY_VLLM
-from gemmaspec.run.stack.compose import compose_yaml
+from gemmaspec.run.stack.compose import compose_yaml, without_image
 from gemmaspec.run.stack.paths import PROBE_FILE, SPECULATIVE_FILE, TEMPLATE_FILE, container_paths
 from gemmaspec.run.stack.serve import WATCH_FILES, Served, served_at, watch_files
 from gemmaspec.run.stack.speed import speed_choice
@@ -84,7 +84,7 @@ def render_stack(loaded: Loaded, served: Served, *, form: Form) -> Stack:
     if form in ("process", "rank"):
         return Stack(profile=profile, files=files)
     if not profile.image:
-        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+        raise without_image(loaded)
     if profile.watch.container:
         files |= watch_files(profile, served.model)
     compose = compose_yaml(profile, files, served, single_file=form == "single-file", volume=form == "volume")

@@ -12,9 +12,12 @@ import yaml
 
 from gemmaspec import __version__
 from gemmaspec.core import data
+from gemmaspec.core.errors import ProfileError
+from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Caches, Profile
 from gemmaspec.core.profile.replica import LOOPBACK, bound_environment
+from gemmaspec.core.releases.facts import newest
 from gemmaspec.run.stack import serve
 from gemmaspec.run.stack.paths import IN_CONTAINER, PROBE_FILE, SPECULATIVE_FILE, is_local
 from gemmaspec.run.stack.serve import Served
@@ -47,6 +50,14 @@ CACHE_ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 """Where a container's programs keep what outlives it, each in a folder of its own."""
+
+
+def without_image(loaded: Loaded) -> ProfileError:
+    """Return the error for a profile that names no image, where a container would run."""
+    return ProfileError(
+        f"{loaded.file}: image: is missing, but a container needs it",
+        hint=f"--set image=vllm/vllm-openai:v{newest()}    # or --engine process, which needs none",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from gemmaspec.core.profile.command import Command
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import LOOPBACK
-from gemmaspec.run.stack.compose import Seat, compose_yaml, plan_sha256
+from gemmaspec.run.stack.compose import Seat, compose_yaml, plan_sha256, without_image
 from gemmaspec.run.stack.serve import Served
 
 MASTER_PORT: Final = 29501
@@ -56,7 +56,7 @@ def rank_composes(
             f"{loaded.place('serve', 'port')}: serve.port: is {master_port}, which the ranks use on the same machine"
         )
     if not profile.image:
-        raise ProfileError(f"{loaded.file}: image: is missing, but a container needs it")
+        raise without_image(loaded)
     plan = plan_sha256(files)
     seats = {
         host.name: _seat(profile, rank, hosts, served=served, plan=plan, master_port=master_port)
