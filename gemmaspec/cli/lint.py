@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.text import page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gemmaspec.check.use_cases.lint import Linted
 
@@ -37,10 +39,10 @@ def lint(
     )
     linted = lint.lint(request)
     wrong = any(profile.count("error") or (strict and profile.count("warning")) for profile in linted)
-    if json:
-        output.json_data({"ok": not wrong, "profiles": [_as_json(report) for report in linted]})
-    else:
-        _tell(linted)
+    document = {"ok": not wrong, "profiles": [_document(report) for report in linted]}
+    page.answer(document, chain.from_iterable(map(_lines, linted)), as_json=json)
+    if not json:
+        _tell_counts(linted)
     raise typer.Exit(2 if wrong else 0)
 
 
@@ -56,20 +58,24 @@ def schema() -> None:
     output.data(json.dumps(profile_schema(), indent=2, ensure_ascii=False))
 
 
-def _tell(linted: Sequence[Linted]) -> None:
+def _lines(report: Linted) -> Iterator[str]:
+    """Yield one profile with what was found in it; nothing for a profile without a remark."""
     from gemmaspec.check.lint.rule import as_text
 
-    for report in linted:
-        if report.invalid or report.findings or report.shapes or report.code:
-            output.data(_heading(report))
-        if report.code:
-            output.data(f"  runs code of: {', '.join(report.code)}")
-        for text in report.shapes:
-            output.data(f"  {text}")
-        if report.invalid:
-            output.data(report.invalid)
-        for finding in report.findings:
-            output.told(*_coloured(as_text(finding), finding.severity).split("\n"))
+    if report.invalid or report.findings or report.shapes or report.code:
+        yield _title(report)
+    if report.code:
+        yield f"  runs code of: {', '.join(report.code)}"
+    for text in report.shapes:
+        yield f"  {text}"
+    if report.invalid:
+        yield from report.invalid.split("\n")
+    for finding in report.findings:
+        text = as_text(finding).replace(f" {finding.severity} ", f" {page.judged(finding.severity)} ", 1)
+        yield from text.split("\n")
+
+
+def _tell_counts(linted: Sequence[Linted]) -> None:
     counts = [(sum(report.count(name) for report in linted), name) for name in ("error", "warning", "note")]
     summary = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts)
     left_out = sum(report.inherited for report in linted)
@@ -87,22 +93,23 @@ def _unseen(linted: Sequence[Linted]) -> str:
     return "; no checkpoint was looked at, --models reads them"
 
 
-def _heading(linted: Linted) -> str:
+def _title(linted: Linted) -> str:
     if not linted.vllm:
         return f"{linted.name}: invalid"
     why = ", because the profile does not name one" * linted.assumed
     return f"{linted.name}: checked against vLLM {linted.vllm}{why}"
 
 
-def _coloured(text: str, severity: str) -> str:
-    colour = {"error": 31, "warning": 33}.get(severity, 36)
-    return text.replace(f" {severity} ", f" {output.coloured(severity, colour)} ", 1)
-
-
-def _as_json(profile: Linted) -> dict[str, Any]:
+def _document(report: Linted) -> dict[str, Any]:
     from gemmaspec.check.lint.rule import documentation
 
-    findings = [{**finding.document(), "documentation": documentation(finding)} for finding in profile.findings]
-    facts = {"name": profile.name, "vllm": profile.vllm, "assumed": profile.assumed, "invalid": profile.invalid}
-    seen = {"shapes": list(profile.shapes), "checkpoints": list(profile.looked_at)}
-    return {**facts, "findings": findings, **seen, "runs_code_of": profile.code}
+    return {
+        "name": report.name,
+        "vllm": report.vllm,
+        "assumed": report.assumed,
+        "invalid": report.invalid,
+        "findings": [{**finding.document(), "documentation": documentation(finding)} for finding in report.findings],
+        "shapes": report.shapes,
+        "checkpoints": report.looked_at,
+        "runs_code_of": report.code,
+    }

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import get_args
 
 import pytest
 
+from gemmaspec.check.doctor.result import State
+from gemmaspec.cli import output
 from gemmaspec.cli.text import page
+from gemmaspec.core.finding import Severity
+from gemmaspec.core.live.verdict import Word
 
 ROWS = (("address", "http://127.0.0.1:1/v1"), ("watch", None), ("WARNING", ""), ("attention", "TRITON_ATTN"))
 
@@ -38,3 +44,10 @@ def test_an_answer_is_a_document_or_lines(capsys: pytest.CaptureFixture[str]) ->
 
     page.answer({"ok": True}, (line for line in (made,)), as_json=True)
     assert json.loads(capsys.readouterr().out) == {"schema": 1, "ok": True}
+
+
+@pytest.mark.parametrize("word", [*get_args(Severity), *get_args(State), *get_args(Word), "warn"])
+def test_every_word_that_judges_has_a_colour(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert page.judged(word, 7) == word.ljust(7)
+    monkeypatch.setattr(output, "wants_colour", lambda _: True)
+    assert re.fullmatch(rf"\x1b\[\d+m{word}\x1b\[0m  x", output.visible(f"{page.judged(word)}  x"))

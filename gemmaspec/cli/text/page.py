@@ -13,6 +13,16 @@ from gemmaspec.cli import output
 NAMES: Final = 9
 """Letters of the column of names: that of pages which are put together of several parts."""
 
+_COLOURS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("ok", "pass"), 32),
+    **dict.fromkeys(("warning", "warn"), 33),
+    **dict.fromkeys(("error", "failed", "fail"), 31),
+    **dict.fromkeys(("patch", "note"), 36),
+    "skipped": 2,
+    "unknown": 35,
+}
+"""The colour of each word that judges."""
+
 Row = tuple[str, str | None]
 """A name and its value. Without a name it continues the row above it; without a value it is left out."""
 
@@ -48,3 +58,8 @@ def named(name: str, values: Iterable[str]) -> Iterator[Row]:
     for value in values:
         yield name, value
         name = ""
+
+
+def judged(word: str, width: int = 0) -> str:
+    """Return a word that judges in its colour, and as wide as `width` letters."""
+    return output.coloured(f"{word:<{width}}", _COLOURS[word])
