@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 
+from gemmaspec.check.doctor.result import State
 from gemmaspec.cli import options, output
+from gemmaspec.cli.text import page, table
 from gemmaspec.core.errors import UsageError
 
 if TYPE_CHECKING:
     from gemmaspec.check.doctor.result import CheckResult
     from gemmaspec.serve.doctor import Examined
-
-_COLOURS: Final = {"ok": 32, "warning": 33, "failed": 31, "skipped": 2}
 
 _NEEDS_READING: Final = ("warning", "failed")
 
@@ -51,63 +52,61 @@ def doctor(
     from gemmaspec.look.settings import settings
     from gemmaspec.serve.doctor import doctor as use_case
 
-    report = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
-    if json:
-        rows = [asdict(row) for row in report.rows]
-        facts = {"profile": report.profile, "engine": report.engine, "rows": rows, "settings": list(settings())}
-        output.json_data({"ok": report.ok, **facts})
-    else:
-        _show(report, every=every)
-    raise typer.Exit(0 if report.ok else 4)
+    examined = use_case(profile, engine=options.engine_name(engine), overrides=set_ or ())
+    document = {
+        "ok": examined.ok,
+        "profile": examined.profile,
+        "engine": examined.engine,
+        "rows": examined.rows,
+        "settings": list(settings()),
+    }
+    page.answer(document, _lines(examined, every=every), as_json=json)
+    raise typer.Exit(0 if examined.ok else 4)
 
 
 def _hosts(profile: str | None, overrides: Sequence[str], *, every: bool, as_json: bool) -> None:
     from gemmaspec.serve.doctor_hosts import doctor_hosts
 
     seen = doctor_hosts(profile, overrides=overrides)
-    if as_json:
-        rows = [asdict(row) for row in seen.rows]
-        output.json_data({"ok": seen.ok, "profile": profile, "file": seen.file, "rows": rows, "fleet": seen.lines})
-    else:
-        _table(seen.rows, every=every)
-        output.told("", f"# {seen.file}, as the machines describe it:", *seen.lines)
+    document = {"ok": seen.ok, "profile": profile, "file": seen.file, "rows": seen.rows, "fleet": seen.lines}
+    fleet = ("", f"# {seen.file}, as the machines describe it:", *seen.lines)
+    page.answer(document, chain(_row_lines(seen.rows, every=every), fleet), as_json=as_json)
     raise typer.Exit(0 if seen.ok else 4)
 
 
-def _show(examined: Examined, *, every: bool) -> None:
-    output.told(f"engine {examined.why}")
-    _table(examined.rows, every=every)
+def _lines(examined: Examined, *, every: bool) -> Iterator[str]:
+    yield f"engine {examined.why}"
+    yield from _row_lines(examined.rows, every=every)
     if every:
-        _settings()
+        yield from _setting_lines()
 
 
-def _settings() -> None:
-    from gemmaspec.cli.text import table
+def _setting_lines() -> Iterator[str]:
+    """Yield a table of the folders, and one of the variables that are set."""
     from gemmaspec.look.settings import settings
 
-    rest = (table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
     known = list(settings())
     for kind in ("folder", "variable"):
         rows = [(its.name, its.value, its.meaning) for its in known if its.kind == kind and its.value]
         if rows:
-            output.told("")
-            table.show((table.Column(kind.upper()), *rest), rows)
+            columns = (table.Column(kind.upper()), table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
+            yield ""
+            yield from table.lines(columns, rows, width=output.width_of(sys.stdout))
 
 
-def _table(rows: Sequence[CheckResult], *, every: bool) -> None:
-    """Print the rows that fail or warn, and how many others there are; with `every`, all of them."""
+def _row_lines(rows: Sequence[CheckResult], *, every: bool) -> Iterator[str]:
+    """Yield the rows that fail or warn, and how many others there are; with `every`, all of them."""
     shown = [row for row in rows if every or row.state in _NEEDS_READING]
     width = max((len(row.name) for row in shown), default=0)
     for row in shown:
-        state = output.coloured(f"{row.state:<7}", _COLOURS[row.state])
-        output.told(f"{state}  {row.name:<{width}}  {row.message}")
+        yield f"{page.judged(row.state, 7)}  {row.name:<{width}}  {row.message}"
         if row.fix and row.state in _NEEDS_READING:
-            output.told(f"{'':9}{'':<{width}}  try: {row.fix}")
+            yield f"{'':9}{'':<{width}}  try: {row.fix}"
     if not every:
-        output.told(f"{_counted(rows)} (all rows: --all)")
+        yield f"{_counted(rows)} (all rows: --all)"
 
 
 def _counted(rows: Sequence[CheckResult]) -> str:
     """Return how many rows have each state, those in order first."""
     numbers: Counter[str] = Counter(row.state for row in rows)
-    return ", ".join(f"{numbers[state]} {state}" for state in _COLOURS if numbers[state])
+    return ", ".join(f"{numbers[state]} {state}" for state in get_args(State) if numbers[state])
