@@ -20,6 +20,7 @@ from tests.support.fixtures import (  # noqa: F401 - fixtures of all tests
     fake_api,
     fake_metrics,
     machine,
+    nvidia_smi,
     probes,
     triton,
 )

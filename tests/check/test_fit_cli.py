@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
@@ -14,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from gemmaspec.check.use_cases import server_facts
 from gemmaspec.cli.app import run
-from gemmaspec.core.profile.device import GB, GIB, Device
+from gemmaspec.core.profile.device import GB, GIB
 from gemmaspec.run.machine.readings import this_cpu
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 
 TEXT = {
     "model_type": "gemma4_text",
@@ -309,32 +308,28 @@ def test_flash_attention_is_pointed_out_where_it_may_differ(
 
 
 def test_any_nvidia_machine_needs_one_or_a_name(
-    profiles: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    profiles: Path, model: Path, nvidia_smi: FakeNvidiaSmi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(profiles, model, machine="nvidia")
-    monkeypatch.setattr(server_facts, "this_gpu", lambda: None)
     assert run(["fit", file]) == 4
     assert "--machine NAME or --memory GB" in capsys.readouterr().err
     assert asked(capsys, file, "--memory", "24")[0] == 0
-    gpu = Device(name="NVIDIA L4", memory=24 * GIB, free=20 * GIB, capability="8.9", here=True)
-    monkeypatch.setattr(server_facts, "this_gpu", lambda: gpu)
+    nvidia_smi.lists(card("NVIDIA L20", gib=24, free_gib=20, capability="8.9"))
     code, document = asked(capsys, file)
-    assert (code, document["machine"]["name"]) == (1, "NVIDIA L4")
+    assert (code, document["machine"]["name"]) == (1, "NVIDIA L20")
     assert "20.00 GiB of 24.00 GiB are free now" in document["problems"][0]
 
 
 def test_on_the_machine_itself_its_own_numbers_count(
-    profiles: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    profiles: Path, model: Path, nvidia_smi: FakeNvidiaSmi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spark = Device(name="NVIDIA GB10", memory=128 * GB, free=120 * GB, capability="12.1", here=True)
-    monkeypatch.setattr(server_facts, "this_gpu", lambda: spark)
+    nvidia_smi.lists(card("NVIDIA GB10", gib=119, free_gib=110, capability="12.1"))
     _, document = asked(capsys, write(profiles, model))
     machine = document["machine"]
-    assert (machine["name"], machine["free"], machine["bandwidth"]) == ("dgx-spark", 120 * GB, 273 * GB)
-    monkeypatch.setattr(server_facts, "this_gpu", lambda: dataclasses.replace(spark, capability="9.0"))
+    assert (machine["name"], machine["free"], machine["bandwidth"]) == ("dgx-spark", 110 * GIB, 273 * GB)
+    nvidia_smi.lists(card("NVIDIA GB10", gib=119, free_gib=110, capability="9.0"))
     assert asked(capsys, write(profiles, model))[1]["machine"]["free"] is None
-    pro = dataclasses.replace(spark, name="a PRO 6000", memory=96 * GB, capability="12.0")
-    monkeypatch.setattr(server_facts, "this_gpu", lambda: pro)
+    nvidia_smi.lists(card("a PRO 6000", gib=95, capability="12.0"))
     assert asked(capsys, write(profiles, model), "--machine", "rtx-5090")[1]["machine"]["memory"] < 40 * GB
 
 

@@ -34,7 +34,7 @@ from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import Row, parse_rows
 from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.measurements import store
-from gemmaspec.run.machine.nvidia import Gpu
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 
 ROOT = Path(__file__).parent.parent.parent
 H200 = ROOT / "tests" / "data" / "speed-h200-31b.json"
@@ -593,28 +593,25 @@ def test_a_measured_factor_converts_and_is_named() -> None:
     assert False in found.missing
 
 
-def gpu(name: str) -> Gpu:
-    return Gpu(name=name, driver="580.159.04", capability="9.0", memory=150 * 10**9, free=None)
-
-
 @pytest.mark.parametrize(
-    ("gpus", "more", "basis"),
+    ("gpu", "more", "basis"),
     [
-        ((gpu("NVIDIA H200"),), (), "shipped"),
-        ((), ("--machine", "h200"), "shipped"),
-        ((gpu("NVIDIA H200"),), ("--machine", "here"), "shipped"),
-        ((), ("--machine", "h100"), "bound"),
-        ((gpu("NVIDIA H200"),), ("--machine", "rtx-5090"), "roofline"),
+        ("NVIDIA H200", (), "shipped"),
+        (None, ("--machine", "h200"), "shipped"),
+        ("NVIDIA H200", ("--machine", "here"), "shipped"),
+        (None, ("--machine", "h100"), "bound"),
+        ("NVIDIA H200", ("--machine", "rtx-5090"), "roofline"),
     ],
 )
 def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_that_is_named(
-    gpus: tuple[Gpu, ...],
+    gpu: str | None,
     more: tuple[str, ...],
     basis: str,
-    monkeypatch: pytest.MonkeyPatch,
+    nvidia_smi: FakeNvidiaSmi,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: gpus)
+    if gpu:
+        nvidia_smi.lists(card(gpu, gib=140, capability="9.0"))
     assert run(["predict", "nvidia-31b-mtp", "--json", *FP8, *more]) == 0
     assert json.loads(capsys.readouterr().out)["basis"] == basis
 
@@ -627,9 +624,9 @@ def test_a_profile_for_any_gpu_is_predicted_for_the_machine_at_hand_or_the_one_t
     ],
 )
 def test_a_machine_that_is_not_known_is_told(
-    name: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, said: str, nvidia_smi: FakeNvidiaSmi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu("NVIDIA T4"),))
+    nvidia_smi.lists(card("NVIDIA T4", gib=15, capability="7.5"))
     assert run(["predict", "nvidia-31b-mtp", "--machine", name]) == 2
     assert said in capsys.readouterr().err
 
@@ -714,9 +711,9 @@ def test_fit_says_no_speed_of_another_release_than_it_was_asked_about(capsys: py
 
 @pytest.mark.parametrize("more", [(), ("--machine", "here")])
 def test_fit_says_the_speed_of_the_gpu_at_hand(
-    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], nvidia_smi: FakeNvidiaSmi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu("NVIDIA H100 80GB HBM3"),))
+    nvidia_smi.lists(card("NVIDIA H100 80GB HBM3", gib=79.65, capability="9.0"))
     assert run(["fit", "nvidia-31b-mtp", *more, "--json"]) in (0, 1)
     document = json.loads(capsys.readouterr().out)
     assert (document["speed"]["basis"], document["machine"]["bandwidth"]) == ("shipped", 3350 * 10**9)

@@ -19,17 +19,17 @@ from gemmaspec.core.profile.takeover_text import from_command
 from gemmaspec.run.engine.configured import configured
 from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import serve_command
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 
 SPEC = '{"method": "mtp", "model": "google/gemma-4-31B-it-assistant", "num_speculative_tokens": 4}'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvidia_smi: FakeNvidiaSmi) -> Path:
     """The user's own profiles, on a machine without a GPU."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     own = tmp_path / "config" / "gemmaspec" / "profiles"
     own.mkdir(parents=True)
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     return own
 
 
@@ -571,9 +571,9 @@ def test_without_a_terminal_nothing_is_asked(folder: Path, capsys: pytest.Captur
 
 
 def test_what_runs_today_and_with_the_draft_is_predicted_for_a_known_gpu(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, nvidia_smi: FakeNvidiaSmi
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.kept.newprofile._machine", lambda made, asked: "h200")
+    nvidia_smi.lists(card("NVIDIA H200", gib=140, capability="9.0"))
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(folder))
     assert run(["profile", "new", "mine", "--from-command", "vllm serve google/gemma-4-31B-it"]) == 0
     said = capsys.readouterr().err

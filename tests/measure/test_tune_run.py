@@ -27,9 +27,9 @@ from gemmaspec.measure.servers.tune_field import Compared
 from gemmaspec.measure.tune.launches import Launches, LaunchRow
 from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.engine.server import Server, server_at
-from gemmaspec.run.machine.nvidia import Gpu
 from gemmaspec.serve.up import tuned_remark, what_runs
 from tests.support.fake_engine import FakeMachine
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 from tests.support.fake_vllm import FakeVllm, fake_vllm
 
 LOCK = {"engine": "process", "target.model": "state:tiny/tiny-target", "versions.vllm": "0.32.0"}
@@ -462,14 +462,13 @@ def test_up_says_that_it_runs_on_what_was_measured() -> None:
 
 
 @pytest.mark.usefixtures("written")
-def test_up_names_what_is_not_as_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_names_what_is_not_as_it_was_measured(monkeypatch: pytest.MonkeyPatch, nvidia_smi: FakeNvidiaSmi) -> None:
     facts = {**LOCK, "versions.vllm": "0.33.0"}
     monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine: _Lock(facts))
     said = remark("speculative.num_speculative_tokens=7")
     assert "vLLM was 0.32.0, and is 0.33.0" in said
     assert "its settings are not those that were measured" in said
-    gpu = Gpu(name="NVIDIA H200", driver="580.159.04", capability="9.0", memory=None, free=None)
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (gpu,))
+    nvidia_smi.lists(card("NVIDIA H200", gib=140, capability="9.0"))
     assert "the GPU was none, and is NVIDIA H200" in remark()
 
 

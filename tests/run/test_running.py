@@ -19,6 +19,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.takeover_running import Container, Running, from_running
 from gemmaspec.run.running import processes
 from gemmaspec.run.running.find import running
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi
 from tests.support.real import RUN
 
 IMAGE = "gemmaspec/vllm-cpu:0.32.0"
@@ -27,12 +28,11 @@ FLAGS = ("--max-model-len", "4096", "--port", "8003", "--speculative-config", SP
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvidia_smi: FakeNvidiaSmi) -> Path:
     """The user's own profiles, on a machine without a GPU."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     own = tmp_path / "config" / "gemmaspec" / "profiles"
     own.mkdir(parents=True)
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     return own
 
 

@@ -18,29 +18,27 @@ from gemmaspec.run.machine.nvidia import Gpu
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.serve import start_costs
 from tests.support.fake_engine import FakeMachine
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 
 PYTHON = ("--engine", "process", "--set", f"runtime.python={sys.executable}")
-
-
-def gpu(name: str, gb: float, capability: str) -> Gpu:
-    return Gpu(name=name, driver="580.1", capability=capability, memory=int(gb * 1e9), free=int(gb * 1e9))
 
 
 @pytest.mark.parametrize(
     ("found", "offered", "said"),
     [
-        ((), "tiny-cpu", "no NVIDIA GPU was found"),
-        ((gpu("NVIDIA H200", 150.7, "9.0"),), "nvidia-31b-mtp", "expected: "),
-        ((gpu("NVIDIA GeForce RTX 3050", 4.3, "8.6"),), "tiny-cpu", "nvidia-31b-mtp does not fit"),
-        ((gpu("NVIDIA L40S", 48.3, "8.9"),), "nvidia-31b-mtp", "GB (l40s)"),
-        ((gpu("NVIDIA L20", 48.3, "8.9"),), "nvidia-31b-mtp", "expected: not known for this GPU"),
-        ((gpu("NVIDIA A100-SXM4-80GB", 85.9, "8.0"),), "nvidia-31b-mtp", "GB (a100)"),
+        (None, "tiny-cpu", "no NVIDIA GPU was found"),
+        (card("NVIDIA H200", gib=140, capability="9.0"), "nvidia-31b-mtp", "expected: "),
+        (card("NVIDIA GeForce RTX 3050", gib=4, capability="8.6"), "tiny-cpu", "nvidia-31b-mtp does not fit"),
+        (card("NVIDIA L40S", gib=45, capability="8.9"), "nvidia-31b-mtp", "GB (l40s)"),
+        (card("NVIDIA L20", gib=45, capability="8.9"), "nvidia-31b-mtp", "expected: not known for this GPU"),
+        (card("NVIDIA A100-SXM4-80GB", gib=80, capability="8.0"), "nvidia-31b-mtp", "GB (a100)"),
     ],
 )  # fmt: skip
 def test_up_without_a_name_offers_what_fits_and_asks_nobody_in_a_script(
-    found: tuple[Gpu, ...], offered: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    found: Gpu | None, offered: str, said: str, nvidia_smi: FakeNvidiaSmi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: found)
+    if found:
+        nvidia_smi.lists(found)
     assert run(["up"]) == 2
     printed = capsys.readouterr().err
     assert said in printed
@@ -48,10 +46,9 @@ def test_up_without_a_name_offers_what_fits_and_asks_nobody_in_a_script(
 
 
 def test_a_spark_is_offered_the_best_answers_and_the_fastest_with_what_is_published_of_each(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    nvidia_smi: FakeNvidiaSmi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spark = Gpu(name="NVIDIA GB10", driver="580.1", capability="12.1", memory=None, free=None)
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: (spark,))
+    nvidia_smi.lists(card("NVIDIA GB10", gib=None, capability="12.1"))
     assert run(["up"]) == 2
     printed = capsys.readouterr().err
     assert "try: gemmaspec up spark-31b-mtp" in printed
@@ -64,20 +61,20 @@ def test_a_spark_is_offered_the_best_answers_and_the_fastest_with_what_is_publis
     assert "the published server took at most 46 ms, with all 4 drafted tokens accepted" in printed
 
 
+@pytest.mark.usefixtures("nvidia_smi")
 def test_up_without_a_name_starts_what_it_offers_when_told_yes(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     assert run(["up", "--yes", *PYTHON]) == 0
     assert machine.calls[-1] == "process wait tiny-cpu:8321"
     assert "tiny-cpu is ready" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("nvidia_smi")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 0), ("n\n", 2)])
 def test_up_asks_once(
     answer: str, code: int, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.run.machine.nvidia.gpus", lambda: ())
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("gemmaspec.cli.up.typer.confirm", lambda *_, **__: answer != "n\n")
     assert run(["up", *PYTHON]) == code

@@ -13,6 +13,7 @@ from gemmaspec.check.proof.prove import Probes
 from gemmaspec.cli.app import run
 from tests.support import fake_runtime
 from tests.support.fake_engine import FakeMachine
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi
 from tests.support.fake_runtime import Fake
 from tests.support.fake_server import FakeServer, fake_server
 from tests.support.fake_vllm import FakeVllm, fake_vllm
@@ -48,6 +49,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     made = FakeMachine()
     made.install(monkeypatch)
     return made
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaSmi:
+    """The GPUs of a machine: none until the test lists some."""
+    return FakeNvidiaSmi(tmp_path / "fake-bin", monkeypatch)
 
 
 @pytest.fixture(scope="session")
