@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gemmaspec.core.releases.facts import newest
-from gemmaspec.core.rows import Row
+from gemmaspec.core.rows import Row, Run
 from gemmaspec.run.kept.measurements import store
 
 MACHINE: Final = "h100"
@@ -20,11 +20,12 @@ PATCHES: Final = ALONE | {"triton-3d-longer-block", "triton-group-geometry", "tr
 """Those that the profile takes without its draft, and with it."""
 
 
-def headline() -> str:
-    """Return the sentences. LookupError where the store lacks one of their cells."""
+def headline(runs: Sequence[Run] | None = None) -> str:
+    """Return the sentences, by the store's runs if no others are given. LookupError where they lack a cell."""
+    runs = store() if runs is None else runs
     short, long = CONTEXTS
-    drafts, alone_ = [[round(cell(which, context)) for context in CONTEXTS] for which in (shipped, alone)]
-    plain = [round(cell(unpatched, context, vllm=NEWEST)) for context in CONTEXTS]
+    drafts, alone_ = (_of_each_context(runs, which, RELEASE) for which in (shipped, alone))
+    plain = _of_each_context(runs, unpatched, NEWEST)
     lines = (
         f"**Gemma 4 31B, {drafts[0] / alone_[0]:.1f} times as fast on an {MACHINE.upper()}**: `nvidia-31b-mtp` as it "
         f"ships decodes one request with **{drafts[0]}** tokens per second,",
@@ -33,23 +34,28 @@ def headline() -> str:
         "",
         f"What that comes from: vLLM {NEWEST}, the newest, makes {plain[0]} and {plain[1]} with the profile's settings "
         "and no patch of gemmaspec.",
-        _own_choice(),
+        _own_choice(runs),
     )
     return "\n".join(lines)
 
 
-def _own_choice() -> str:
+def _own_choice(runs: Sequence[Run]) -> str:
     """Return the sentence about vLLM's own choice of attention, of the newest release that was measured so."""
     try:
-        figures, release = [round(cell(released, context, vllm=NEWEST)) for context in CONTEXTS], NEWEST
+        figures, release = _of_each_context(runs, released, NEWEST), NEWEST
         rest = ""
     except LookupError:
-        figures, release = [round(cell(released, context)) for context in CONTEXTS], RELEASE
+        figures, release = _of_each_context(runs, released, RELEASE), RELEASE
         rest = f" {NEWEST} was not measured so."
     return (
         f"Where the profile does not choose its attention, vLLM {release} gives up CUDA graphs for it and makes "
         f"{figures[0]} and {figures[1]}.{rest}"
     )
+
+
+def _of_each_context(runs: Sequence[Run], which: Callable[[Row], bool], vllm: str) -> list[int]:
+    """Return the whole tokens per second of one request at each context."""
+    return [round(_slowest(runs, which, context, requests=1, vllm=vllm)) for context in CONTEXTS]
 
 
 def shipped(row: Row) -> bool:
@@ -73,8 +79,12 @@ def released(row: Row) -> bool:
 
 
 def cell(which: Callable[[Row], bool], context: int, requests: int = 1, *, vllm: str = RELEASE) -> float:
-    """Return the tokens per second of a cell; of one that was measured again, the slower counts."""
-    rows = [row for run in store() for row in run.rows if _served(row, context, requests, vllm) and which(row)]
+    """Return the tokens per second of a cell of the store; of one that was measured again, the slower counts."""
+    return _slowest(store(), which, context, requests, vllm)
+
+
+def _slowest(runs: Sequence[Run], which: Callable[[Row], bool], context: int, requests: int, vllm: str) -> float:
+    rows = [row for run in runs for row in run.rows if _served(row, context, requests, vllm) and which(row)]
     if not rows:
         raise LookupError(f"the store lacks a cell of {requests} requests at {context} tokens with vLLM {vllm}")
     return min(row.tokens_per_second for row in rows)

@@ -58,8 +58,12 @@ def transformers(release: str) -> Found:
     from gemmaspec.core.releases.drafting import transformers_for
     from gemmaspec.core.releases.facts import facts_for
 
-    facts, ours = facts_for(release), transformers_for(release)
-    asked = facts.transformers_declared if facts else ""
+    facts = facts_for(release)
+    return transformers_within(facts.transformers_declared if facts else "", transformers_for(release))
+
+
+def transformers_within(asked: str, ours: str | None) -> Found:
+    """Compare the table's row, None where it has none, with what METADATA asks for."""
     if ours is None:
         return Found(
             word=f"no row for it; its METADATA asks for {asked}: add one to gemmaspec/core/releases/drafting.yaml",

@@ -35,9 +35,14 @@ class Names:
 
 def compare(reader: Reader, profiles: Sequence[Loaded], patches: Mapping[str, Patch]) -> Names:
     """Compare the names. A release of the table is not read again. Raise EnvironmentMissing for an unreadable vLLM."""
-    before = _before(reader.vllm)
-    old, new = rows_of(before), _found(reader)
-    facts = facts_from(before, old), facts_from(_version(reader.vllm), new)
+    return compare_rows(reader.vllm, _found(reader), profiles, patches)
+
+
+def compare_rows(vllm: str, new: frozenset[Fact], profiles: Sequence[Loaded], patches: Mapping[str, Patch]) -> Names:
+    """Compare the names of a vLLM whose facts are `new`."""
+    before = _before(vllm)
+    old = rows_of(before)
+    facts = facts_from(before, old), facts_from(_version(vllm), new)
     found = [one for one in changes(old, new) if one.kind in NAMES]
     return Names(
         before=before,

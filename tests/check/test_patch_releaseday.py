@@ -213,15 +213,13 @@ def test_a_vllm_whose_names_cannot_be_read_is_still_judged_by_its_patches(
 
 @pytest.mark.parametrize(("version", "before"), [(None, newest()), ("0.26.1.dev2+gabc", "0.26.0"), ("99.0", newest())])
 def test_a_build_is_compared_with_the_release_before_it(
-    version: str | None, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: Loaded
+    version: str | None, before: str, tmp_path: Path, profile: Loaded
 ) -> None:
     """Its files are taken for those of 0.33.0, whose parser and names they would be."""
     fake.write_tree(tmp_path, version=version or "0")
     if not version:
         (tmp_path / "vllm/_version.py").unlink()
-    monkeypatch.setattr(releasenames, "extract_from", lambda _: None)
-    monkeypatch.setattr(releasenames, "facts_in", lambda _: rows_of("0.33.0"))
-    names = releasenames.compare(FolderReader(tmp_path), [profile], {})
+    names = releasenames.compare_rows(FolderReader(tmp_path).vllm, rows_of("0.33.0"), [profile], {})
     assert names.before == before
     assert bool(names.gone) == (before != "0.33.0")
     assert set(names.findings) == {"tiny-cpu"}

@@ -7,8 +7,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from gemmaspec.core.releases.facts import newest
 from gemmaspec.core.rows import Run, parse_rows
 from gemmaspec.run.kept.measurements import store
@@ -45,7 +43,7 @@ def test_every_figure_of_the_first_lines_is_a_cells() -> None:
     assert claims <= {(row.vllm, row.context, row.k, str(round(row.tokens_per_second))) for row in rows}
 
 
-def test_vllms_own_choice_is_of_the_newest_release_once_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllms_own_choice_is_of_the_newest_release_once_it_is_measured() -> None:
     assert headline.NEWEST in headline.headline()
     assert "was not measured so" in headline.headline()
     runs = [run for run in store() if run.machine == headline.MACHINE]
@@ -60,14 +58,12 @@ def test_vllms_own_choice_is_of_the_newest_release_once_it_is_measured(monkeypat
         )
         for run in runs
     ]
-    monkeypatch.setattr("tools.headline.store", lambda: (*runs, *newer))
-    assert f"vLLM {headline.NEWEST} gives up CUDA graphs for it and makes 55 and 55." in headline.headline()
-    assert "was not measured so" not in headline.headline()
+    said = headline.headline((*runs, *newer))
+    assert f"vLLM {headline.NEWEST} gives up CUDA graphs for it and makes 55 and 55." in said
+    assert "was not measured so" not in said
 
 
-def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shipped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shipped() -> None:
     shipped = [run for run in store() if run.machine == headline.MACHINE]
     before = headline.headline()
 
@@ -77,14 +73,10 @@ def test_a_cell_of_another_cache_or_without_images_is_none_of_the_profile_as_shi
         )
 
     for other in ({"kv_cache_dtype": "fp8"}, {"images": False}, {"images": None}, {"compile": "none"}):
-        runs = (*store(), *but(tokens_per_second=1.0, **other))
-        monkeypatch.setattr("tools.headline.store", lambda runs=runs: runs)
-        assert headline.headline() == before
-        monkeypatch.undo()
-    slower = but(tokens_per_second=7.0)
-    monkeypatch.setattr("tools.headline.store", lambda: slower)
-    assert "**7** tokens per second" in headline.headline()
-    assert ": 7 and 7)" in headline.headline()
+        assert headline.headline((*store(), *but(tokens_per_second=1.0, **other))) == before
+    slower = headline.headline(but(tokens_per_second=7.0))
+    assert "**7** tokens per second" in slower
+    assert ": 7 and 7)" in slower
 
 
 def test_results_of_bench_become_a_file_of_the_store() -> None:

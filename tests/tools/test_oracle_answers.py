@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,17 @@ import oracle_release  # noqa: E402
 
 
 class Fake(oracle_release.Oracle):
-    """Answers with the number of questions that reached a vLLM."""
+    """Answers with the number of questions that reached a vLLM of any of them."""
 
-    reached = 0
+    def __init__(self, release: str, machine: str, reached: Iterator[int]) -> None:
+        super().__init__(release, machine)
+        self._reached = reached
 
     def _start(self) -> Any:
         return object()
 
     def _answered(self, process: object, question: Mapping[str, Any]) -> dict[str, Any]:
-        Fake.reached += 1
-        return {"answer": Fake.reached}
+        return {"answer": next(self._reached)}
 
     def close(self) -> None:
         pass
@@ -35,29 +37,28 @@ class Fake(oracle_release.Oracle):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "models" / "one").mkdir(parents=True)
-    (tmp_path / "models" / "one" / "config.json").write_text("{}")
-    monkeypatch.setattr(oracle_release, "model_folders", lambda: tmp_path / "models")
-    monkeypatch.setattr(oracle_release, "_folder", lambda _: tmp_path)
-    monkeypatch.setattr(Fake, "reached", 0)
-    return tmp_path
+    """Where the oracle keeps what can be made again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "gemmaspec" / "oracle"
 
 
 def test_a_question_is_asked_once_and_again_when_what_it_depends_on_has_changed(folder: Path) -> None:
-    with Fake("9.9.9", "gb10") as first:
+    reached = itertools.count(1)
+    with Fake("9.9.9", "gb10", reached) as first:
         assert [first.ask({"argv": ["a"]}), first.ask({"argv": ["a"]}), first.ask({"argv": ["b"]})] == [
             {"answer": 1},
             {"answer": 1},
             {"answer": 2},
         ]
-    (kept,) = folder.glob("9.9.9-gb10-*.jsonl")
+    (kept,) = (folder / "answers").glob("9.9.9-gb10-*.jsonl")
     kept.write_text(kept.read_text() + '["cut sho')
-    with Fake("9.9.9", "gb10") as second:
+    with Fake("9.9.9", "gb10", reached) as second:
         assert second.ask({"argv": ["b"]}) == {"answer": 2}
-    with Fake("9.9.8", "gb10") as other:
+    with Fake("9.9.8", "gb10", reached) as other:
         assert other.ask({"argv": ["b"]}) == {"answer": 3}
-    (folder / "models" / "one" / "config.json").write_text('{"changed": true}')
-    with Fake("9.9.9", "gb10") as third:
+    (folder / "models" / "one").mkdir()
+    (folder / "models" / "one" / "config.json").write_text("{}")
+    with Fake("9.9.9", "gb10", reached) as third:
         assert third.ask({"argv": ["b"]}) == {"answer": 4}
 
 

@@ -10,6 +10,8 @@ import pytest
 import release_checks as checks
 import release_day as day
 
+from gemmaspec.core.releases.facts import facts_for
+
 TOOLS = Path(__file__).parent.parent.parent / "tools"
 
 ORDER = ["facts", "transformers", "oracle", "patches", "known", "proof", "lint", "engine"]
@@ -145,12 +147,14 @@ def test_texts_of_a_pattern_are_found_in_sources_that_break_them(tmp_path: Path)
     assert [one in text for one in (") must be greater", "than zero please", "max_num_tokens (")] == [True, True, False]
 
 
-def test_a_release_without_a_row_for_transformers_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_a_row_for_transformers_is_looked_at() -> None:
     assert not checks.transformers("0.33.0").look
-    monkeypatch.setattr("gemmaspec.core.releases.drafting.TRANSFORMERS_BY_VLLM", ())
-    assert "add one to gemmaspec/core/releases/drafting.yaml" in checks.transformers("0.33.0").word
-    monkeypatch.setattr("gemmaspec.core.releases.drafting.TRANSFORMERS_BY_VLLM", ((">=0.33.0", ">=5.5.0,<5.30"),))
-    found = checks.transformers("0.33.0")
+    assert "no row for it" in checks.transformers("0.18.0").word
+    facts = facts_for("0.33.0")
+    assert facts
+    without = checks.transformers_within(facts.transformers_declared, None)
+    assert (without.look, "add one to gemmaspec/core/releases/drafting.yaml" in without.word) == (True, True)
+    found = checks.transformers_within(facts.transformers_declared, ">=5.5.0,<5.30")
     assert found.details == ["outside of it: transformers 5.5.0", "outside of it: transformers 5.29.0"]
 
 

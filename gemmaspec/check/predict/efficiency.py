@@ -87,9 +87,14 @@ def law_of(family: str | None, weights: Weights) -> Law:
 
     The format of the weights decides the deviation alone: in steps per byte the formats differ by less than servers do.
     """
-    of_family = [machine for machine in served() if machine.family == family]
+    return fit_law(served(), family, weights)
+
+
+def fit_law(servers: Sequence[Served], family: str | None, weights: Weights) -> Law:
+    """Fit the parameters of a family to those of these servers that are of it, or else to all of them."""
+    of_family = [machine for machine in servers if machine.family == family]
     same = [machine for machine in of_family if machine.weights == weights]
-    counted = of_family or list(served())
+    counted = of_family or servers
     overhead, inverse = _fitted(counted)
     off = [math.log((overhead + machine.at_peak_s * inverse) / machine.step_s) for machine in counted]
     spread = math.sqrt(sum(one**2 for one in off) / len(off))
@@ -100,7 +105,7 @@ def law_of(family: str | None, weights: Weights) -> Law:
         least = _STRANGE["family"]
     if len(same) > 1 and not exact:
         least = _LEAST
-    said = _said(family, weights, of_family, same)
+    said = _said(family, weights, of_family, same, servers)
     return Law(overhead_s=overhead, share=1 / inverse, deviation=max(spread, least), said=said)
 
 
@@ -124,13 +129,15 @@ def _fitted(machines: Sequence[Served]) -> tuple[float, float]:
     return overhead, max((aa * b - ab * a) / determinant, 1.0)
 
 
-def _said(family: str | None, weights: Weights, of_family: list[Served], same: list[Served]) -> str:
+def _said(
+    family: str | None, weights: Weights, of_family: list[Served], same: list[Served], servers: Sequence[Served]
+) -> str:
     if same:
         return f"{len(same)} server{'s'[: len(same) > 1]} of this family of GPUs ({family}) with {weights} weights"
     if of_family:
         others = f"{len(of_family)} servers of this family of GPUs ({family}) with other weights"
         return f"{others}, because none with {weights} ones is known"
-    others = " and ".join(dict.fromkeys(machine.family for machine in served()))
+    others = " and ".join(dict.fromkeys(machine.family for machine in servers))
     return f"servers of other families of GPUs ({others}), because none of {family or 'this one'} is known"
 
 
