@@ -28,7 +28,8 @@ class TooSlow(EnvironmentMissing):
 class Waits:
     """The waits of one command, in any number of threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_s: float = SAID_AFTER_S) -> None:
+        """Name a wait after `first_s` seconds."""
         self.say: Callable[[str], None] | None = None
         """Prints one line for a person; None where nobody is to see it."""
         self._lock = threading.Condition()
@@ -36,7 +37,7 @@ class Waits:
         self._next = 0
         self._since = 0.0
         self._ended = 0.0
-        self._gap_s = SAID_AFTER_S
+        self._gap_s = first_s
         self._said_at = 0.0
         self._teller: threading.Thread | None = None
         self._until: float | None = None

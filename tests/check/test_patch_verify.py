@@ -189,13 +189,11 @@ def test_a_need_that_cannot_be_met_makes_the_patch_invalid(
 
 
 def test_a_conflict_of_a_patch_that_profiles_only_list_as_optional_is_no_failure(
-    patches: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    patches: Path, tmp_path: Path, profiles: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gemmaspec.check.carry import shipped
-
-    (profile,) = (one for one in shipped.shipped_profiles() if one.name == "tiny-cpu")
-    optional = profile.patches.model_copy(update={"required": [], "optional": ["right-value"]})
-    monkeypatch.setattr(shipped, "at_hand", lambda: (profile.model_copy(update={"patches": optional}),))
+    """Of the user's own profiles one lists it."""
+    monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\npatches: {optional: [right-value]}\n")
     tree = fake.write_tree(tmp_path / "tree", core=OTHER)
     code, document, _ = verify_json(capsys, "--patches", str(patches), "--tree", str(tree))
     assert (code, document["ok"], document["results"][0]["required"]) == (0, True, False)

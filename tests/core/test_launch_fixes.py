@@ -95,6 +95,8 @@ def probe():
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], {more})
     with open({log!r}, "w") as log:
         log.write(str(os.getpid()))
+    with open({log!r} + ".mark", "w") as log:
+        log.write(os.environ["LAUNCHER_PROBE"])
     {then}
     return False, "no bug"
 """
@@ -116,13 +118,9 @@ def probe():
         ("import os\nif os.fork(): os._exit(7)\ndef probe():\n    import vllm.v1.core\n    return False, 'a fork says so'", "exit code 7"),
     ],
 )  # fmt: skip
-def test_a_probe_that_gives_no_answer_closes_nothing(
-    place: Place, probe: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_probe_that_gives_no_answer_closes_nothing(place: Place, probe: str, says: str, tmp_path: Path) -> None:
     judge = launch.load_next_to_this(launch.JUDGE)
-    monkeypatch.setattr(judge, "LIMIT_S", 5.0)
-    monkeypatch.setattr(launch.sys, "executable", str(place.python))
-    found = judge.probed(probe, place.package, tmp_path, {})
+    found = judge.probed(probe, place.package, tmp_path, {}, python=str(place.python), limit_s=5.0)
     assert (found["state"], says in found["seen"]) == ("failed", True), found
     result = launch.PatchResult(launch.build(launch.Patch, {**patch_of(), "probe": probe}, "x"), "conflict", "all", ())
     (again,) = launch.by_behaviour([result], place.package, tmp_path, {})
@@ -133,17 +131,13 @@ def test_a_probe_that_gives_no_answer_closes_nothing(
 @pytest.mark.parametrize("more", ["", "start_new_session=True"])
 @pytest.mark.parametrize("then", ["pass", "import time; time.sleep(600)", "os.kill(os.getpid(), 11)"])
 def test_what_a_probe_began_ends_with_it_and_does_not_make_it_wait(
-    place: Place, more: str, then: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: Place, more: str, then: str, tmp_path: Path
 ) -> None:
     judge = launch.load_next_to_this(launch.JUDGE)
-    monkeypatch.setattr(judge, "LIMIT_S", 8.0)
-    monkeypatch.setattr(launch.sys, "executable", str(place.python))
-    mark = f"mark-of-{os.getpid()}"
-    monkeypatch.setattr(judge.secrets, "token_hex", lambda _: mark)
     probe = FORKS.format(more=more, then=then, log=str(tmp_path / "pid"))
-    found = judge.probed(probe, place.package, tmp_path, {})
+    found = judge.probed(probe, place.package, tmp_path, {}, python=str(place.python), limit_s=8.0)
     assert found["state"] == ("closed" if then == "pass" else "failed")
-    assert list(judge.marked(mark)) == []
+    assert list(judge.marked((tmp_path / "pid.mark").read_text())) == []
 
 
 def test_a_probe_ends_with_a_launcher_that_is_killed(place: Place, tmp_path: Path) -> None:

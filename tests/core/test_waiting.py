@@ -12,19 +12,14 @@ from gemmaspec.core.waiting import TooSlow, Waits
 from tests.support.docker_support import wait_for
 
 
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(waiting, "SAID_AFTER_S", 0.2)
-    return []
-
-
-def listening(said: list[str]) -> Waits:
-    waits = Waits()
+def listening(said: list[str], *, first_s: float = 0.2) -> Waits:
+    waits = Waits(first_s=first_s)
     waits.say = said.append
     return waits
 
 
-def test_a_long_wait_is_named(said: list[str]) -> None:
+def test_a_long_wait_is_named() -> None:
+    said: list[str] = []
     waits = listening(said)
     with waits.on("the daemon"):
         wait_for(lambda: said)
@@ -33,13 +28,14 @@ def test_a_long_wait_is_named(said: list[str]) -> None:
 
 def test_a_short_wait_is_not_named() -> None:
     said: list[str] = []
-    waits = listening(said)
+    waits = listening(said, first_s=waiting.SAID_AFTER_S)
     with waits.on("the daemon"):
         pass
     assert said == []
 
 
-def test_many_short_answers_in_a_row_are_one_wait(said: list[str]) -> None:
+def test_many_short_answers_in_a_row_are_one_wait() -> None:
+    said: list[str] = []
     waits = listening(said)
     until = time.monotonic() + 60
     while not said and time.monotonic() < until:
@@ -48,7 +44,8 @@ def test_many_short_answers_in_a_row_are_one_wait(said: list[str]) -> None:
     assert said
 
 
-def test_the_lines_come_less_and_less_often(said: list[str]) -> None:
+def test_the_lines_come_less_and_less_often() -> None:
+    said: list[str] = []
     waits = listening(said)
     began = time.monotonic()
     with waits.on("the daemon"):

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +23,8 @@ from gemmaspec.measure.servers import tune_field
 from gemmaspec.measure.tune.arms import Field, with_launches
 from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
 from gemmaspec.measure.tune.trials import TuneRequest
-from gemmaspec.run.machine.readings import Gpus
 from gemmaspec.run.models.open import open_checkpoint
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 
 ROW = {
     "key": "prompt:9,512,1", "best": "32,64,8,2", "turns": [[16.4, 8.5], [16.5, 8.4], [16.4, 8.5]], "tried": 13,
@@ -303,24 +302,21 @@ def test_tune_asks_for_the_layers_of_its_profile(asked: list[dict[str, Any]]) ->
     assert notes[1] == "  1 of 1 launches can be faster, by up to 1.93 times"
 
 
-HOPPER = Gpus(names=("NVIDIA H100 80GB HBM3",), driver="580", cuda="13.0", capabilities=("9.0",))
-
-
 @pytest.mark.parametrize(
-    ("sets", "gpus", "number"),
+    ("sets", "capability", "number"),
     [
-        ((), HOPPER, 6),
-        (("serve.attention_backend=FLASH_ATTN",), HOPPER, 6),
-        (("serve.linear_backend=marlin",), HOPPER, 0),
-        (("image=vllm/vllm-openai:v0.33.0",), HOPPER, 0),
-        ((), replace(HOPPER, capabilities=("12.1",)), 0),
-        (("serve.linear_backend=humming",), replace(HOPPER, capabilities=("12.1",)), 6),
+        ((), "9.0", 6),
+        (("serve.attention_backend=FLASH_ATTN",), "9.0", 6),
+        (("serve.linear_backend=marlin",), "9.0", 0),
+        (("image=vllm/vllm-openai:v0.33.0",), "9.0", 0),
+        ((), "12.1", 0),
+        (("serve.linear_backend=humming",), "12.1", 6),
     ],
 )
 def test_tune_asks_for_the_matrices_that_humming_multiplies(
-    asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], gpus: Gpus, number: int
+    asked: list[dict[str, Any]], nvidia_smi: FakeNvidiaSmi, sets: tuple[str, ...], capability: str, number: int
 ) -> None:
-    monkeypatch.setattr(tune_field.readings, "gpus", lambda: gpus)
+    nvidia_smi.lists(card("NVIDIA H100 80GB HBM3", gib=79.65, capability=capability))
     launches_of(("machine=h100", "image=vllm/vllm-openai:v0.32.0", *sets), [])
     (job,) = asked
     assert len(job["matrices"]) == number

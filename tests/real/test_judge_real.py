@@ -32,16 +32,13 @@ def python() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", OF_DEFECTS)
-def test_a_shipped_probe_finds_its_bug_before_a_start(
-    name: str, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shipped_probe_finds_its_bug_before_a_start(name: str, python: Path, tmp_path: Path) -> None:
     patch = load_patches()[name]
     releases = [one for one in listing.published().releases() if launcher.PUBLISHED_RELEASE.fullmatch(one)]
     release = next(one for one in reversed(releases) if patch.claims(one))
     source, files = source_of(release), probe_files(patch.folder)
     assert files
     judge = launch.load_next_to_this(launch.JUDGE)
-    monkeypatch.setattr(launch.sys, "executable", str(python))
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(source), "VLLM_TARGET_DEVICE": "empty"}
-    found = judge.probed(files.text, source / "vllm", tmp_path, given, files.beside)
+    found = judge.probed(files.text, source / "vllm", tmp_path, given, files.beside, python=str(python))
     assert found["state"] == "open", found

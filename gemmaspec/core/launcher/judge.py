@@ -84,6 +84,9 @@ def probed(
     environment: Mapping[str, str],
     beside: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda _: None,
+    *,
+    python: str = sys.executable,
+    limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
     """Return the verdict of a patch's probe on the installed vLLM: its `state`, and what it `seen`.
 
@@ -96,9 +99,9 @@ def probed(
     found = read(kept, digest)
     if found is not None:
         return {"state": found["state"], "seen": found["seen"], "kept": str(kept)}
-    say(f"running its probe on {package}: half a minute as a rule, at most {LIMIT_S / 60:.0f} minutes")
+    say(f"running its probe on {package}: half a minute as a rule, at most {limit_s / 60:.0f} minutes")
     with tempfile.TemporaryDirectory(prefix="gemmaspec-probe-", ignore_cleanup_errors=True) as home:
-        verdict, why = run(probe, beside or {}, package, Path(home), given)
+        verdict, why = run(probe, beside or {}, package, Path(home), given, python, limit_s)
     state = verdict.get("state")
     if state in STATES:
         found = {"state": state, "seen": str(verdict.get("seen"))}
@@ -169,7 +172,13 @@ def keep(file: Path, digest: str, found: Mapping[str, str]) -> None:
 
 
 def run(
-    probe: str, beside: Mapping[str, str], package: Path, home: Path, given: Mapping[str, str]
+    probe: str,
+    beside: Mapping[str, str],
+    package: Path,
+    home: Path,
+    given: Mapping[str, str],
+    python: str,
+    limit_s: float,
 ) -> tuple[dict[str, Any], str]:
     """Run a probe in a folder of its own; return its verdict, empty for none, and why there is none."""
     folder = home / "probe"
@@ -180,7 +189,7 @@ def run(
     environment = {**given, **SETS, **dict.fromkeys(HOMES, str(home)), MARK: mark}
     answers, answering = os.pipe()
     living, life = os.pipe()
-    words = [sys.executable, "-c", RUNS, str(package), str(home), str(answering), str(living)]
+    words = [python, "-c", RUNS, str(package), str(home), str(answering), str(living)]
     try:
         process = subprocess.Popen(
             words,
@@ -198,17 +207,17 @@ def run(
         os.close(answering)
         os.close(living)
     try:
-        return listen(process, answers)
+        return listen(process, answers, limit_s)
     finally:
         end(process, mark)
         os.close(life)
         os.close(answers)
 
 
-def listen(process: subprocess.Popen[bytes], answers: int) -> tuple[dict[str, Any], str]:
+def listen(process: subprocess.Popen[bytes], answers: int, limit_s: float) -> tuple[dict[str, Any], str]:
     """Return the first line that comes on the pipe of answers, as an object, or why there is none."""
     assert process.stderr is not None
-    ends = time.monotonic() + LIMIT_S
+    ends = time.monotonic() + limit_s
     answer, told = b"", b""
     with selectors.DefaultSelector() as selector:
         selector.register(answers, selectors.EVENT_READ)
@@ -228,7 +237,7 @@ def listen(process: subprocess.Popen[bytes], answers: int) -> tuple[dict[str, An
                 break
             ended = exit_code(process) is not None
             if not ended and time.monotonic() >= ends:
-                return {}, f"it gave no answer within {LIMIT_S:.0f} s"
+                return {}, f"it gave no answer within {limit_s:.0f} s"
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(answer.partition(b"\n")[0])
         if isinstance(found, dict):
