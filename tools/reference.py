@@ -35,7 +35,6 @@ import accuracy
 import card_table
 import headline
 
-from gemmaspec.check.use_cases.offer import FIRST
 from gemmaspec.cli.app import app
 from gemmaspec.cli.help import PATCH_SECTIONS
 from gemmaspec.core import data, errors
@@ -295,21 +294,8 @@ RUN_HERE: Final[Mapping[str, str]] = {
 """What this project has run: real weights; the shapes of target and draft, filled with dummy weights; else nothing."""
 
 
-def profiles_in_short() -> str:
-    """Return the shipped profiles that draft with a head and have published figures, one line each, for README.md."""
-    heads = (one for one in _shipped() if one.speculative and one.speculative.method != "draft_model")
-    profiles = [one for one in heads if any(_figure(figure, one) for figure in one.measured)]
-    profiles.sort(key=lambda one: one.name != FIRST)
-    rows = [(_first(one.name), one.summary, _published(one), _run_here(one)) for one in profiles]
-    return table(("profile", "what it serves", "published tokens/s", "run here"), rows)
-
-
 def _shipped() -> list[Profile]:
     return [load_profile(str(file)).profile for file in profile_names([data.PROFILES]).values()]
-
-
-def _first(name: str) -> str:
-    return f"**{code(name)}**, to take first" if name == FIRST else code(name)
 
 
 def _run_here(profile: Profile) -> str:
@@ -565,7 +551,6 @@ def profiles_by_card() -> str:
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "profile-keys": profile_keys,
     "shipped-profiles": shipped_profiles,
-    "profiles-in-short": profiles_in_short,
     "smoke-checks": smoke_checks,
     "smoke-issues": smoke_issues,
     "exit-codes": exit_codes,

@@ -142,7 +142,7 @@ def test_what_does_vllm_as_released_make() -> None:
     assert printed
     assert [float(figure) for figure in printed.groups()] == pytest.approx([float(noted[1]), float(noted[2])], abs=0.6)
     assert re.search(rf"\| vLLM as released \| [\d.]+ \({short}\)", page("docs/explanations/patches-for-speed.md"))
-    assert f"vLLM as released makes {short}." in page("docs/guides/h100-kubernetes.md")
+    assert f"vLLM as released makes {short}." in page("docs/guides/kubernetes.md")
     comment = " ".join((data.PROFILES / "_nvidia-heads.yaml").read_text().replace("#", " ").split())
     assert f"then made {short} tokens/s, and {round(own.baseline or 0)} without its draft" in comment
 
@@ -194,5 +194,5 @@ def test_has_the_draft_of_spark_31b_e2b_graphs(ask: Ask) -> None:
 def test_how_much_memory_has_a_spark(ask: Ask) -> None:
     gib = (MACHINES["dgx-spark"].memory_gb or 0) * 1e9 / 2**30
     assert ask("fit", SPARK)["machine"]["memory"] / 2**30 == pytest.approx(gib, abs=0.01)
-    assert f"has {gib:.2f} GiB" in page("docs/explanations/pitfalls.md")
+    assert f"has {gib:.2f} GiB" in page("docs/guides/troubleshooting.md")
     assert f"of its {gib:.2f} GiB about 102 are free" in page("gemmaspec/check/lint/codes.md")

@@ -135,7 +135,7 @@ def test_a_profile_of_a_page_has_no_error(tmp_path: Path) -> None:
 CURL = re.compile(r"curl http://127\.0\.0\.1:(\d+)/v1/chat/completions .*?\"model\": \"([^\"]+)\"", re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/first-evening.md", "docs/guides/install.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/first-evening.md", "docs/guides/no-gpu.md"])
 def test_a_curl_of_a_page_asks_a_shipped_profile(page: str) -> None:
     (port, model), *others = CURL.findall((ROOT / page).read_text())
     served = {(str(one.serve.port), one.serve.served_model_name or one.target.model) for one in SHIPPED.values()}

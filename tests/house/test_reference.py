@@ -117,10 +117,3 @@ def test_pages_that_the_code_names_are_there() -> None:
         named |= set(re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text()))
     assert named
     assert sorted(page for page in named if not (ROOT / page).is_file()) == []
-
-
-def test_the_readme_lists_no_profile_that_drafts_with_a_whole_model(reference: dict[str, Any]) -> None:
-    listed = reference["profiles_in_short"]()
-    assert "`spark-31b-mtp`" in listed
-    assert "`spark-31b-e2b`" not in listed
-    assert "`spark-deckard-31b-e4b`" not in listed
