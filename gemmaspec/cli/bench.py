@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.text import page
 from gemmaspec.core.errors import StartFailed, UsageError
 from gemmaspec.measure.bench.places import places
 
@@ -121,12 +122,14 @@ def _show_plan(request: BenchRequest, *, as_json: bool) -> None:
     from gemmaspec.measure.servers.bench_plan import planned
 
     plan = planned(request, output.progress)
-    if as_json:
-        arms = [str(arm) for arm in plan.arms]
-        cells = [{"arm": str(task.arm), "cell": str(task.cell), "round": task.round} for task in plan.tasks]
-        output.json_data({"ok": True, "profile": plan.profile, "arms": arms, "starts": plan.starts, "cells": cells})
-        return
-    output.told(*text.plan_lines(plan))
+    document = {
+        "ok": True,
+        "profile": plan.profile,
+        "arms": [str(arm) for arm in plan.arms],
+        "starts": plan.starts,
+        "cells": [{"arm": str(task.arm), "cell": str(task.cell), "round": task.round} for task in plan.tasks],
+    }
+    page.answer(document, text.plan_lines(plan), as_json=as_json)
 
 
 _PLACES: Final = 5
@@ -149,10 +152,8 @@ def _sets(patches: str | None) -> tuple[str, ...]:
 def _show(document: Mapping[str, Any], out: Path, *, as_json: bool) -> None:
     from gemmaspec.cli.text import bench as text
 
-    if as_json:
-        output.json_data({"ok": not document["failed"], **document, "envelope": text.envelope(document)})
-    else:
-        output.told(*text.lines(document, width=output.width_of(sys.stdout)))
+    answer = {"ok": not document["failed"], **document, "envelope": text.envelope(document)}
+    page.answer(answer, text.lines(document, width=output.width_of(sys.stdout)), as_json=as_json)
     output.progress(f"written to {out}/")
     if named := list(places(document, host=socket.gethostname())):
         if len(named) > _PLACES:

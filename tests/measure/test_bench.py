@@ -718,7 +718,7 @@ def test_acceptance_alone_takes_a_few_prompts_with_the_draft_and_no_other_server
     settings = document["settings"]
     assert (row["k"], row["concurrency"]) == (fake_api.k, 1)
     assert (settings["rounds"], settings["repeats"], settings["each"]) == (1, 0, 1)
-    assert f"accepted at k={fake_api.k}: {row['acceptance_length']:.2f} tokens a step" in capsys.readouterr().out
+    assert f"accepted  k={fake_api.k}: {row['acceptance_length']:.2f} tokens a step" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

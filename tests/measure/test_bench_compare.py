@@ -111,6 +111,12 @@ def test_the_table_of_bench_drops_columns_and_cuts_none(width: int, dropped: lis
     assert all(len(line) <= width for line in printed[printed.index(heading) : printed.index(heading) + 5])
 
 
+def test_bench_says_below_its_table_what_the_report_says() -> None:
+    said = "\n".join(bench_lines(result() | {"complete": False}, width=None))
+    for sentence in (*sentences(result()), *remarks(result() | {"complete": False})):
+        assert sentence in said
+
+
 def test_the_same_result_twice_is_the_same() -> None:
     found = compare(result(), result())
     assert not found.slower

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemmaspec.check.predict.envelope import Speeds, best_k, envelope_json, speeds_of, table_line
-from gemmaspec.cli.text import table
+from gemmaspec.check.predict.envelope import Speeds, envelope_json, speeds_of, table_line
+from gemmaspec.cli.text import page, table
 from gemmaspec.cli.text.predict import counted
-from gemmaspec.measure.bench.fastest import Doubt, doubt_of
+from gemmaspec.measure.bench.fastest import sentences
 from gemmaspec.measure.bench.page import remarks
 from gemmaspec.measure.bench.result import mark_of, spread_of
 from gemmaspec.measure.bench.rows import Row, alone, patch_set, said, speedup
@@ -26,35 +26,42 @@ _COLUMNS = (
 def lines(document: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     """Yield the result as a table that fits `width` characters; None for no limit."""
     rows: Sequence[Row] = document["rows"]
-    where = ", ".join(_where(document))
-    yield f"{document['profile']} on {where}"
+    yield f"{document['profile']} on {', '.join(_where(document))}"
     kinds = {counted(prompt="answer_tokens" in row) for row in rows}
     yield f"tok/s: {' or '.join(sorted(kinds))}" if kinds else ""
     yield ""
+    yield from _table(rows, width=width)
+    yield ""
+    yield from page.rows_below(_remarks(document))
+
+
+def _table(rows: Sequence[Row], *, width: int | None) -> list[str]:
     cells = [_cells(row, speedup(row, rows)) for row in rows]
     columns: tuple[table.Column, ...] = _COLUMNS
     if any(patch_set(row) for row in rows):
         columns = (*_COLUMNS[:2], table.Column("patches"), *_COLUMNS[2:])
         cells = [(*cell[:2], said(row), *cell[2:]) for cell, row in zip(cells, rows, strict=True)]
-    yield from table.lines(columns, cells, width=width, indent="  ")
-    for method, _, _, speeds in _speeds(document):
-        for load, k in best_k(speeds).items() if any(len(speed) > 1 for speed in speeds.values()) else ():
-            fastest = (
-                f"  fastest at {load}: {f'{method} k={k}' if k else 'no speculation'}, {speeds[load][k]:,.1f} tok/s"
-            )
-            yield f"{fastest}{_doubt([row for row in rows if row['concurrency'] == load and row['k'] in speeds[load]])}"
-        yield from (f"  {line}" for line in table_line(speeds))
-    yield from _accepted(rows)
-    yield from (f"  {remark}" for remark in remarks(document))
+    return table.lines(columns, cells, width=width, indent="  ")
+
+
+def _remarks(document: Mapping[str, Any]) -> Iterator[page.Row]:
+    """Yield what follows from the table, and what a reader must know of it."""
+    yield from page.named("speed", sentences(document))
+    for _, _, _, speeds in _speeds(document):
+        yield from page.named("profile", table_line(speeds))
+    yield from page.named("accepted", _accepted(document["rows"]))
+    yield from page.named("note", remarks(document))
 
 
 def plan_lines(plan: BenchPlan) -> Iterator[str]:
     """Yield what a bench would measure."""
     starts = f"{plan.starts} server start{'s' if plan.starts > 1 else ''}"
-    yield f"{plan.profile}: would measure {len(plan.tasks)} cells, with {starts}; another k compiles anew"
+    title = f"{plan.profile}: would measure {len(plan.tasks)} cells, with {starts}; another k compiles anew"
+    rows = []
     for arm in plan.arms:
-        cells = [task for task in plan.tasks if task.arm == arm]
-        yield f"  {arm}: {', '.join(dict.fromkeys(str(task.cell) for task in cells))}"
+        cells = [str(task.cell) for task in plan.tasks if task.arm == arm]
+        rows.append((str(arm), ", ".join(dict.fromkeys(cells))))
+    return page.lines(title, rows)
 
 
 def _accepted(rows: Sequence[Row]) -> Iterator[str]:
@@ -63,7 +70,7 @@ def _accepted(rows: Sequence[Row]) -> Iterator[str]:
         shares = row.get("acceptance")
         if row["k"] and row["concurrency"] == 1 and shares:
             each = ", ".join(f"{share:.0%}" for share in shares)
-            yield f"  accepted at k={row['k']}: {row['acceptance_length']:.2f} tokens a step ({each} by position)"
+            yield f"k={row['k']}: {row['acceptance_length']:.2f} tokens a step ({each} by position)"
 
 
 def envelope(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -89,12 +96,6 @@ def _speeds(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str] | 
         bases = [base for row in group if (base := alone(row, rows))]
         cells = ((row["concurrency"], row["k"], row["tokens_per_second"]) for row in [*bases, *group])
         yield method, patches, context, speeds_of(cells)
-
-
-def _doubt(rows: Sequence[Row]) -> str:
-    """Return a mark where the fastest of these rows may not be the fastest."""
-    marks: dict[Doubt, str] = {"": "", "unsteady": " !", "close": " ! (by less than its rounds differ)"}
-    return marks[doubt_of(rows)]
 
 
 def _where(document: Mapping[str, Any]) -> Iterator[str]:
