@@ -12,7 +12,7 @@ from typing import Any, Final
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.webhooks import webhook
 from gemmaspec.look.sidecar.asking import post
-from gemmaspec.look.sidecar.telling import Telling
+from gemmaspec.look.sidecar.telling import WAITS_S, Telling
 
 VARIABLE: Final = "GEMMASPEC_WEBHOOK"
 """An address that is a secret itself, as those of chat services are."""
@@ -33,9 +33,9 @@ def address(configured: str | None) -> str | None:
 class Tellers:
     """Sends one stack's events to a command and an address, each from a thread of its own."""
 
-    def __init__(self, command: Sequence[str], url: str | None) -> None:
+    def __init__(self, command: Sequence[str], url: str | None, *, waits_s: Sequence[float] = WAITS_S) -> None:
         self.command, self.url = tuple(command), url
-        self._to_command, self._to_url = Telling(), Telling()
+        self._to_command, self._to_url = Telling(waits_s), Telling(waits_s)
 
     def tell(self, event: Mapping[str, Any]) -> None:
         """Hand an event on, without waiting for anybody."""

@@ -76,6 +76,14 @@ class Restart(Protocol):
     def __call__(self, judged: Started, *, no_spec: bool, no_speed: bool) -> None: ...
 
 
+_ZERO: Final = time.time() - time.monotonic()
+
+
+def steady_now() -> float:
+    """Return the seconds since 1970 on a clock that nobody sets while this process runs."""
+    return round(_ZERO + time.monotonic(), 3)
+
+
 @dataclass(kw_only=True)
 class Watched(KnownOfServer):
     """One stack under watch."""
@@ -103,14 +111,8 @@ class Watched(KnownOfServer):
     """What reads this machine's memory; None where its profile does not want that guarded."""
     engine: Engine | None = None
     """The engine of a server on several machines, which is asked at every look."""
-
-
-_ZERO: Final = time.time() - time.monotonic()
-
-
-def steady_now() -> float:
-    """Return the seconds since 1970 on a clock that nobody sets while this process runs."""
-    return round(_ZERO + time.monotonic(), 3)
+    clock: Callable[[], float] = steady_now
+    """What says how late it is, in seconds since 1970."""
 
 
 def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
@@ -191,7 +193,7 @@ def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: f
 def _verdict(stack: Watched, interval: float) -> Watching:
     blind = stack.started.server.speculates and stack.faults.reference is None
     # either way: an earlier watch may have written them under a clock that ran ahead
-    lately = tuple(at for at in stack.restarts if abs(steady_now() - at) < HOUR_S)
+    lately = tuple(at for at in stack.restarts if abs(stack.clock() - at) < HOUR_S)
     active = {str(kind): since for kind, since in stack.since.items()}
     return Watching(
         at=stacks.now(),
@@ -206,7 +208,7 @@ def _verdict(stack: Watched, interval: float) -> Watching:
 
 
 def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterator[WatchLine]:
-    if stack.again and steady_now() >= stack.again[1]:
+    if stack.again and stack.clock() >= stack.again[1]:
         yield from _try_again(stack, stack.again[0], restart)
         return
     if stack.guard and (why := stack.guard.danger()):
@@ -373,10 +375,10 @@ def _end_ranks(stack: Watched, lost: State, restart: Restart) -> Iterator[WatchL
 def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
     for event in events:
         if event.begins:
-            stack.since[event.kind] = steady_now()
+            stack.since[event.kind] = stack.clock()
         else:
             stack.since.pop(event.kind, None)
-        done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
+        done = reaction(event, stack.policy, restarts=stack.restarts, now=stack.clock())
         if event.begins:
             speed = suspects.of(stack.started, event, stack.engine)
         else:
@@ -409,7 +411,7 @@ def _act(
         stack.started = stacks.find(name)
     if drains(event.kind):
         yield _line(stack, "drained", fault=event.kind, reason=_drain(stack))
-    stack.restarts.append(steady_now())
+    stack.restarts.append(stack.clock())
     off = done.action == "off" and not speedless_first
     if off:
         what = "restarted without speculation"
@@ -448,7 +450,7 @@ def _failed(stack: Watched, event: Event, why: str) -> WatchLine:
     """Note that a restart failed, tell of it, and set when it is tried again; each wait is twice the one before."""
     stack.failed += 1
     wait = retry_after(stack.failed)
-    stack.again = (event, steady_now() + wait)
+    stack.again = (event, stack.clock() + wait)
     stack.last = f"{event.kind}: a restart failed; tried again in {wait:.0f} s"
     _hand_on(stack, event, f"a restart failed: {why}; tried again in {wait:.0f} s")
     return _line(stack, "failed", reason=f"{why}; tried again in {wait:.0f} s")
@@ -462,7 +464,7 @@ def _try_again(stack: Watched, event: Event, restart: Restart) -> Iterator[Watch
         if now.is_unwanted or stacks.look(now).status == "running":
             stack.failed = 0
             return
-    done = reaction(event, stack.policy, restarts=stack.restarts, now=steady_now())
+    done = reaction(event, stack.policy, restarts=stack.restarts, now=stack.clock())
     if done.note:
         stack.last = f"{event.kind}: {done.note}"
         _hand_on(stack, event, done.note)
@@ -470,7 +472,7 @@ def _try_again(stack: Watched, event: Event, restart: Restart) -> Iterator[Watch
     yield from _act(stack, event, done, restart)
 
 
-def _drain(stack: Watched) -> str:
+def _drain(stack: Watched, *, poll_s: float = _DRAIN_POLL_S) -> str:
     """Wait until no request runs, for as long as the server may take to stop, and say how that went."""
     began = time.monotonic()
     longest = stack.started.server.stop_grace_s
@@ -487,7 +489,7 @@ def _drain(stack: Watched) -> str:
             return f"{most:.0f} requests ended within {took:.0f} s"
         if took >= longest:
             return f"{left:.0f} requests still ran after {longest:.0f} s, and are aborted"
-        time.sleep(_DRAIN_POLL_S)
+        time.sleep(poll_s)
 
 
 def _line(stack: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
@@ -500,11 +502,11 @@ def watch_line(stack: str, what: str, *, fault: str | None = None, reason: str =
     return WatchLine(at=now, stack=stack, what=what, fault=fault, reason=reason)
 
 
-def log(line: WatchLine, *, redact: Callable[[str], str]) -> None:
+def log(line: WatchLine, *, redact: Callable[[str], str], most: int = MOST_LOG) -> None:
     """Append a line to the stack's log, readable by this user only. A log that cannot be written stops nothing."""
     file = stack_folder(line.stack) / LOG
     with contextlib.suppress(OSError):
-        if file.exists() and file.stat().st_size > MOST_LOG:
+        if file.exists() and file.stat().st_size > most:
             file.replace(file.with_suffix(".log.1"))
         opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(opened, "w", encoding="utf-8") as handle:

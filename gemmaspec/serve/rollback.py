@@ -9,7 +9,6 @@ from pathlib import Path
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.lock.document import LockedImage
 from gemmaspec.core.profile.foreign_words import nearest
-from gemmaspec.run.engine.choose import engine_named
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.kept import stacks
@@ -53,7 +52,7 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float, goes_back: bool = 
     """
     told.note(f"rolling back to {good.id}: vllm {good.facts.vllm}, plan {good.facts.plan[7:19]}")
     check_good(good)
-    engine = engine_named(good.started.engine)
+    engine = stacks.engine_of(good.started)
     cache = good.started.hub_cache
     models = observe_models(_models(good), Path(cache) if cache else None)
     start = decide_rollback(

@@ -29,7 +29,7 @@ from gemmaspec.run.stack.folder import difference, write
 from tests.look.test_watch import Receiver, closing, counters, running
 from tests.run.test_render import compose_config, needs_compose
 from tests.support.docker_support import wait_for
-from tests.support.fake_engine import FakeEngine, FakeMachine
+from tests.support.fake_engine import FakeMachine
 from tests.support.fake_server import FakeServer
 
 LIVE = ("watch.container=true", "watch.on_dead_draft=off", "watch.window_seconds=1")
@@ -135,21 +135,22 @@ def test_what_it_knows_can_be_read_as_any_verdict_of_watch(fake_metrics: FakeSer
     assert len(found.unknown) == 2
 
 
-def test_status_shows_what_it_knows(fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_what_it_knows(fake_metrics: FakeServer, tmp_path: Path) -> None:
     one = beside(fake_metrics, tmp_path, "watch.container=true")
     looked(one, fake_metrics, times=4)
-    monkeypatch.setattr(FakeEngine, "read", lambda *_, service: (tmp_path / f"{service}.json").read_bytes())
+    machine = FakeMachine()
+    machine.files["watch"] = (tmp_path / "watch.json").read_bytes()
     server = dataclasses.replace(fake_metrics.server(), watched=True)
     started = Started(engine="docker", server=server, profile="tiny-cpu")
-    last = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
+    last = verdicts.last_verdicts(started, machine.engine("docker"))
     ((name, line),) = text.verdict_rows(last)
     assert name == "watch"
     assert line.startswith("in its container: dead draft since ")
     assert "; not judged: slower than off" in line
     assert text.verdict_document(last)["watch_container"]["watches"] is True
     assert verdicts.last_verdicts(started).beside is None
-    monkeypatch.setattr(FakeEngine, "read", lambda *_, **__: b'{"at": []}')
-    silent = verdicts.last_verdicts(started, FakeMachine().engine("docker"))
+    machine.files["watch"] = b'{"at": []}'
+    silent = verdicts.last_verdicts(started, machine.engine("docker"))
     ((_, line),) = text.verdict_rows(silent)
     assert "does not run, or has written nothing; next: gemmaspec up tiny-cpu --engine docker    # log: " in line
     assert line.endswith(f"docker compose -p {server.project} logs watch")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,33 @@ import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.core.errors import EnvironmentMissing, StartFailed
-from gemmaspec.core.live.sample import Sample
 from gemmaspec.look.monitors import prometheus
 from gemmaspec.look.top_page import Top
-from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.stack_lock import owned
 from gemmaspec.run.kept.stacks import warn_of_neighbours
-from tests.support.fake_engine import FakeEngine, FakeMachine
+from tests.support.fake_engine import FakeMachine
+from tests.support.fake_server import FakeServer, fake_server
 from tests.support.fixtures import PYTHON, own_profiles, up
 
 
 @pytest.fixture
-def machine(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Path) -> FakeMachine:
-    own_profiles(profiles, monkeypatch, {"mine": 8601, "other": 8602})
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
+def other_api() -> Iterator[FakeServer]:
+    """What answers on the port of the profile `other`; the fixture `fake_metrics` does on that of `mine`."""
+    with fake_server() as server:
+        yield server
+
+
+@pytest.fixture
+def machine(
+    machine: FakeMachine,
+    fake_metrics: FakeServer,
+    other_api: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    profiles: Path,
+) -> FakeMachine:
+    own_profiles(profiles, monkeypatch, {"mine": fake_metrics.port, "other": other_api.port})
     return machine
 
 
@@ -40,11 +53,12 @@ def row(capsys: pytest.CaptureFixture[str], name: str = "mine") -> dict[str, Any
 
 
 def test_a_server_that_was_asked_is_ready_since_its_start(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, fake_metrics: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up()
     found = row(capsys)
-    assert (found["state"], found["status"], found["next"], found["port"]) == ("ready", "running", None, 8601)
+    assert (found["state"], found["status"], found["next"]) == ("ready", "running", None)
+    assert found["port"] == fake_metrics.port
     assert abs(found["since"] - time.time()) < 60
     assert run(["status", "mine"]) == 0
 
@@ -64,47 +78,45 @@ def test_a_start_in_progress_says_its_phase_and_who_does_it(
 
 
 def test_a_server_that_starts_is_not_yet_called_not_attested(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, fake_metrics: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up()
     none_yet = {"state": "unknown", "text": "NOT ATTESTED: no process has attested", "processes": []}
-    monkeypatch.setattr("tests.support.fake_engine.FakeEngine.report", lambda *_: {"attested": dict(none_yet)})
-    monkeypatch.setattr("gemmaspec.look.status._changes", lambda *_: ())
-    machine_state = State(status="running", restarts=1)
-    monkeypatch.setattr("tests.support.fake_engine.FakeEngine.state", lambda *_: machine_state)
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
+    machine.report = {"attested": none_yet}
+    machine.seen = State(status="running", restarts=1)
+    fake_metrics.health = 503
     found = row(capsys)
     assert (found["state"], "attested" in found["report"]) == ("starting", False)
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
+    fake_metrics.health = 200
     assert row(capsys)["report"]["attested"] == none_yet
 
 
 def test_a_server_that_lives_on_after_the_kernel_killed_one_of_its_processes_is_warned_of(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up()
     starved = State(status="running", starved="memory ran out: the kernel has killed a process of its container")
-    monkeypatch.setattr("tests.support.fake_engine.FakeEngine.state", lambda *_: starved)
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
+    machine.seen = starved
     capsys.readouterr()
     run(["status", "mine"])
     assert f"  WARNING   {starved.starved}\n" in capsys.readouterr().out
 
 
 def test_a_detached_start_says_its_phase_by_the_log_until_somebody_waits(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, fake_metrics: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert up("--detach") == 0
-    assert "process wait mine:8601" not in machine.calls
+    waits = f"process wait mine:{fake_metrics.port}"
+    assert waits not in machine.calls
     assert "gemmaspec status mine --wait" in capsys.readouterr().err
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
+    fake_metrics.health = 503
     machine.log = ["Starting to load model /models/tiny-target..."]
     found = row(capsys)
     assert (found["state"], found["why"]) == ("starting", "loading target")
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: True)
+    fake_metrics.health = 200
     assert row(capsys)["state"] == "starting", "it answers, but has not been probed"
     assert run(["status", "mine", "--wait"]) == 0
-    assert machine.calls[-1] == "process wait mine:8601"
+    assert machine.calls[-1] == waits
     assert row(capsys)["state"] == "ready"
 
 
@@ -156,7 +168,7 @@ def test_the_cause_of_a_death_is_the_same_everywhere_and_leftovers_are_ended_fir
 
 
 def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up()
     now = stacks.now()
@@ -165,7 +177,6 @@ def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
     assert (found["state"], found["next"]) == ("unknown", "gemmaspec restart mine")
     assert re.fullmatch(r"hangs since \d\d:\d\d:\d\d, as watch has found", found["why"])
     assert run(["status", "mine"]) == 4
-    monkeypatch.setattr("gemmaspec.look.top_page.read_metrics", lambda *_, **__: Sample(at=now, histograms={}))
     (view,) = Top(["mine"]).look().views
     assert view.hang == found["why"]
     for ended_or_older in (
@@ -177,16 +188,10 @@ def test_a_hang_that_watch_has_named_is_the_verdict_of_status_and_top(
 
 
 def test_a_start_that_was_interrupted_ends_soon_and_a_second_ctrl_c_kills(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     graces: list[float] = []
-    stop = FakeEngine.stop
-
-    def stopping(self: FakeEngine, server: Server) -> bool:
-        graces.append(server.stop_grace_s)
-        return stop(self, server)
-
-    monkeypatch.setattr(FakeEngine, "stop", stopping)
+    machine.stopping = lambda server: graces.append(server.stop_grace_s)
     machine.fails["wait"] = KeyboardInterrupt()
     machine.fails["stop"] = KeyboardInterrupt()
     assert up() == 130
@@ -252,10 +257,10 @@ def test_up_detach_wait_and_status_show_the_last_verdicts(
 
 
 def test_a_server_that_is_silent_after_it_was_ready_is_unknown(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, fake_metrics: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     up()
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
+    fake_metrics.health = 503
     assert row(capsys)["why"] == "it runs, but /health does not answer"
 
 
@@ -268,7 +273,11 @@ def test_a_damaged_record_does_not_hide_the_others(machine: FakeMachine, capsys:
 
 
 def test_the_table_names_every_stack_with_engine_port_and_state(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine,
+    fake_metrics: FakeServer,
+    other_api: FakeServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     up()
     up(name="other")
@@ -277,8 +286,8 @@ def test_the_table_names_every_stack_with_engine_port_and_state(
     assert run(["status"]) == 0
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["NAME", "PROFILE", "ENGINE", "PORT", "STATE", "SINCE", "DRAFTING"]
-    assert first.split()[:5] == ["mine", "mine", "process", "8601", "ready"]
-    assert second.split()[:5] == ["other", "other", "process", "8602", "ready"]
+    assert first.split()[:5] == ["mine", "mine", "process", str(fake_metrics.port), "ready"]
+    assert second.split()[:5] == ["other", "other", "process", str(other_api.port), "ready"]
 
 
 def test_what_is_measured_is_told_of_its_neighbours(machine: FakeMachine) -> None:
@@ -356,10 +365,8 @@ def test_an_earlier_log_that_was_not_kept_is_said(machine: FakeMachine, capsys: 
 
 
 def test_a_server_that_runs_is_said_to_run_and_shows_no_phases_of_a_start(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("starting", "wait"):
-        monkeypatch.setattr(f"gemmaspec.serve.{module}.healthy", lambda _: True)
     assert up() == 0
     for again in (["status", "mine", "--wait"], ["up", "mine", "--engine", "process", *PYTHON]):
         capsys.readouterr()
@@ -370,24 +377,26 @@ def test_a_server_that_runs_is_said_to_run_and_shows_no_phases_of_a_start(
 
 
 def test_a_restart_of_the_same_server_is_not_called_a_change(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, fake_metrics: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert up() == 0
     capsys.readouterr()
     assert run(["restart", "mine"]) == 0
-    assert "mine runs unchanged (process, port 8601); stopping it" in capsys.readouterr().err
+    assert f"mine runs unchanged (process, port {fake_metrics.port}); stopping it" in capsys.readouterr().err
     assert run(["restart", "mine", "--set", "serve.max_num_seqs=3"]) == 0
     assert "mine runs an earlier version" in capsys.readouterr().err
 
 
-def test_prometheus_scrapes_what_nobody_stopped_or_what_is_named(machine: FakeMachine) -> None:
+def test_prometheus_scrapes_what_nobody_stopped_or_what_is_named(
+    machine: FakeMachine, fake_metrics: FakeServer, other_api: FakeServer
+) -> None:
     for name in ("mine", "other"):
         assert up(name=name) == 0
     assert run(["down", "mine"]) == 0
     found = {name: prometheus(names) for name, names in (("all", ()), ("named", ("mine",)))}
-    assert "127.0.0.1:8602" in found["all"]
-    assert "127.0.0.1:8601" not in found["all"]
-    assert "127.0.0.1:8601" in found["named"]
+    assert f"127.0.0.1:{other_api.port}" in found["all"]
+    assert f"127.0.0.1:{fake_metrics.port}" not in found["all"]
+    assert f"127.0.0.1:{fake_metrics.port}" in found["named"]
 
 
 _LOWERED = (
@@ -398,9 +407,9 @@ _LOWERED = (
 
 
 @pytest.fixture
-def on_a_gpu(machine: FakeMachine, profiles: Path) -> FakeMachine:
+def on_a_gpu(machine: FakeMachine, fake_metrics: FakeServer, profiles: Path) -> FakeMachine:
     """Yield a machine on which the profile `mine` has a GPU of which nothing is known."""
-    text = "extends: tiny-cpu\nname: mine\nmachine: nvidia\nserve: {port: 8601}\n"
+    text = f"extends: tiny-cpu\nname: mine\nmachine: nvidia\nserve: {{port: {fake_metrics.port}}}\n"
     (profiles / "mine.yaml").write_text(text)
     return machine
 
@@ -425,12 +434,12 @@ def test_a_server_that_drafts_without_graphs_is_degraded_everywhere(
 
 
 def test_on_memory_as_slow_as_a_spark_lost_graphs_are_a_warning_and_with_graphs_nothing_is_said(
-    on_a_gpu: FakeMachine, capsys: pytest.CaptureFixture[str], profiles: Path
+    on_a_gpu: FakeMachine, fake_metrics: FakeServer, capsys: pytest.CaptureFixture[str], profiles: Path
 ) -> None:
     on_a_gpu.log = list(_LOWERED[:1])
     assert up("--set", "env.VLLM_USE_V2_MODEL_RUNNER=0") == 0
     assert row(capsys)["graphs"] is None
-    text = "extends: tiny-cpu\nname: mine\nmachine: dgx-spark\nserve: {port: 8601}\n"
+    text = f"extends: tiny-cpu\nname: mine\nmachine: dgx-spark\nserve: {{port: {fake_metrics.port}}}\n"
     (profiles / "mine.yaml").write_text(text)
     on_a_gpu.log = list(_LOWERED)
     assert up() == 0

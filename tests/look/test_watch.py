@@ -13,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import platformdirs
 import pytest
@@ -24,18 +25,15 @@ from gemmaspec.cli.text import stack as text
 from gemmaspec.core.errors import ProfileError, StartFailed, UsageError
 from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.core.live.reaction import Policy, reaction
-from gemmaspec.core.live.sample import Sample
-from gemmaspec.core.profile.graphs import GraphModes
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.look import hooks, memory, watch, watch_all
-from gemmaspec.look.sidecar import telling
 from gemmaspec.look.watch import Watched, WatchLine, look
 from gemmaspec.run.engine.attested import OTHER_VERSION
-from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import stacks, verdicts
-from gemmaspec.run.kept.attention import Graphs
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.kept.verdicts import Watching
+from gemmaspec.run.machine.memory_guard import MemoryGuard
 from tests.support.fake_engine import FakeMachine
 from tests.support.fake_server import FakeServer
 
@@ -96,14 +94,32 @@ class Restarts:
 
 
 @pytest.fixture
-def one(fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """The fake server as a stack, with windows of no length so that every reading closes one."""
-    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
+def one(machine: FakeMachine, fake_metrics: FakeServer) -> Watched:
+    """The fake server as a stack that runs, with windows of no length so that every reading closes one."""
     started = Started(engine="process", server=fake_metrics.server(), profile="tiny-cpu")
-    monkeypatch.setattr(stacks, "find", lambda _: started)
-    (tmp_path / "stacks" / started.server.name).mkdir(parents=True)
+    stacks.stack_folder(started.server.name).mkdir(parents=True)
+    stacks.save(started)
+    machine.running[started.server.name] = "process", started.server
     policy = Policy(on_dead_draft="off", most_restarts_per_hour=1)
     return Watched(started=started, policy=policy, tellers=hooks.Tellers((), None), faults=closing())
+
+
+def recorded(one: Watched, **changed: Any) -> None:
+    """Change the start that is watched, and its record."""
+    one.started = dataclasses.replace(one.started, **changed)
+    stacks.save(one.started)
+
+
+def ended(machine: FakeMachine, state: State) -> None:
+    """End the server outside of gemmaspec: its engine sees this from now on."""
+    machine.running.clear()
+    machine.ended = state
+
+
+def later(one: Watched, seconds: float) -> None:
+    """Put the clock of a watch forward."""
+    clock = one.clock
+    one.clock = lambda: clock() + seconds
 
 
 def closing() -> Faults:
@@ -177,15 +193,13 @@ GARBAGE = (
 
 
 def test_garbage_neither_ends_the_watch_nor_makes_it_restart_more_than_it_may(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer
 ) -> None:
     """Garbage and good counters in any order, with everything allowed; the seed is in the failure."""
     one.policy = Policy(
         on_dead_draft="restart", on_slower="off", on_hang="restart", on_exit="restart", most_restarts_per_hour=2
     )
-    one.started = dataclasses.replace(one.started, outcome="ready")
-    monkeypatch.setattr(stacks, "find", lambda _: one.started)
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status="running"))
+    recorded(one, outcome="ready")
     seed = random.randrange(10**6)
     chosen, restart, lines = random.Random(seed), Restarts(), []
     for turn in range(1, 300):
@@ -223,24 +237,22 @@ def told(one: Watched, fake_metrics: FakeServer, *, times: int = 4) -> list[Watc
     return lines + list(look(one, power_w=None, restart=Restarts()))
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "WAITS_S", [0.2, 0.2])
+def impatient(command: Sequence[str], url: str | None) -> hooks.Tellers:
+    return hooks.Tellers(command, url, waits_s=(0.2, 0.2))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_the_hook_gets_the_event_and_its_failure_is_a_line(
     one: Watched, fake_metrics: FakeServer, tmp_path: Path
 ) -> None:
     target = tmp_path / "event.json"
     script = f"import sys; open({str(target)!r}, 'a').write(sys.stdin.read()); sys.exit(3)"
-    one.tellers, one.policy = hooks.Tellers((sys.executable, "-c", script), None), Policy()
+    one.tellers, one.policy = impatient((sys.executable, "-c", script), None), Policy()
     found = told(one, fake_metrics)
     assert target.read_text().count('"kind": "dead draft"') == 3
     assert [line.what for line in found] == ["begins", "hook", "hook", "hook"]
     assert "told again in 0 s" in found[1].reason
     assert found[3].reason.endswith("ended with exit code 3; given up after 3 tries")
-    one.tellers = hooks.Tellers(("/nonexistent/hook",), None)
+    one.tellers = impatient(("/nonexistent/hook",), None)
     one.faults = closing()
     assert "No such file" in told(one, fake_metrics)[1].reason
 
@@ -256,6 +268,9 @@ class Receiver(ThreadingHTTPServer):
         self.status = 200
         self.failures = 0
         """How often it answers `status`; then 200."""
+        self.answers = threading.Event()
+        """Until then it lets whoever posts wait."""
+        self.answers.set()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
 
@@ -264,6 +279,7 @@ class _Post(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.server.answers.wait(60)
         fails, self.server.failures = self.server.failures > 0, self.server.failures - 1
         self.send_response(self.server.status if fails else 200)
         self.send_header("Location", "http://192.0.2.1/elsewhere")
@@ -274,12 +290,11 @@ class _Post(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.usefixtures("impatient")
 def test_an_event_is_posted_again_until_it_arrives_and_a_failure_names_the_host_alone(
     one: Watched, fake_metrics: FakeServer
 ) -> None:
     receiver = Receiver()
-    one.tellers = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/secret-path")
+    one.tellers = impatient((), f"http://127.0.0.1:{receiver.server_address[1]}/secret-path")
     one.policy = Policy()
     assert [line.what for line in told(one, fake_metrics)] == ["begins"]
     (got,) = receiver.got
@@ -297,32 +312,32 @@ def test_an_event_is_posted_again_until_it_arrives_and_a_failure_names_the_host_
     assert told(one, fake_metrics)[-1].reason == "webhook at 127.0.0.1: cannot be reached; given up after 3 tries"
 
 
-def test_a_restart_waits_for_no_webhook(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = threading.Event()
-    monkeypatch.setattr(hooks, "post", lambda *_: asked.wait(60) and None)
-    one.tellers, restart = hooks.Tellers((), "http://127.0.0.1:1"), Restarts()
+def test_a_restart_waits_for_no_webhook(one: Watched, fake_metrics: FakeServer) -> None:
+    receiver = Receiver()
+    receiver.answers.clear()
+    one.tellers, restart = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/x"), Restarts()
     read(one, fake_metrics, restart, times=4)
     assert len(restart.calls) == 1
-    asked.set()
+    assert not one.tellers.finish(0)
+    receiver.answers.set()
+    assert one.tellers.finish(30)
+    receiver.shutdown()
+    receiver.server_close()
 
 
-def gone_server(one: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def gone_server(one: Watched, machine: FakeMachine) -> None:
     one.policy = Policy(on_exit="restart", most_restarts_per_hour=3)
-    one.started = dataclasses.replace(one.started, outcome="ready")
-    monkeypatch.setattr(stacks, "find", lambda _: one.started)
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", exit_code=137))
-    monkeypatch.setattr(stacks, "engine_of", lambda _: FakeMachine().engine("process"))
+    recorded(one, outcome="ready")
+    ended(machine, State(status="exited", exit_code=137))
 
 
 def test_a_restart_that_failed_is_tried_again_with_a_growing_wait_and_told(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine
 ) -> None:
-    gone_server(one, monkeypatch)
+    gone_server(one, machine)
     receiver, clock = Receiver(), [1000.0]
     one.tellers = hooks.Tellers((), f"http://127.0.0.1:{receiver.server_address[1]}/x")
-    monkeypatch.setattr(watch, "steady_now", lambda: clock[0])
+    one.clock = lambda: clock[0]
     fake_metrics.metrics = b"\xff"
     restart = Restarts(StartFailed("no memory"))
     at = []
@@ -340,52 +355,47 @@ def test_a_restart_that_failed_is_tried_again_with_a_growing_wait_and_told(
     receiver.server_close()
 
 
-def test_a_restart_is_not_tried_again_after_down(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone_server(one, monkeypatch)
+def test_a_restart_is_not_tried_again_after_down(one: Watched, fake_metrics: FakeServer, machine: FakeMachine) -> None:
+    gone_server(one, machine)
     fake_metrics.metrics = b"\xff"
     restart = Restarts(StartFailed("no memory"))
     lines = [line for _ in range(4) for line in look(one, power_w=None, restart=restart)]
     assert "tried again in 10 s" in lines[-1].reason
-    one.started = dataclasses.replace(one.started, outcome="stopped")
-    now = watch.steady_now()
-    monkeypatch.setattr(watch, "steady_now", lambda: now + 60)
+    recorded(one, outcome="stopped")
+    later(one, 60)
     assert [line for _ in range(4) for line in look(one, power_w=None, restart=restart)] == []
     assert len(restart.calls) == 1
 
 
 def test_nothing_is_restarted_where_down_by_force_could_write_nothing(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine
 ) -> None:
-    gone_server(one, monkeypatch)
+    gone_server(one, machine)
     fake_metrics.metrics = b"\xff"
-    folder = tmp_path / "stacks" / one.started.server.name
-    folder.rename(tmp_path / "kept")
-    folder.touch()  # nothing can be written below a file
+    verdict = stacks.stack_folder(one.started.server.name) / verdicts.WATCH
+    verdict.mkdir()  # no file can be written there
     restart = Restarts()
     lines = [line for _ in range(4) for line in look(one, power_w=None, restart=restart)]
     assert [line.what for line in lines] == ["unreachable", "begins", "failed"]
     assert "not restarted: cannot write" in lines[-1].reason
-    folder.unlink()
-    (tmp_path / "kept").rename(folder)
-    now = watch.steady_now()
-    monkeypatch.setattr(watch, "steady_now", lambda: now + 1000)
+    verdict.rmdir()
+    later(one, 1000)
     assert [line for _ in range(4) for line in look(one, power_w=None, restart=restart)] == []
     assert restart.calls == [], "nobody knows whether it was stopped, also when the folder can be written again"
 
 
 def test_a_server_that_dribbles_keeps_no_other_from_being_restarted(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine
 ) -> None:
-    gone_server(one, monkeypatch)
+    gone_server(one, machine)
     hangs, called = threading.Event(), threading.Event()
-    slow = dataclasses.replace(one, tellers=hooks.Tellers((), None), faults=closing())
-    own = watch.read_metrics
-    monkeypatch.setattr(
-        watch_all, "look", lambda stack, **how: hangs.wait(60) and () if stack is slow else look(stack, **how)
-    )
-    monkeypatch.setattr(watch, "read_metrics", own)
+
+    class FakeGuard(MemoryGuard):
+        def danger(self) -> str:
+            hangs.wait(60)
+            raise InterruptedError("the test is over, and this look with it")
+
+    slow = dataclasses.replace(one, tellers=hooks.Tellers((), None), faults=closing(), guard=FakeGuard())
     fake_metrics.metrics = b"\xff"
 
     def restart(judged: Started, *, no_spec: bool, no_speed: bool) -> None:
@@ -435,15 +445,13 @@ def running(requests: int, drafts: int) -> bytes:
     return counters(drafts, 0) + f"vllm:num_requests_running {requests}\n".encode()
 
 
-def test_requests_are_waited_for_before_a_restart(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "_DRAIN_POLL_S", 0.0)
-    left = iter([3, 2, 0])
-    monkeypatch.setattr(watch, "_read", lambda _: Sample(at=0.0, histograms={}, running=next(left)))
-    assert watch._drain(one) == "3 requests ended within 0 s"
+def test_requests_are_waited_for_before_a_restart(one: Watched, fake_metrics: FakeServer) -> None:
+    fake_metrics.metrics_in_turn = [running(3, 0), running(2, 0)]
+    fake_metrics.metrics = running(0, 0)
+    assert watch._drain(one, poll_s=0.0) == "3 requests ended within 0 s"
+    assert fake_metrics.metrics_in_turn == []
     one.started = dataclasses.replace(one.started, server=dataclasses.replace(one.started.server, stop_grace_s=0.0))
-    monkeypatch.setattr(watch, "_read", lambda _: Sample(at=0.0, histograms={}, running=1, waiting=1))
+    fake_metrics.metrics = running(1, 0) + b"vllm:num_requests_waiting 1\n"
     assert watch._drain(one) == "2 requests still ran after 0 s, and are aborted"
 
 
@@ -472,15 +480,12 @@ def test_a_server_that_looks_idle_and_answers_no_question_hangs(one: Watched, fa
 
 @pytest.mark.parametrize("on_exit", ["report", "restart"])
 def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, on_exit: Literal["report", "restart"]
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine, on_exit: Literal["report", "restart"]
 ) -> None:
     one.policy = Policy(on_exit=on_exit, most_restarts_per_hour=1)
-    one.started = dataclasses.replace(one.started, outcome="ready")
-    monkeypatch.setattr(stacks, "find", lambda _: one.started)
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", exit_code=137))
+    recorded(one, outcome="ready")
+    ended(machine, State(status="exited", exit_code=137))
     fake_metrics.metrics = b"\xff"
-    machine = FakeMachine()
-    monkeypatch.setattr(stacks, "engine_of", lambda _: machine.engine("process"))
     restart = Restarts()
     lines = [line for _ in range(8) for line in look(one, power_w=None, restart=restart)]
     whats = [(line.what, line.fault) for line in lines]
@@ -495,11 +500,10 @@ def test_a_server_that_exited_is_named_and_restarted_if_the_profile_says_so(
 
 @pytest.mark.parametrize(("outcome", "status"), [("stopped", "absent"), ("ready", "running"), ("failed", "exited")])
 def test_a_server_that_was_stopped_or_still_lives_has_not_exited(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, outcome: Any, status: Any
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine, outcome: Any, status: Any
 ) -> None:
-    one.started = dataclasses.replace(one.started, outcome=outcome)
-    monkeypatch.setattr(stacks, "find", lambda _: one.started)
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status=status))
+    recorded(one, outcome=outcome)
+    ended(machine, State(status=status))
     fake_metrics.metrics = b"\xff"
     assert [line.what for _ in range(5) for line in look(one, power_w=None, restart=Restarts())] == ["unreachable"]
 
@@ -559,61 +563,56 @@ def test_the_memory_gate_is_bounded_and_silent_where_nothing_was_held() -> None:
     assert memory.available() > 0
 
 
+ENGINE_BEGINS = (
+    "Initializing a V1 LLM engine (v0.32.0) with config: …, 'cudagraph_mode': <CUDAGraphMode.FULL: (2, 1)>, …"
+)
+GRAPHS_LOWERED = (
+    "CUDAGraphMode.FULL is not supported with spec-decode for attention backend FlashInferBackend (support: "
+    "AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE); setting cudagraph_mode=PIECEWISE"
+)
+
+
 def test_a_start_that_drafts_without_graphs_is_an_event_once_and_again_after_a_restart(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine
 ) -> None:
-    modes = GraphModes(target="PIECEWISE", draft="NONE", why="the backend", fix="another")
-    lost: list[Graphs | None] = [Graphs(modes=modes, hurts=True, next="gemmaspec restart it")]
-    looks = []
-    monkeypatch.setattr("gemmaspec.look.watch.graphs_lost", lambda _: looks.append(1) or lost[0])
+    recorded(one, profile="nvidia-31b-mtp")
+    machine.log = [ENGINE_BEGINS, GRAPHS_LOWERED]
     begins, *more = read(one, fake_metrics, Restarts(), times=3, accepted=3000)
-    assert (begins.what, begins.fault, more, len(looks)) == ("begins", "no graphs", [], 1)
-    assert begins.reason.startswith(
-        "CUDA graphs: target PIECEWISE, draft NONE: the backend; another; slower than no draft"
-    )
-    assert begins.reason.endswith("next: gemmaspec restart it")
+    assert (begins.what, begins.fault, more, machine.logs_read) == ("begins", "no graphs", [], 1)
+    assert begins.reason.startswith("CUDA graphs: target PIECEWISE, draft NONE: ")
+    assert "; slower than no draft: " in begins.reason
+    assert begins.reason.endswith("; next: gemmaspec restart fake --set serve.attention_backend=TRITON_ATTN")
     ends, again = read(one, fake_metrics, Restarts(), times=2, accepted=3000)  # its counters begin anew
     assert (ends.what, ends.fault, ends.reason) == ("ends", "no graphs", "the server was restarted")
-    assert (again.what, again.fault, len(looks)) == ("begins", "no graphs", 2)
-    lost[0] = None
+    assert (again.what, again.fault, machine.logs_read) == ("begins", "no graphs", 2)
+    machine.log = [ENGINE_BEGINS]
     assert [line.what for line in read(one, fake_metrics, Restarts(), times=2, accepted=3000)] == ["ends"]
 
 
 def test_a_start_that_is_not_attested_is_an_event_and_the_next_ends_it(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine
 ) -> None:
     fine = {"state": "attested", "text": "attested: 4 functions in 3 processes"}
-
-    class Engine:
-        report_: ClassVar[dict[str, Any]] = {"attested": fine}
-
-        def report(self, server: Server) -> dict[str, Any]:
-            return self.report_
-
-    monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
+    machine.report = {"attested": fine}
     assert read(one, fake_metrics, Restarts(), times=2, accepted=3000) == []
     kept = verdicts.last_watch(one.started.server.name)
     assert kept
     assert kept.attested == "attested: 4 functions in 3 processes"
-    monkeypatch.setitem(Engine.report_, "attested", {"state": "different", "text": "NOT ATTESTED: vllm.a.f"})
+    machine.report = {"attested": {"state": "different", "text": "NOT ATTESTED: vllm.a.f"}}
     begins, *more = read(
         one, fake_metrics, Restarts(), times=2, accepted=3000
     )  # its counters begin anew: another start
     assert (begins.what, begins.fault, begins.reason) == ("begins", "patch replaced", "NOT ATTESTED: vllm.a.f")
     assert more == []
-    monkeypatch.setitem(Engine.report_, "attested", fine)
+    machine.report = {"attested": fine}
     assert {line.what for line in read(one, fake_metrics, Restarts(), times=2, accepted=3000)} == {"ends"}
 
 
 def test_what_another_version_of_gemmaspec_started_is_no_fault(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine
 ) -> None:
-    class Engine:
-        def report(self, server: Server) -> dict[str, Any]:
-            told = {"state": "not attested", "text": f"NOT ATTESTED: {OTHER_VERSION}", "problems": [OTHER_VERSION]}
-            return {"attested": told}
-
-    monkeypatch.setattr(stacks, "engine_of", lambda _: Engine())
+    told = {"state": "not attested", "text": f"NOT ATTESTED: {OTHER_VERSION}", "problems": [OTHER_VERSION]}
+    machine.report = {"attested": told}
     assert read(one, fake_metrics, Restarts(), times=2, accepted=3000) == []
     kept = verdicts.last_watch(one.started.server.name)
     assert kept
@@ -622,10 +621,10 @@ def test_what_another_version_of_gemmaspec_started_is_no_fault(
 
 @pytest.mark.parametrize("days", [-400, 400])
 def test_a_wrong_clock_neither_delays_nor_repeats_anything(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch, days: int
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     """The machine's clock is set while `watch` runs; what it counts in seconds goes on."""
-    gone_server(one, monkeypatch)
+    gone_server(one, machine)
     fake_metrics.metrics = b"\xff"
     restart = Restarts(StartFailed("no memory"))
     for _ in range(4):
@@ -635,8 +634,7 @@ def test_a_wrong_clock_neither_delays_nor_repeats_anything(
     monkeypatch.setattr(time, "time", lambda: wall() + days * 86400)
     list(look(one, power_w=None, restart=restart))
     assert len(restart.calls) == 1, "10 s are not over"
-    steady = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: steady() + 11)
+    later(one, 11)
     list(look(one, power_w=None, restart=restart))
     assert len(restart.calls) == 2
     kept = verdicts.last_watch(one.started.server.name)
@@ -668,14 +666,12 @@ def test_status_shows_what_watch_knows(one: Watched, fake_metrics: FakeServer) -
     ]
 
 
-def test_the_log_is_the_user_s_own_redacted_and_follows_no_link(
-    one: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_is_the_user_s_own_redacted_and_follows_no_link(one: Watched, tmp_path: Path) -> None:
     line = WatchLine(
         at="2026-01-01T00:00:00+00:00", stack=one.started.server.name, what="begins", reason="secret-token"
     )
     watch.log(line, redact=lambda text: text.replace("secret-token", "***"))
-    file = tmp_path / "stacks" / line.stack / watch.LOG
+    file = stacks.stack_folder(line.stack) / watch.LOG
     assert "secret-token" not in file.read_text()
     assert json.loads(file.read_text())["reason"] == "***"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -685,11 +681,10 @@ def test_the_log_is_the_user_s_own_redacted_and_follows_no_link(
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_long_log_is_begun_anew(one: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "MOST_LOG", 10)
+def test_a_long_log_is_begun_anew(one: Watched) -> None:
     for _ in range(2):
-        watch.log(WatchLine(at="now", stack=one.started.server.name, what="begins"), redact=str)
-    folder = tmp_path / "stacks" / one.started.server.name
+        watch.log(WatchLine(at="now", stack=one.started.server.name, what="begins"), redact=str, most=10)
+    folder = stacks.stack_folder(one.started.server.name)
     assert len((folder / "watch.log").read_text().splitlines()) == 1
     assert len((folder / "watch.log.1").read_text().splitlines()) == 1
 
@@ -714,18 +709,10 @@ def test_systemd_takes_the_unit_without_a_word_and_would_say_what_is_wrong(tmp_p
     assert file.name in verify(good.replace("KillMode=process", "KillMode=nobody"))
 
 
-def of_speed(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine reports a patch for speed, and the profile has none that the test's machine could plan."""
-    rows = [{"patch": "faster", "purpose": "speed", "state": "applies"}]
-    engine = machine.engine("process")
-    monkeypatch.setattr(engine, "report", lambda _: {"patches": rows})
-    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
-
-
 def test_a_dead_draft_names_the_patches_for_speed_and_they_are_left_out_first(
-    one: Watched, fake_metrics: FakeServer, monkeypatch: pytest.MonkeyPatch
+    one: Watched, fake_metrics: FakeServer, machine: FakeMachine
 ) -> None:
-    of_speed(FakeMachine(), monkeypatch)
+    machine.report = {"patches": [{"patch": "faster", "purpose": "speed", "state": "applies"}]}
     one.policy = Policy(on_dead_draft="off", most_restarts_per_hour=2)
     restart = Restarts()
     found = read(one, fake_metrics, restart, times=4)

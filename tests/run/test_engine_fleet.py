@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, PatchConflict, StartFailed
+from gemmaspec.core.live.faults import Faults, Limits
 from gemmaspec.core.live.reaction import Policy
 from gemmaspec.look import watch
 from gemmaspec.look.hooks import Tellers
+from gemmaspec.look.status import status
 from gemmaspec.look.watch import Watched
 from gemmaspec.run.engine import fleet
 from gemmaspec.run.engine.fleet import FleetEngine
@@ -23,7 +25,7 @@ from gemmaspec.run.kept import logs, stacks
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.ready.wait import Checks, wait_ready
 from tests.core.test_fleet import report
-from tests.core.test_live_faults import series
+from tests.support.fake_server import FakeServer
 
 NODES = (Node(host="a", docker="tcp://a:1"), Node(host="b", docker="tcp://b:1"))
 SERVER = Server(
@@ -48,6 +50,9 @@ class FakeDaemon:
             raise found
         return found() if callable(found) else found
 
+    def close(self) -> None:
+        pass
+
     def create(self, server: Server) -> None:
         assert server.compose_file == f"compose.{self.host}.yaml"
         self._done("create")
@@ -70,9 +75,18 @@ class FakeDaemon:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FleetEngine:
+    """The engine of these hosts, whose daemons are fakes wherever an engine is made anew."""
     monkeypatch.setattr(fleet, "DockerEngine", FakeDaemon)
     FakeDaemon.does, FakeDaemon.calls = {}, []
     return FleetEngine(NODES)
+
+
+def recorded(server: Server, **more: Any) -> Started:
+    """Record a server that has become ready, as `up` does."""
+    record = Started(engine="docker", server=server, profile="tiny-cpu", outcome="ready", **more)
+    stacks.stack_folder(server.name).mkdir(parents=True)
+    stacks.save(record)
+    return record
 
 
 def away(host: str) -> EnvironmentMissing:
@@ -160,9 +174,9 @@ def test_a_host_that_does_not_answer_is_neither_absent_nor_running(engine: Fleet
     assert stacks.look(record, engine).status == "unknown"
 
 
-def test_a_daemon_that_hangs_is_given_up(engine: FleetEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "LOOK_S", 0.05)
-    end = threading.Event()
+@pytest.mark.usefixtures("engine")
+def test_a_daemon_that_hangs_is_given_up() -> None:
+    engine, end = FleetEngine(NODES, look_s=0.05), threading.Event()
     FakeDaemon.does = {"b": {"state": lambda: end.wait(30)}}
     assert "b: no answer within" in error(lambda: engine.state(SERVER)).message
     end.set()
@@ -201,15 +215,9 @@ def test_a_failed_start_quotes_the_log_of_the_rank_that_failed_first(engine: Fle
     assert "Connection closed" not in found.message
 
 
-def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
-    engine: FleetEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = stacks.stack_folder("pair")
-    folder.mkdir(parents=True)
-    server = dataclasses.replace(SERVER, folder=folder)
-    record = Started(engine="docker", server=server, profile="pair", outcome="ready")
-    monkeypatch.setattr(stacks, "find", lambda _: record)
-    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
+@pytest.mark.usefixtures("engine")
+def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank() -> None:
+    record = recorded(dataclasses.replace(SERVER, folder=stacks.stack_folder("pair")))
     one = Watched(started=record, policy=Policy(), tellers=Tellers((), None))
     FakeDaemon.does = {"b": {"state": exited(137, 10.0)}}
 
@@ -224,17 +232,24 @@ def test_watch_stops_what_is_left_of_a_server_that_lost_a_rank(
     assert kept == ["a | line of a", "b | line of b"], "of what was stopped nothing else is left"
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(("reached_at", "hangs"), [(None, True), ("far", False)])
 def test_the_power_of_this_machines_gpus_says_nothing_of_a_server_elsewhere(
-    engine: FleetEngine, monkeypatch: pytest.MonkeyPatch, reached_at: str | None, hangs: bool
+    fake_metrics: FakeServer, reached_at: str | None, hangs: bool
 ) -> None:
-    record = Started(
-        engine="docker", server=dataclasses.replace(SERVER, reached_at=reached_at), profile="pair", outcome="ready"
-    )
-    monkeypatch.setattr(stacks, "find", lambda _: record)
-    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
-    samples = series([0, 10, 100], drafts=0, tokens=0)  # more than a minute without a token, and no power drawn here
-    monkeypatch.setattr(watch, "_read", lambda _: next(samples))
-    one = Watched(started=record, policy=Policy(), tellers=Tellers((), None))
+    """A request runs that gets no token: with the GPU's power known, a server may do that for less long."""
+    record = recorded(dataclasses.replace(SERVER, port=fake_metrics.port, reached_at=reached_at))
+    fake_metrics.metrics = b"vllm:num_requests_running 1\nvllm:generation_tokens_total 9\n"
+    faults = Faults(limits=Limits(hang_s=0.0, hang_without_power_s=1000.0))
+    one = Watched(started=record, policy=Policy(), tellers=Tellers((), None), faults=faults)
     lines = [line for _ in range(3) for line in watch._look(one, power_w=5.0, restart=lambda *_, **__: None)]
     assert [line.fault for line in lines] == (["hangs"] if hangs else [])
+
+
+@pytest.mark.usefixtures("engine")
+def test_status_says_which_rank_is_unhealthy(fake_metrics: FakeServer) -> None:
+    recorded(dataclasses.replace(SERVER, port=fake_metrics.port))
+    for host, said in (("a", "its health check gets no token"), ("b", "the health check of b does not reach rank 0")):
+        FakeDaemon.does = {host: {"state": State(status="running", unhealthy=True)}}
+        (found,) = status("pair")
+        assert (found.word, found.why.endswith(said)) == ("unknown", True), found.why

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -14,12 +13,12 @@ import pytest
 from gemmaspec.core import data
 from gemmaspec.look import status as use_case
 from gemmaspec.run.engine.container import state_of
-from gemmaspec.run.engine.server import Node, State
+from gemmaspec.run.engine.server import EngineName, State
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.stacks import Started
-from gemmaspec.run.ready import moving
 from gemmaspec.run.ready.moving import hangs
 from gemmaspec.run.stack.paths import PROBE_FILE
+from tests.support.fake_engine import FakeMachine
 from tests.support.fake_server import FakeServer
 
 
@@ -86,16 +85,16 @@ def test_a_container_that_dribbles_its_answer_is_not_healthy_when_its_time_is_ov
     assert time.monotonic() - began < 20
 
 
-def test_status_calls_slow_counters_slow_counters(
-    fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    started = Started(engine="process", server=fake_metrics.server(), profile="tiny-cpu", outcome="ready")
-    monkeypatch.setattr(stacks, "find", lambda _: started)
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status="running"))
-    monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.2))
-    monkeypatch.setattr(use_case, "_COUNTERS_S", 0.2)
-    fake_metrics.slow = "/metrics"
+def runs(machine: FakeMachine, started: Started) -> None:
+    """Record a server that its engine sees run."""
+    stacks.stack_folder(started.server.name).mkdir(parents=True)
+    stacks.save(started)
+    machine.running[started.server.name] = started.engine, started.server
+
+
+def test_status_calls_slow_counters_slow_counters(machine: FakeMachine, fake_metrics: FakeServer) -> None:
+    runs(machine, Started(engine="process", server=fake_metrics.server(), profile="tiny-cpu", outcome="ready"))
+    fake_metrics.slow, fake_metrics.slow_s = "/metrics", 30.0
     (found,) = use_case.status("fake")
     assert found.word == "ready"
     assert "/metrics does not answer within" in found.problem
@@ -110,34 +109,15 @@ def test_one_that_moves_is_not_asked(fake_metrics: FakeServer, tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["process", "docker"])
 def test_status_says_that_a_green_server_gives_no_token(
-    engine: str, fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: EngineName, machine: FakeMachine, fake_metrics: FakeServer
 ) -> None:
-    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    monkeypatch.setattr(moving, "hangs", lambda server, file: hangs(server, tmp_path / file.name, deadline_s=0.1))
-    started = Started(engine=engine, server=fake_metrics.server(), profile="tiny-cpu", outcome="ready")  # type: ignore[arg-type]
-    monkeypatch.setattr(stacks, "find", lambda _: started)
-    state = State(status="running", unhealthy=engine == "docker")
-    monkeypatch.setattr(stacks, "look", lambda *_: state)
+    runs(machine, Started(engine=engine, server=fake_metrics.server(), profile="tiny-cpu", outcome="ready"))
+    machine.seen = State(status="running", unhealthy=engine == "docker")
     fake_metrics.seconds_per_byte = 0.5
     (found,) = use_case.status("fake")
     assert found.word == "unknown"
     assert found.why.startswith("it runs and /health answers, but it")
     assert found.next == "gemmaspec restart fake"
-
-
-def test_status_says_which_rank_is_unhealthy(
-    fake_metrics: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    nodes = (Node(host="a", docker="tcp://127.0.0.1:1"), Node(host="b", docker="tcp://127.0.0.2:1"))
-    server = dataclasses.replace(fake_metrics.server(), nodes=nodes)
-    started = Started(engine="docker", server=server, profile="tiny-cpu", outcome="ready")
-    monkeypatch.setattr(stacks, "find", lambda _: started)
-    for host, said in (("a", "its health check gets no token"), ("b", "the health check of b does not reach rank 0")):
-        state = State(status="running", unhealthy=True, host=host)
-        monkeypatch.setattr(stacks, "look", lambda *_, state=state: state)
-        (found,) = use_case.status("fake")
-        assert (found.word, found.why.endswith(said)) == ("unknown", True), found.why
 
 
 @pytest.mark.parametrize(("health", "unhealthy"), [("unhealthy", True), ("healthy", False), ("starting", False)])

@@ -21,7 +21,7 @@ from gemmaspec.run.kept import claims, stacks
 from gemmaspec.run.kept.stack_lock import Terminated
 from gemmaspec.serve.decide import UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
-from tests.support.fake_engine import FakeEngine, FakeMachine
+from tests.support.fake_engine import FakeMachine
 from tests.support.fixtures import PYTHON, own_profiles, up
 from tools.tiny.talk import TALK
 
@@ -194,12 +194,12 @@ def test_a_failed_start_is_stopped_again_where_docker_was_just_starting_it(
 
 
 def test_a_failed_start_that_cannot_be_stopped_is_told(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(_: FakeEngine, server: Server) -> bool:
+    def stopping(server: Server) -> None:
         raise GemmaspecError(f"docker could not stop {server.name}", hint="docker ps")
 
-    monkeypatch.setattr(FakeEngine, "stop", stop)
+    machine.stopping = stopping
     machine.fails["wait"] = StartFailed("it died")
     assert up() == 6
     err = capsys.readouterr().err
@@ -263,13 +263,7 @@ def test_a_stop_that_fails_after_the_server_has_ended_does_not_leave_nothing(
     up()
     known_good("mine", monkeypatch)
     machine.fails["stop"] = EnvironmentMissing("the kernel still ends it")
-    stopped = FakeEngine.stop
-
-    def stop(self: FakeEngine, server: Server) -> bool:
-        machine.running.pop(server.name, None)
-        return stopped(self, server)
-
-    monkeypatch.setattr(FakeEngine, "stop", stop)
+    machine.stopping = lambda server: machine.running.pop(server.name, None)
     machine.calls.clear()
     assert up(*OTHER, *(() if goes_back else ("--no-rollback-on-failure",))) == 4
     err = capsys.readouterr().err
@@ -308,16 +302,10 @@ def test_a_failed_replacement_goes_back_to_what_ran(
 def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     up()
     known_good("mine", monkeypatch)
-    waited: list[float] = []
-
-    def wait_ready(engine: Any, server: Any, *, timeout_s: float, **more: Any) -> Any:
-        waited.append(timeout_s)
-        return machine.wait_ready(engine, server, **more)
-
-    monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", wait_ready)
+    machine.waited.clear()
     machine.fails["wait"] = TimedOut("not ready in 3 seconds")
     assert up(*OTHER, "--timeout", "3") == 7
-    assert waited == [3.0, 1800.0]
+    assert machine.waited == [3.0, 1800.0]
     assert machine.running["mine"]
 
 
@@ -333,16 +321,15 @@ def test_ctrl_c_goes_back_and_down_does_not(machine: FakeMachine, monkeypatch: p
 def test_an_interrupt_while_a_failed_start_is_stopped_is_not_lost(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop, interrupts = FakeEngine.stop, [Terminated(), KeyboardInterrupt()]
+    interrupts = [Terminated(), KeyboardInterrupt()]
 
-    def stopping(self: FakeEngine, server: Server) -> bool:
+    def stopping(server: Server) -> None:
         if "3" in server.command and server.stop_grace_s:
             raise interrupts.pop()
-        return stop(self, server)
 
     up()
     known_good("mine", monkeypatch)
-    monkeypatch.setattr(FakeEngine, "stop", stopping)
+    machine.stopping = stopping
     for runs in (["mine"], []):  # Ctrl-C goes back, and SIGTERM does not
         machine.fails["wait"] = StartFailed("it exited")
         assert up(*OTHER) == 130
@@ -397,11 +384,9 @@ def test_down_stops_and_releases_the_port(machine: FakeMachine, capsys: pytest.C
     assert "mine was not running" in capsys.readouterr().err
 
 
-def test_down_says_that_only_the_watch_was_left(
-    machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_down_says_that_only_the_watch_was_left(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     assert up("--set", "watch.container=true", engine="docker") == 0
-    monkeypatch.setattr("tests.support.fake_engine.FakeEngine.state", lambda *_: State(status="exited", exit_code=1))
+    machine.seen = State(status="exited", exit_code=1)
     assert run(["down", "mine"]) == 0
     told = capsys.readouterr().err
     assert "the server of mine was not running, but its watch was" in told
@@ -527,7 +512,6 @@ def test_lock_pins_what_runs_on_its_engine(
         )  # fmt: skip
 
     monkeypatch.setattr("gemmaspec.serve.write_lock.resolve", resolve)
-    monkeypatch.setattr("gemmaspec.serve.write_lock.choose_engine", machine.choose)
     up()
     assert run(["lock", "mine"]) == 0
     assert asked == ["process"], "docker answers, but it runs as a process"

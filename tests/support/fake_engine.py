@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from gemmaspec.core.data import MODELS
 from gemmaspec.core.errors import GemmaspecError
 from gemmaspec.core.files import state_dir
+from gemmaspec.core.fleet.agree import ImageFacts
 from gemmaspec.run.engine.server import Engine, EngineName, Runs, Server, State
 from gemmaspec.run.ready.first_request import Answer
 from gemmaspec.run.ready.wait import Ready
@@ -36,7 +38,17 @@ class FakeMachine:
         self.docker_is_away: GemmaspecError | None = None
         self.ended: State | None = None
         """What an engine sees of a server that it does not run; absent where nothing is said."""
+        self.seen = State(status="running", detail="fake")
+        """What an engine sees of a server that it runs."""
+        self.stopping: Callable[[Server], object] = lambda _: None
+        """What happens in a stop before it ends the server; it may raise."""
+        self.report: dict[str, Any] | None = None
+        self.files: dict[str, bytes] = {}
+        """What can be read of the file of each service, such as `watch`."""
+        self.waited: list[float] = []
+        """Seconds for which each start was waited for at the most."""
         self.log = ["a line of the log"]
+        self.logs_read = 0
 
     def note(self, call: str, server: Server) -> None:
         """Write a call down, and fail if it should."""
@@ -52,16 +64,9 @@ class FakeMachine:
         """The fake engine of that name."""
         return FakeEngine(self, name)
 
-    def choose(
-        self, forced: EngineName | None, *, runs_on: EngineName | None = None, profile: object = None
-    ) -> tuple[Engine, str]:
-        """Choose as the real function does, with docker's daemon away or not."""
-        assert profile is not None
-        name: EngineName = forced or runs_on or ("process" if self.docker_is_away else "docker")
-        return self.engine(name), f"{name}: fake"
-
-    def wait_ready(self, engine: Engine, server: Server, **_: Any) -> Ready:
+    def wait_ready(self, engine: Engine, server: Server, *, timeout_s: float, **_: Any) -> Ready:
         """Be ready at once."""
+        self.waited.append(timeout_s)
         self.note(f"{engine.name} wait", server)
         return Ready(answer=ANSWER, phases={}, seconds=1.0)
 
@@ -69,8 +74,6 @@ class FakeMachine:
         """Take the place of both engines, of the daemon's images and of the wait; the tiny models are there."""
         shutil.copytree(MODELS, state_dir() / "tiny", dirs_exist_ok=True)
         monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.serve.rollback.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.serve.observe.choose_engine", self.choose)
         monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: True)
         monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", self.wait_ready)
         monkeypatch.setattr("gemmaspec.serve.wait.wait_ready", self.wait_ready)
@@ -80,10 +83,22 @@ class FakeEngine:
     """One engine of a fake machine."""
 
     remote = False
+    endpoint = "a fake daemon"
 
     def __init__(self, machine: FakeMachine, name: EngineName) -> None:
         self.machine = machine
         self.name: EngineName = name
+
+    def ping(self) -> str:
+        if self.machine.docker_is_away:
+            raise self.machine.docker_is_away
+        return "29.0"
+
+    def image_facts(self, host: str, image: str) -> ImageFacts:
+        return ImageFacts(host=host, id=f"sha256:{'f' * 64}", digests=frozenset())
+
+    def close(self) -> None:
+        pass
 
     def data_root(self) -> Path | None:
         return None
@@ -102,6 +117,7 @@ class FakeEngine:
         self.machine.running[server.name] = (self.name, server)
 
     def stop(self, server: Server) -> bool:
+        self.machine.stopping(server)
         self.machine.note(f"{self.name} stop", server)
         return self.machine.running.pop(server.name, None) is not None
 
@@ -112,19 +128,20 @@ class FakeEngine:
         if self.name == "docker" and self.machine.docker_is_away:
             raise self.machine.docker_is_away
         engine, _ = self.machine.running.get(server.name, (None, None))
-        return State(status="running", detail="fake") if engine == self.name else self.machine.ended or ABSENT
+        return self.machine.seen if engine == self.name else self.machine.ended or ABSENT
 
     def runs(self, server: Server) -> Runs | None:
         return Runs(command=("vllm",)) if self.state(server).status == "running" else None
 
     def logs(self, server: Server, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        self.machine.logs_read += 1
         yield from self.machine.log
 
     def report(self, server: Server) -> dict[str, Any] | None:
-        return None
+        return copy.deepcopy(self.machine.report)
 
     def read(self, server: Server, path: str, *, service: str = "vllm") -> bytes | None:
-        return None
+        return self.machine.files.get(service)
 
     def read_all(self, server: Server, paths: Sequence[str], *, service: str = "vllm") -> Mapping[str, bytes]:
         contents = {path: self.read(server, path, service=service) for path in paths}

@@ -34,18 +34,26 @@ class FakeServer(ThreadingHTTPServer):
         self.logprobs: list[float] = []
         """Of the tokens of each answer."""
         self.metrics: bytes | None = None
+        self.metrics_in_turn: list[bytes] = []
+        """What /metrics answers first, one after another."""
         self.hang_up = False
         self.slow = "nothing"
-        """Paths that begin so get their answer after three seconds; /health never does."""
+        """Paths that begin so get their answer after `slow_s` seconds; /health never does."""
+        self.slow_s = 3.0
         self.seconds_per_byte = 0.0
         self.location: str | None = None
+
+    @property
+    def port(self) -> int:
+        """The port on which it answers."""
+        return int(self.server_address[1])
 
     def server(self, *, speculates: bool = True, looks_up: bool = False, needs_api_key: bool = False) -> Server:
         """The stack that this is the server of."""
         return Server(
             name="fake",
             folder=Path("/nonexistent"),
-            port=self.server_address[1],
+            port=self.port,
             model="tiny",
             speculates=speculates,
             looks_up=looks_up,
@@ -80,10 +88,14 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self._reply(self.server.health, b"")
         elif self.path == "/metrics":
-            body = self.server.counters() if self.server.metrics is None else self.server.metrics
-            self._reply(200, body)
+            self._reply(200, self._metrics())
         else:
             self._reply(404, b"")
+
+    def _metrics(self) -> bytes:
+        if self.server.metrics_in_turn:
+            return self.server.metrics_in_turn.pop(0)
+        return self.server.counters() if self.server.metrics is None else self.server.metrics
 
     def do_POST(self) -> None:
         self._wait()
@@ -96,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _wait(self) -> None:
         if self.path.startswith(self.server.slow) and self.path != "/health":
-            time.sleep(3)
+            time.sleep(self.server.slow_s)
 
     def _note(self, body: Any) -> None:
         self.server.requests.append((self.path, dict(self.headers), body))

@@ -8,11 +8,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-WAITS_S: Final = [1.0, 5.0, 30.0, 120.0]
+WAITS_S: Final = (1.0, 5.0, 30.0, 120.0)
 """Seconds before an event is handed on again; after the last one it is given up."""
 _MOST: Final = 1000
 """Events that may wait."""
@@ -22,6 +22,7 @@ _MOST: Final = 1000
 class Telling:
     """Events on their way to one receiver."""
 
+    waits_s: Sequence[float] = WAITS_S
     _events: queue.Queue[Callable[[], str | None]] = field(default_factory=lambda: queue.Queue(_MOST))
     _wrong: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
@@ -54,7 +55,7 @@ class Telling:
             self._events.task_done()
 
     def _told(self, send: Callable[[], str | None]) -> None:
-        for number, wait in enumerate([*WAITS_S, 0.0], 1):
+        for number, wait in enumerate([*self.waits_s, 0.0], 1):
             wrong = send()
             if not wrong:
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
 from gemmaspec.core.profile.command import can_be_process
@@ -29,9 +29,7 @@ def choose_engine(
         return engine_named(runs_on), f"{runs_on}: the server already runs there (override with --engine)"
     if forced and not ENGINES[forced].needs_daemon:
         return engine_named(forced), f"{forced}: chosen with --engine"
-    from gemmaspec.run.engine.docker import DockerEngine
-
-    docker = DockerEngine()
+    docker = cast("DockerEngine", engine_named("docker"))
     try:
         version = docker.ping()
     except EnvironmentMissing as missing:

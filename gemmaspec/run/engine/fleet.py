@@ -50,8 +50,9 @@ class FleetEngine:
     name: EngineName = "docker"
     remote = True
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        """Use the daemons of these hosts."""
+    def __init__(self, nodes: Sequence[Node], *, look_s: float = LOOK_S) -> None:
+        """Use the daemons of these hosts; `look_s`: seconds in which each must say how its rank is."""
+        self._look_s = look_s
         self._engines = [DockerEngine(node) for node in nodes]
         self._nodes = tuple(nodes)
         self._ahead: dict[str, float] = {}
@@ -148,7 +149,7 @@ class FleetEngine:
         """Return the state of each rank by host, or why it is unknown."""
         return together(
             {member.host: functools.partial(member.engine.state, member.server) for member in self.members(server)},
-            seconds=LOOK_S,
+            seconds=self._look_s,
         )
 
     def ensure_answers(self, server: Server) -> None:
@@ -172,7 +173,7 @@ class FleetEngine:
     def reports(self, server: Server) -> dict[str, dict[str, Any] | None]:
         """Return each rank's report by host; None for one that is missing. Raise GemmaspecError as `report`."""
         members = self.members(server)
-        reports = _all(members, lambda member: member.engine.report(member.server), seconds=LOOK_S)
+        reports = _all(members, lambda member: member.engine.report(member.server), seconds=self._look_s)
         return dict(zip([member.host for member in members], reports, strict=True))
 
     def runs(self, server: Server) -> Runs | None:
