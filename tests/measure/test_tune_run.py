@@ -125,9 +125,9 @@ def test_it_writes_a_profile_that_starts_the_fastest_and_says_on_what_it_was_mea
     assert loaded.profile.tuned.complete is True
     assert [(one.concurrency, one.k) for one in loaded.profile.tuned.k_by_load] == [(1, 2)]
     assert loaded.profile.tuned.ran == LOCK
-    assert "chosen       tiny-cpu: draft_model k=2" in printed.out
-    assert f"written to   {file}" in printed.out
-    assert "next         gemmaspec up tiny-cpu-tuned" in printed.out
+    assert "chosen      tiny-cpu: draft_model k=2" in printed.out
+    assert f"written to  {file}" in printed.out
+    assert "next        gemmaspec up tiny-cpu-tuned" in printed.out
     assert "left" in printed.err
     assert run(["profile", "lint", "tiny-cpu-tuned"]) == 0
 
@@ -177,7 +177,7 @@ def test_an_arm_that_does_not_start_and_one_that_dies_are_results(
     printed = capsys.readouterr()
     assert "tiny-cpu: draft_model k=2 is left out: the server died while loading" in printed.err
     assert "tiny-cpu: draft_model k=4 is left out: 1 at once: the server closed the connection" in printed.err
-    assert "chosen       tiny-cpu: draft_model k=3" in printed.out
+    assert "chosen      tiny-cpu: draft_model k=3" in printed.out
 
 
 def test_a_target_that_does_not_start_alone_ends_it(
