@@ -24,6 +24,7 @@ from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import stacks, verdicts
 from gemmaspec.run.kept.stacks import Started
 from tests.support.fake_chat import FakeChat, Reply, Spoil, fake_chat
+from tests.support.fake_engine import FakeMachine
 
 PARSERS = ("chat.reasoning_parser=gemma4", "chat.tool_call_parser=gemma4", "smoke=null")
 """What a profile for a real model offers; the tiny ones name the checks that mean something for a toy."""
@@ -31,11 +32,10 @@ Start = Callable[..., FakeChat]
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(machine: FakeMachine) -> Iterator[Start]:
     """Start fakes as running stacks."""
     fakes: list[Any] = []
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status="running", detail="fake"))
-    monkeypatch.setattr(smoke, "_reported", lambda _: "0.32.0")
+    machine.report = {"vllm": "0.32.0"}
 
     def begin(
         spoil: Spoil | None = None, *, name: str = "mine", overrides: tuple[str, ...] = PARSERS, key: bool = False,
@@ -46,6 +46,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         fake: FakeChat = context.__enter__()
         fake.speculates = draft
         server = dataclasses.replace(fake.server(needs_api_key=key), name=name)
+        machine.running[name] = ("process", server)
         stacks.save(
             Started(
                 engine="process", server=server, profile="tiny-cpu", overrides=overrides, outcome="ready", since=5.0
@@ -187,16 +188,17 @@ def test_the_stored_acceptance_is_benchs_own_then_the_published_one(
 
 
 def test_what_does_not_run_or_is_not_named_is_told(
-    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    start: Start, machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start()
     assert run(["smoke"]) == 2
     assert run(["smoke", "mine", "--only", "S99"]) == 2
     assert run(["smoke", "nobody"]) == 2
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status="exited", detail="fake"))
+    machine.running.clear()
+    machine.ended = State(status="exited", detail="fake")
     assert run(["smoke", "mine"]) == 2
     assert "gemmaspec restart mine" in capsys.readouterr().err
-    monkeypatch.setattr(stacks, "look", lambda *_: State(status="unknown", detail="no daemon"))
+    machine.ended = State(status="unknown", detail="no daemon")
     assert run(["smoke", "mine"]) == 4
 
 
@@ -211,10 +213,9 @@ def test_the_list_needs_no_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_status_shows_the_last_verdict_and_whether_it_is_of_this_start(
-    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start()
-    monkeypatch.setattr("gemmaspec.look.status.healthy", lambda _: False)
     run(["status", "mine"])
     assert "smoke" not in capsys.readouterr().out
     verdict = SmokeVerdict(
