@@ -6,7 +6,7 @@ import contextlib
 import json
 import statistics
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,13 @@ class Asking:
 
 
 def measure_cell(
-    asking: Asking, cell: Cell, prompts: Sequence[Prompt], *, drafts: bool, apart: bool = False
+    asking: Asking,
+    cell: Cell,
+    prompts: Sequence[Prompt],
+    *,
+    drafts: bool,
+    apart: bool = False,
+    reference: Callable[[Asking], float] | None = None,
 ) -> MeasuredCell:
     """Measure a cell. `prompts` are sent in order, one request each.
 
@@ -93,14 +99,15 @@ def measure_cell(
     because at the end of each group, when the last requests finish one by one, the load would drop. Raises Broken and
     UsageError.
     """
+    reference = reference or reference_step
     warm_up(asking, cell.concurrency)
-    before = reference_step(asking)
+    before = reference(asking)
     here = asking.server.reached_at is None  # another machine's GPUs cannot be read from this one
     with GpuWatch() if here else contextlib.nullcontext() as watch:
         parts = [
             _group(asking, cell, part, category=category, apart=apart) for category, part in _groups(prompts, cell)
         ]
-    after = reference_step(asking)
+    after = reference(asking)
     samples: list[RequestSample] = []
     offset = 0.0
     for part, load, _, _ in parts:
@@ -137,10 +144,17 @@ def reference_step(asking: Asking) -> float:
     reports that: chunks arrive in bursts, or all at once, where the server computes faster than it writes or something
     on the way buffers them. Raise Broken if no repetition can be timed.
     """
+    return median_step(_reference(asking) for _ in range(REFERENCE_RUNS))
+
+
+def median_step(repetitions: Iterable[tuple[float, int]]) -> float:
+    """Return the median seconds per step; no more repetitions, each its seconds and steps, are taken than needed.
+
+    Raise Broken if none can be timed.
+    """
     steps_s: list[float] = []
     lasted = 0.0
-    for _ in range(REFERENCE_RUNS):
-        seconds, steps = _reference(asking)
+    for seconds, steps in repetitions:
         if seconds > 0 and steps > 0 and seconds >= _LEAST_STEP_S * steps:
             steps_s.append(seconds / steps)
             lasted += seconds

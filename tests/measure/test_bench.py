@@ -27,16 +27,17 @@ from gemmaspec.core.rows import parse_rows
 from gemmaspec.measure.bench.cells import NO_TABLE, Arm, Cell, Task, arms_of, cells_of, order
 from gemmaspec.measure.bench.filler import filler, lengthened
 from gemmaspec.measure.bench.prompts import REFERENCE, WARM_UP, Prompt, chosen, mixed, read_prompts
-from gemmaspec.measure.bench.settings import Asked
+from gemmaspec.measure.bench.settings import Asked, BenchRequest
 from gemmaspec.measure.bench.stats import Span, by_request, percentile, steady_rate
-from gemmaspec.measure.cell import Asking, reference_step
+from gemmaspec.measure.cell import Asking, median_step, reference_step
 from gemmaspec.measure.gpu import GpuWatch
-from gemmaspec.measure.servers.bench import TimeLeft
-from gemmaspec.measure.servers.bench_server import Servers
+from gemmaspec.measure.servers.bench import TimeLeft, bench
 from gemmaspec.measure.stream import Broken
-from gemmaspec.run.engine.server import server_at
+from gemmaspec.run.engine.server import Server, server_at
 from tests.support.docker_support import wait_for
+from tests.support.fake_engine import FakeMachine
 from tests.support.fake_vllm import FakeVllm
+from tests.support.fixtures import PYTHON
 
 
 @pytest.fixture
@@ -52,6 +53,17 @@ def prompts(tmp_path: Path) -> Path:
 def arguments(fake_api: FakeVllm, prompts: Path, out: Path, *more: str) -> list[str]:
     own = ["--k", str(fake_api.k), "--concurrency", "1,4", "--rounds", "1", "--max-tokens", "24", "--repeats", "0"]
     return ["bench", "tiny-cpu", "--url", fake_api.url, "--prompts", str(prompts), "--out", str(out), *own, *more]
+
+
+def at(fake_api: FakeVllm) -> tuple[str, ...]:
+    """Options of a bench that starts its servers on a fake machine, where the fake answers for each."""
+    return ("--engine", "process", *PYTHON, "--set", f"serve.port={fake_api.server_address[1]}")
+
+
+def drafted_tokens(server: Server) -> int:
+    """How many tokens a server drafts, by its stack."""
+    file = server.folder / "speculative-config.json"
+    return int(json.loads(file.read_text())["num_speculative_tokens"]) if file.exists() else 0
 
 
 def result(out: Path) -> dict[str, Any]:
@@ -353,30 +365,29 @@ def test_what_the_caller_states_goes_on_with_a_result_from_elsewhere(
     assert run(["bench", "--resume", str(out)]) == 0  # by now it is this user's own
 
 
-def test_the_report_is_as_new_as_the_result(
-    fake_api: FakeVllm, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_is_as_new_as_the_result(fake_api: FakeVllm, prompts: Path, tmp_path: Path) -> None:
     seen = []
-    measured = TimeLeft.said
-    monkeypatch.setattr(
-        TimeLeft,
-        "said",
-        lambda *given: (
-            seen.append((tmp_path / "out" / "report.html").read_text().count('"method": "draft_model"')),
-            measured(*given),
-        )[1],
-    )
-    assert run(arguments(fake_api, prompts, tmp_path / "out")) == 0
+
+    class Reading:
+        """Reads the report whenever a cell is told."""
+
+        def note(self, text: str) -> None:
+            if "tok/s" in text:
+                seen.append((tmp_path / "out" / "report.html").read_text().count('"method": "draft_model"'))
+
+        def phase(self, *_: object) -> None:
+            pass
+
+    asked = {"ks": (fake_api.k,), "concurrencies": (1, 4), "rounds": 1, "max_tokens": 24, "repeats": 0}
+    request = BenchRequest(profile="tiny-cpu", url=fake_api.url, prompts=str(prompts), out=tmp_path / "out", **asked)
+    bench(request, Reading())
     assert seen == [1, 2]
 
 
-def test_what_is_left_counts_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_counts_the_starts() -> None:
     now = iter([0.0, 600.0, 600.0, 600.0])
-    monkeypatch.setattr(
-        "gemmaspec.measure.servers.bench.time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))})
-    )
     alone, drafted = Arm(method="none", k=0), Arm(method="mtp", k=2)
-    left = TimeLeft(starts=True)
+    left = TimeLeft(starts=True, clock=lambda: next(now))
     for _ in range(2):  # the second finds its server running
         with left.starting(alone):
             pass
@@ -398,17 +409,14 @@ def test_the_reference_is_timed_from_first_token_to_last(fake_api: FakeVllm, tmp
     assert 0.019 < found < 1.5 * max((last - first) / (tokens - 1) for _, _, first, last, tokens in fake_api.spans)
 
 
-def test_the_reference_is_repeated_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [(0.39, 39), (0.0, 39), (0.78, 39)]
-    monkeypatch.setattr("gemmaspec.measure.cell._reference", lambda _: answers.pop(0))
-    there = server_at("http://127.0.0.1:9", option="--url", name="x")
-    asking = Asking(server=there, api_key=None, asked=Asked(profile="x", max_tokens=8))
-    assert reference_step(asking) == pytest.approx(0.015), "one that came in one piece does not count"
-    assert answers == []
+def test_the_reference_is_repeated_for_a_second() -> None:
+    answers = iter([(0.39, 39), (0.0, 39), (0.78, 39), (7.8, 39)])
+    assert median_step(answers) == pytest.approx(0.015), "one that came in one piece does not count"
+    assert list(answers) == [(7.8, 39)], "it is not asked for what is not needed"
 
 
 def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(
-    fake_api: FakeVllm, monkeypatch: pytest.MonkeyPatch
+    fake_api: FakeVllm,
 ) -> None:
     """Its chunks arrive within a thousandth of a step, be it with a draft or without."""
     there = dataclasses.replace(server_at(fake_api.url, option="--url", name="x"), model="fake-model")
@@ -422,9 +430,8 @@ def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(
             for _, _, first, last, tokens in fake_api.spans
         ]
         assert found == pytest.approx(statistics.median(steps))
-    monkeypatch.setattr("gemmaspec.measure.cell._reference", lambda _: (0.0, 39))  # a busy reader would space it out
-    with pytest.raises(Broken, match="came in one piece"):
-        reference_step(asking)
+    with pytest.raises(Broken, match="came in one piece"):  # here a busy reader would space it out
+        median_step([(0.0, 39)] * 3)
 
 
 def test_a_folder_with_a_result_is_not_written_over(
@@ -473,28 +480,35 @@ def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
     fake_api: FakeVllm,
     prompts: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: FakeMachine,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With servers that are started by nobody: the fake takes the place of the arms' servers."""
-    there = server_at(fake_api.url, option="--url", name="tiny-cpu")
-
-    def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
-        fake_api.k = arm.k
-        if arm.k == 4:
+    def starts(server: Server) -> None:
+        fake_api.k = drafted_tokens(server)
+        if fake_api.k == 4:
             raise StartFailed("the server died while loading")
-        return dataclasses.replace(there, model="fake-model", speculates=not arm.alone), None
 
-    monkeypatch.setattr(Servers, "serving", serving)
-    own = ["--prompts", str(prompts), "--out", str(tmp_path / "out"), "--repeats", "0", "--max-tokens", "24"]
+    machine.on_start = starts
+    own = [
+        *at(fake_api),
+        "--prompts",
+        str(prompts),
+        "--out",
+        str(tmp_path / "out"),
+        "--repeats",
+        "0",
+        "--max-tokens",
+        "24",
+    ]
     assert run(["bench", "tiny-cpu", "--k", "0,2,4", "--concurrency", "1", "--rounds", "2", *own]) == 6
     printed = capsys.readouterr()
     assert printed.err.count("draft_model k=4 does not start and is skipped") == 1
-    assert "draft_model k=4 did not start: the server died while loading" in printed.out
+    (told,) = [line for line in printed.out.splitlines() if "draft_model k=4 did not start: " in line]
+    assert "its earlier server was stopped for this start. the server died while loading" in told
     document = result(tmp_path / "out")
     assert [(one["k"], one["round"]) for one in document["cells"]] == [(0, 1), (2, 1), (2, 2), (0, 2)]
     assert document["complete"] is False
-    assert run(["bench", "tiny-cpu", "--k", "4", "--concurrency", "1", *own[:2], "--out", str(tmp_path / "alone")]) == 6
+    assert run(["bench", "tiny-cpu", "--k", "4", "--concurrency", "1", *own, "--out", str(tmp_path / "alone")]) == 6
     assert "the server died while loading" in capsys.readouterr().err
 
 

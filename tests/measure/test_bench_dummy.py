@@ -236,14 +236,12 @@ def test_prompts_have_just_as_many_tokens_as_a_cell(fake_api: FakeVllm) -> None:
 
 
 @pytest.mark.parametrize("load", [1, 4])
-def test_answers_are_timed_apart_from_their_prompts(
-    fake_api: FakeVllm, load: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_are_timed_apart_from_their_prompts(fake_api: FakeVllm, load: int) -> None:
     """The first token is that of a prompt that was computed, and the rate that of decoding alone."""
-    monkeypatch.setattr("gemmaspec.measure.cell.reference_step", lambda _: 0.002)
     fake_api.caches, fake_api.prompt_s, fake_api.k = True, 2.0, 0
     prompts = of_length(asking_of(fake_api), dummy.PROMPTS.prompts[:load], 400, exactly=True)
-    found = measure_cell(asking_of(fake_api), Cell(concurrency=load, context=400), prompts, drafts=False, apart=True)
+    asking, cell = asking_of(fake_api), Cell(concurrency=load, context=400)
+    found = measure_cell(asking, cell, prompts, drafts=False, apart=True, reference=lambda _: 0.002)
     task = Task(arm=Arm(method="none", k=0), cell=Cell(concurrency=load, context=400), round=1)
     cell = cell_json(task, found, repeated=0)
     (row,) = rows_of([cell], common={})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ from gemmaspec.measure.bench.cells import Arm, arms_of
 from gemmaspec.measure.bench.compare import compare
 from gemmaspec.measure.servers import bench_server
 from gemmaspec.measure.servers.bench import patch_arms
-from gemmaspec.measure.servers.bench_server import Servers
-from gemmaspec.run.engine.server import server_at
+from gemmaspec.run.engine.server import Server, server_at
 from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.stacks import Started
 from tests.check.test_predict import drafted, row
+from tests.measure.test_bench import at, drafted_tokens
 from tests.measure.test_bench_compare import drawn, result
 from tests.measure.test_bench_compare import row as measured
 from tests.support.fake_engine import FakeMachine
@@ -105,17 +104,14 @@ def test_options_that_make_no_sense(options: list[str], capsys: pytest.CaptureFi
     assert "--speed-patches" in capsys.readouterr().err
 
 
-def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    engine = FakeMachine().engine("process")
+def test_what_a_server_reports_is_what_its_cells_carry(machine: FakeMachine) -> None:
     rows = [
         {"patch": "fix", "purpose": "defect", "state": "applies", "detail": ""},
         {"patch": "second", "purpose": "speed", "state": "applies", "detail": ""},
         {"patch": "faster", "purpose": "speed", "state": "left-out", "detail": "it does not fit"},
     ]
     log = ["INFO [cuda.py:446] Using AttentionBackendEnum.TRITON_FLASH_ATTN backend."]
-    monkeypatch.setattr(engine, "report", lambda _: {"patches": rows})
-    monkeypatch.setattr(engine, "logs", lambda *_, **__: iter(log))
-    monkeypatch.setattr("gemmaspec.run.kept.stacks.engine_of", lambda _: engine)
+    machine.report, machine.log = {"patches": rows}, log
     started = Started(engine="process", server=server_at("http://127.0.0.1:9", option="", name="x"), profile="x")
     said = {"patches": ["second"], "left_out": {"faster": "it does not fit"}}
     drafting = load_profile("nvidia-31b-mtp", overrides=("serve.attention_backend=",)).profile
@@ -138,7 +134,7 @@ def test_what_a_server_reports_is_what_its_cells_carry(monkeypatch: pytest.Monke
     lost = {"graphs": "piecewise", "head_graphs": "none"}
     assert bench_server._kernels(started, drafting) == {**said, **heads, **kept, **lost}
     alone = load_profile("nvidia-31b-mtp", overrides=("serve.attention_backend=triton_attn",), no_spec=True).profile
-    monkeypatch.setattr(engine, "report", lambda _: None)
+    machine.report = None
     found = bench_server._kernels(started, alone)
     assert (found["patches"], found["attention_backend"]) == (None, "TRITON_ATTN")
     assert not {"draft_backend", "head_graphs"} & found.keys()
@@ -148,21 +144,22 @@ def test_a_run_with_patches_keeps_their_cells_apart(
     fake_api: FakeVllm,
     patched: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: FakeMachine,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    there = server_at(fake_api.url, option="--url", name="mine")
+    def starts(server: Server) -> None:
+        """Report those of the plan's patches as applied that do not ship, and log the backend."""
+        fake_api.k = drafted_tokens(server)
+        patches = json.loads((server.folder / "plan.json").read_text())["patches"]
+        own = [one for one in patches if one["id"] in ("always", "faster", "second")]
+        rows = [{"patch": one["id"], "purpose": one["purpose"], "state": "applies", "detail": ""} for one in own]
+        machine.report = {"vllm": "0.32.0", "patches": rows}
+        machine.log = ["INFO [cuda.py:446] Using AttentionBackendEnum.TRITON_ATTN backend."]
 
-    def serving(servers: Servers, arm: Arm) -> tuple[Any, None]:
-        fake_api.k = arm.k
-        taken = [] if arm.patches == "none" else ["always"] if arm.alone else ["always", "faster", "second"]
-        servers.facts[arm.name] = {"vllm": "0.32.0", "patches": taken, "attention_backend": "TRITON_ATTN"}
-        return dataclasses.replace(there, model="fake-model", speculates=not arm.alone), None
-
-    monkeypatch.setattr(Servers, "serving", serving)
+    machine.on_start = starts
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "a.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
-    own = ["--prompts", str(tmp_path / "prompts"), "--out", str(tmp_path / "out"), "--max-tokens", "24"]
+    own = [*at(fake_api), "--prompts", str(tmp_path / "prompts"), "--out", str(tmp_path / "out"), "--max-tokens", "24"]
     sets = [word for one in SETS for word in ("--set", one)]
     tries = ["--k", "0,4", "--concurrency", "1", "--rounds", "1", "--repeats", "0", "--speed-patches", "speed,none"]
     assert run(["bench", str(patched), *tries, *own, *sets]) == 0

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gemmaspec.cli.app import run
 from gemmaspec.cli.tune import _terminated
 from gemmaspec.core.errors import EnvironmentMissing, StartFailed, TimedOut
+from gemmaspec.core.lock.document import Lock
 from gemmaspec.core.profile.find import own_folder
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.measure.bench.cells import Arm, Task
 from gemmaspec.measure.cell import Asking
+from gemmaspec.measure.lengths import served
 from gemmaspec.measure.servers.bench_cells import Measuring
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.servers.tune import state_file
@@ -31,6 +33,7 @@ from gemmaspec.serve.up import tuned_remark, what_runs
 from tests.support.fake_engine import FakeMachine
 from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 from tests.support.fake_vllm import FakeVllm, fake_vllm
+from tests.support.fixtures import PYTHON, up
 
 LOCK = {"engine": "process", "target.model": "state:tiny/tiny-target", "versions.vllm": "0.32.0"}
 
@@ -42,6 +45,8 @@ class Fakes:
         self.server = server
         self.started: list[str] = []
         self.closed = 0
+        self.no_launches: EnvironmentMissing | None = None
+        """Why launch parameters cannot be measured."""
         self.speeds: Callable[[Arm], float | None] = lambda arm: {0: 50.0, 2: 90.0, 4: 60.0}.get(arm.k, 70.0)
         """Tokens per second of an arm; None: the fake server is really measured, so that it can fail."""
         self.load = 1
@@ -55,12 +60,13 @@ class Fakes:
             servers._arm = arm
             self.started.append(f"{servers._loaded.profile.name} {arm.said}")
         self.server.k, self.server.accepts, self.server.step_s = arm.k, min(arm.k, 2), 0.001
+        servers._model = served(self.server_of("any"), None)
         servers.facts[arm.name] = {"vllm": "0.32.0", "lock": LOCK}
-        return replace(
-            server_at(self.server.url, option="--url", name=servers._loaded.profile.name),
-            model="fake-model",
-            speculates=not arm.alone,
-        ), None
+        return replace(self.server_of(servers._loaded.profile.name), speculates=not arm.alone), None
+
+    def server_of(self, name: str) -> Server:
+        """The fake server under a name."""
+        return replace(server_at(self.server.url, option="--url", name=name), model="fake-model")
 
     def cell(self, measuring: Measuring, asking: Asking, task: Task, *, limit: int | None) -> dict[str, Any]:
         """Take the place of a measurement, where the speeds are given."""
@@ -195,7 +201,7 @@ LAUNCHES = "prompt:9,512,2=32,32,4,2 matrix:9,5376,8192,8=128,64,64,32,4,2,mma"
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def measured(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The profiles whose launches are measured; what is found is a FAKE."""
     profiles: list[str] = []
     rows = [
@@ -205,6 +211,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def launches_of(compared: Compared, *_: object) -> Launches:
         profiles.append(compared.base.profile.name)
+        if fakes.no_launches:
+            raise fakes.no_launches
         return Launches(rows=rows)
 
     monkeypatch.setattr("gemmaspec.measure.servers.tune.launches_of", launches_of)
@@ -239,13 +247,11 @@ def test_launches_are_tried_on_whichever_profile_is_fastest(
     assert load_profile("spark-31b-mtp-tuned").profile.env["GEMMASPEC_LAUNCHES"] == LAUNCHES
 
 
+@pytest.mark.usefixtures("measured")
 def test_a_tuning_goes_on_without_launches(
-    fakes: Fakes, tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def launches_of(*_: object) -> Launches:
-        raise EnvironmentMissing("nothing was measured: torch sees no GPU")
-
-    monkeypatch.setattr("gemmaspec.measure.servers.tune.launches_of", launches_of)
+    fakes.no_launches = EnvironmentMissing("nothing was measured: torch sees no GPU")
     assert tune(profile="nvidia-31b-mtp") == 0
     assert "launch parameters are not tried: nothing was measured: torch sees no GPU" in capsys.readouterr().err
     assert "GEMMASPEC_LAUNCHES" not in load_profile("nvidia-31b-mtp-tuned").profile.env
@@ -356,10 +362,7 @@ def test_prompts_longer_than_the_context_are_told(
     fakes: Fakes, tune: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fakes.server.max_model_len, fakes.speeds = 12, lambda _: None
-    with contextlib.ExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(Servers, "limit", 12)
-        assert tune() == 2
+    assert tune() == 2
     assert "no prompt fits: the server's context is 12 tokens" in capsys.readouterr().err
 
 
@@ -432,23 +435,19 @@ def test_a_dry_run_starts_nothing(fakes: Fakes, tune: Callable[..., int], capsys
 
 
 @pytest.fixture
-def written(fakes: Fakes, tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tuned profile, on a machine whose lock says what was measured."""
+def written(fakes: Fakes, tune: Callable[..., int]) -> None:
+    """A tuned profile."""
     assert tune() == 0
-    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine: _Lock(LOCK))
 
 
-class _Lock:
-    def __init__(self, facts: dict[str, str]) -> None:
-        self._facts = facts
-
-    def facts(self) -> dict[str, str]:
-        return self._facts
+def fake_lock(facts: dict[str, str]) -> Lock:
+    """What a profile runs on a machine that is not here, by these facts alone."""
+    return cast("Lock", SimpleNamespace(facts=lambda: facts))
 
 
-def remark(*overrides: str) -> str:
+def remark(*overrides: str, runs: dict[str, str] | Exception = LOCK) -> str:
     loaded = load_profile("tiny-cpu-tuned", overrides=overrides)
-    found = tuned_remark(loaded, what_runs(loaded, "process"))
+    found = tuned_remark(loaded, runs if isinstance(runs, Exception) else fake_lock(runs))
     assert found
     return found
 
@@ -458,14 +457,13 @@ def test_up_says_that_it_runs_on_what_was_measured() -> None:
     assert "machine, image, vLLM and models are those that were measured" in remark()
     assert "are those that were measured" in remark("serve.port=9999")
     untuned = load_profile("tiny-cpu")
-    assert tuned_remark(untuned, what_runs(untuned, "process")) is None
+    assert tuned_remark(untuned, fake_lock(LOCK)) is None
 
 
 @pytest.mark.usefixtures("written")
-def test_up_names_what_is_not_as_it_was_measured(monkeypatch: pytest.MonkeyPatch, nvidia_smi: FakeNvidiaSmi) -> None:
+def test_up_names_what_is_not_as_it_was_measured(nvidia_smi: FakeNvidiaSmi) -> None:
     facts = {**LOCK, "versions.vllm": "0.33.0"}
-    monkeypatch.setattr("gemmaspec.serve.up.resolve", lambda loaded, engine: _Lock(facts))
-    said = remark("speculative.num_speculative_tokens=7")
+    said = remark("speculative.num_speculative_tokens=7", runs=facts)
     assert "vLLM was 0.32.0, and is 0.33.0" in said
     assert "its settings are not those that were measured" in said
     nvidia_smi.lists(card("NVIDIA H200", gib=140, capability="9.0"))
@@ -473,22 +471,20 @@ def test_up_names_what_is_not_as_it_was_measured(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("written")
-def test_what_cannot_be_told_is_not_called_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any) -> None:
-        raise EnvironmentMissing("the image is not on this machine")
-
-    monkeypatch.setattr("gemmaspec.serve.up.resolve", away)
-    assert "cannot tell whether this is still what was measured: the image is not on this machine" in remark()
+def test_what_cannot_be_told_is_not_called_the_same() -> None:
+    runs = what_runs(load_profile("tiny-cpu-tuned"), "process")
+    assert isinstance(runs, EnvironmentMissing), "the environment is not made"
+    assert f"cannot tell whether this is still what was measured: {runs.message}" in remark(runs=runs)
 
 
 @pytest.mark.usefixtures("written")
-def test_the_line_is_part_of_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    FakeMachine().install(monkeypatch)
-    monkeypatch.setattr("gemmaspec.serve.starting.fetch", lambda *_: None)
-    monkeypatch.setattr("gemmaspec.serve.starting.check", lambda *_: None)
-    monkeypatch.setattr("gemmaspec.serve.knowngood.keep", lambda *_, **__: None)
-    assert run(["up", "tiny-cpu-tuned", "--engine", "process"]) == 0
-    assert "machine, image, vLLM and models are those that were measured" in capsys.readouterr().err
+def test_the_line_is_part_of_up(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert up(name="tiny-cpu-tuned") == 0
+    assert machine.running.keys() == {"tiny-cpu-tuned"}
+    loaded = load_profile("tiny-cpu-tuned", overrides=PYTHON[1:])
+    remark = tuned_remark(loaded, what_runs(loaded, "process"))
+    assert remark
+    assert remark in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("written")

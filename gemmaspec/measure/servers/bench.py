@@ -13,7 +13,7 @@ import itertools
 import shlex
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -106,9 +106,9 @@ def _all_same(profile: str, overrides: Sequence[str], shelf: Shelf) -> str:
 class TimeLeft:
     """Learns from the cells and starts of this run."""
 
-    def __init__(self, *, starts: bool) -> None:
+    def __init__(self, *, starts: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """`starts` says whether the run starts a server for each arm."""
-        self._starts = starts
+        self._starts, self._clock = starts, clock
         self._running: Arm | None = None
         self._cells: list[float] = []
         self._started: list[float] = []
@@ -116,11 +116,11 @@ class TimeLeft:
     @contextlib.contextmanager
     def starting(self, arm: Arm) -> Iterator[None]:
         """Time the start of an arm, unless its server already runs."""
-        fresh, began = arm != self._running, time.monotonic()
+        fresh, began = arm != self._running, self._clock()
         yield
         self._running = arm
         if fresh:
-            self._started.append(time.monotonic() - began)
+            self._started.append(self._clock() - began)
 
     def measured(self, seconds: float) -> None:
         """Note how long a cell took."""
@@ -327,7 +327,7 @@ class _BenchRun:
             others = [other for other in self._servers.all_arms if other != arm and str(other) not in self._failed]
             if not others:
                 raise
-            self._failed[str(arm)] = error.message
+            self._failed[str(arm)] = " ".join(error.message.split())  # `up` says on lines of their own what it stopped
             self._progress.note(f"{arm} does not start and is skipped: {error.message}")
             return None
 
