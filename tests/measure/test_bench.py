@@ -488,7 +488,7 @@ def test_an_arm_that_does_not_start_is_a_result_and_the_others_are_measured(
         if fake_api.k == 4:
             raise StartFailed("the server died while loading")
 
-    machine.on_start = starts
+    machine.starting = starts
     own = [
         *at(fake_api),
         "--prompts",

@@ -156,7 +156,7 @@ def test_a_run_with_patches_keeps_their_cells_apart(
         machine.report = {"vllm": "0.32.0", "patches": rows}
         machine.log = ["INFO [cuda.py:446] Using AttentionBackendEnum.TRITON_ATTN backend."]
 
-    machine.on_start = starts
+    machine.starting = starts
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "a.jsonl").write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
     own = [*at(fake_api), "--prompts", str(tmp_path / "prompts"), "--out", str(tmp_path / "out"), "--max-tokens", "24"]

@@ -49,8 +49,8 @@ class FakeMachine:
         """Seconds for which each start was waited for at the most."""
         self.log = ["a line of the log"]
         self.logs_read = 0
-        self.on_start: Callable[[Server], None] = lambda server: None
-        """What else happens when a server starts; it may raise what its start does."""
+        self.starting: Callable[[Server], object] = lambda _: None
+        """What happens in a start after it is noted; it may raise."""
 
     def note(self, call: str, server: Server) -> None:
         """Write a call down, and fail if it should."""
@@ -116,7 +116,7 @@ class FakeEngine:
 
     def start(self, server: Server) -> None:
         self.machine.note(f"{self.name} start", server)
-        self.machine.on_start(server)
+        self.machine.starting(server)
         self.machine.running[server.name] = (self.name, server)
 
     def stop(self, server: Server) -> bool:
