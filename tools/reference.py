@@ -35,6 +35,7 @@ import accuracy
 import card_table
 import headline
 
+from gemmaspec.check.inspect.meaning import meanings
 from gemmaspec.cli.app import app
 from gemmaspec.cli.help import PATCH_SECTIONS
 from gemmaspec.core import data, errors
@@ -406,6 +407,12 @@ def _thread(one: Upstream) -> str:
     return f"[{one.url.partition('.com/')[2]}]({one.url}) ({one.state}, {one.seen})"
 
 
+def inspect_findings() -> str:
+    """Return every finding of `inspect`: what is found, what vLLM does with it, and what to do."""
+    rows = ((code(name), about, impact, fix) for name, (about, impact, fix) in meanings().items())
+    return table(("code", "what is found", "what vLLM does", "what to do"), rows)
+
+
 def failures() -> str:
     """Return every known failure of a start without those that a patch cures: exit code, log, cause, fix."""
     patched = {bug.patch for bug in bugs((data.PATCHES,))}
@@ -568,6 +575,7 @@ SITE: Final[Mapping[str, Callable[[], str]]] = {
     "patch-matrix": patch_matrix,
     "patches": patches,
     "failures": failures,
+    "inspect-findings": inspect_findings,
 }
 """Parts that a command prints, and that only the site holds."""
 

@@ -16,7 +16,7 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
 _EXIT: Final = re.compile(r"^\S*\s*(\w+) +(\d+) +(.+)$", re.MULTILINE)
 _WORDS: Final = 3
 """Words of the longest name that can be asked, such as `exit code 5`."""
-PAGES: Final = ("explanations/patching.md", "guides/inspect.md")
+PAGES: Final = ("explanations/patching.md",)
 """Pages with tables of words: the first column is a word or several in code marks, the others say what it is. The wheel
 contains them."""
 WORDS: Final[Mapping[str, str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
@@ -47,6 +47,7 @@ def is_a_text(asked: str) -> bool:
 
 def names() -> Mapping[str, tuple[str, ...]]:
     """Return what can be asked, by kind."""
+    from gemmaspec.check.inspect.meaning import meanings
     from gemmaspec.check.lint.check import CODES
     from gemmaspec.measure.smoke.catalogue import CHECKS
 
@@ -55,7 +56,8 @@ def names() -> Mapping[str, tuple[str, ...]]:
     return {
         "exit codes": tuple(codes),
         "words": tuple(WORDS),
-        "patch states and findings of inspect": tuple(states),
+        "patch states": tuple(states),
+        "findings of inspect": tuple(meanings()),
         "failures": tuple(_failures()),
         "smoke checks": tuple(check.id for check in CHECKS),
         "lint codes": tuple(sorted(CODES)),
@@ -110,7 +112,16 @@ def _failures() -> Mapping[str, str]:
 def _of_page(asked: str) -> Iterator[Explained]:
     for words, text in _rows():
         if asked in words:
-            yield Explained(name=asked, kind="state or finding", text=text)
+            yield Explained(name=asked, kind="state of a patch", text=text)
+
+
+def _of_inspect(asked: str) -> Iterator[Explained]:
+    from gemmaspec.check.inspect.meaning import meanings
+
+    if found := meanings().get(asked):
+        about, impact, fix = found
+        text = "\n".join(filter(None, (f"{about[0].upper()}{about[1:]}.", impact, fix)))
+        yield Explained(name=asked, kind="finding of inspect", text=text)
 
 
 def _rows() -> Iterator[tuple[tuple[str, ...], str]]:
@@ -151,7 +162,7 @@ def _of_word(asked: str) -> Iterator[Explained]:
 
 
 _LOOKS: Final[tuple[Callable[[str], Iterator[Explained]], ...]] = (
-    _of_lint, _of_exit, _of_word, _of_page, _of_failure, _of_smoke, _of_patch,
+    _of_lint, _of_exit, _of_word, _of_page, _of_inspect, _of_failure, _of_smoke, _of_patch,
 )  # fmt: skip
 
 

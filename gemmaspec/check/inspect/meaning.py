@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,30 @@ TABLE: Final = Path(__file__).with_name("findings.yaml")
 _FOLDERS: Final = ("/", "~", ".", "state:")
 """What the name of a checkpoint in a folder begins with."""
 _FROM_HUB: Final = "fetch it again: hf download {ref}"
+_FACT: Final = re.compile(r"\{\w+\}")
+"""A fact of a checkpoint in a row."""
+
+
+def meanings() -> Mapping[str, tuple[str, str, str]]:
+    """Return what each code means without a checkpoint: what is found, what vLLM does, and what to do.
+
+    The last two are empty where the row does not say it.
+    """
+    return {
+        code: (row["about"], _without_facts(row.get("impact", "")), _to_do(row))
+        for code, row in strict_yaml.table(TABLE).items()
+    }
+
+
+def _to_do(row: Mapping[str, str | list[str]]) -> str:
+    steps = [f"patch {patch}" for patch in row.get("patches", ())]
+    if fix := row.get("fix"):
+        steps.append(_without_facts(str(fix)))
+    return "; ".join(steps)
+
+
+def _without_facts(text: str) -> str:
+    return _FACT.sub("…", text)
 
 
 def finding(
