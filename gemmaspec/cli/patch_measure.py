@@ -24,7 +24,8 @@ def measure(
 
     Times the calls that each patch changes, on vLLM as released and on the patched one in turns, in the image or
     environment that would run the profile. Its server must be stopped. A patch is taken if it computes the same, no
-    call is slower by more than 3 %, and a whole step is faster by 3 %. Exit code 1 if a patch could not be measured.
+    call is slower by more than 3 %, and a whole step or prompt is faster by 3 %. Exit code 1 if a patch could not be
+    measured.
     """
     from gemmaspec.cli.text import measured as text
     from gemmaspec.serve import spot
@@ -35,4 +36,4 @@ def measure(
         return
     outcome = spot.measure(request, output.progress)
     text.measured(outcome, as_json=json)
-    raise typer.Exit(0 if all(one.verdict.taken is not None for one in outcome.found) else 1)
+    raise typer.Exit(0 if all(one.is_settled for one in outcome.found) else 1)

@@ -20,6 +20,7 @@ from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.engine.docker import DockerEngine
 from gemmaspec.run.engine.identity import Identity, image_identity
+from gemmaspec.run.engine.process import python_environment
 from gemmaspec.run.engine.server import Engine, EngineName, Server
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.lockfile import lock_of, release_by
@@ -174,7 +175,10 @@ def said_on_gpu(
         raise EnvironmentMissing("the environment with vLLM is missing", hint=f"gemmaspec pull {server.name}")
     command = (str(server.python), str(script), *arguments)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
+        done = subprocess.run(
+            command, env=python_environment(server), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=limit_s, check=False,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         raise EnvironmentMissing(f"{server.python} cannot be run, or took more than {limit_s} s") from None
     return [] if whole and done.returncode < 0 else done.stderr.strip().splitlines()

@@ -23,11 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gemmaspec.check.use_cases.predict import PredictRequest, predict_profile
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.fields import printable
+from gemmaspec.core.checkpoint.matrices import nvfp4_matrices, weights_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import state_dir, write_whole
 from gemmaspec.core.patching import spot
 from gemmaspec.core.patching.choice import speed_patches
+from gemmaspec.core.patching.evidence import READERS
 from gemmaspec.core.patching.patch import Patch, Shelf
 from gemmaspec.core.patching.plan import chain
 from gemmaspec.core.patching.spot import Kept, Key, Measurement, Step, Verdict, digest_of, shape_of, verdict
@@ -54,6 +56,8 @@ from gemmaspec.serve.observe import load_request
 SCRIPT: Final = "measuring.py"
 SECONDS: Final = 240
 """For one patch: two imports of vLLM, and a build and some launches of each kernel."""
+_BUILD_S: Final = 240
+"""In addition where matrices are multiplied by Humming, which builds for 85 s on an H100, twice."""
 _START_S: Final = 120
 """For the start of the script, and its end."""
 _CONTEXTS: Final = (1024, 8192)
@@ -88,12 +92,16 @@ class Planned:
     job: Mapping[str, Any]
     """The shapes, as cases.py takes them."""
     seconds: int = SECONDS
-    """For each patch, at most."""
+    """For each patch, at most; for one whose kernels take long to build, more."""
 
     @property
     def most_s(self) -> int:
         """Seconds that it takes at most."""
-        return len(self.patches) * self.seconds + _START_S
+        return sum(map(self.seconds_of, self.patches)) + _START_S
+
+    def seconds_of(self, patch: Patch) -> int:
+        """Return how long a patch may take."""
+        return self.seconds + (_BUILD_S if patch.id == READERS["matrix"] else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +110,11 @@ class Found:
 
     kept: Kept
     verdict: Verdict
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing to measure again."""
+        return self.verdict.taken is not None or self.kept.measurement.state == "idle"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +216,8 @@ def job_of(resolved: Resolved, target: Checkpoint) -> dict[str, Any]:
     """Return the shapes that a server's kernels get, as cases.py takes them."""
     profile, spec = resolved.profile, resolved.profile.speculative
     ranks = profile.serve.tensor_parallel_size or 1
+    by_humming = profile.serve.linear_backend in (None, "auto", "humming")
+    matrices = nvfp4_matrices(target, tensor_parallel=ranks) if by_humming else {}
     kinds: dict[tuple[int, int, int, int], int] = {}
     for layer in target.text.layers:
         kind = (layer.heads // ranks, max(1, layer.kv_heads // ranks), layer.head_dim, layer.window or 0)
@@ -221,6 +236,8 @@ def job_of(resolved: Resolved, target: Checkpoint) -> dict[str, Any]:
         "sequences": known(resolved.sequences) or _REQUESTS,
         "batch": min(known(resolved.batch) or 2048, 2048),
         "hidden": target.text.hidden_size,
+        "matrices": [[*shape, count] for shape, count in matrices.items()],
+        "weights": weights_of(target.text) // ranks,
         "norms": 2 * len(target.text.layers),
     }
 
@@ -263,6 +280,9 @@ def measure(request: MeasureRequest, note: Callable[[str], None]) -> Outcome:
         finally:
             _remove_foreign(before)
     answer = read(lines, [patch.id for patch in planned.patches])
+    if answer.vllm.partition("+")[0] != planned.vllm:
+        why = f"there is vLLM {answer.vllm} where {profile.name} would run, and {planned.vllm} was to be measured"
+        raise EnvironmentMissing(why, hint=f"gemmaspec pull {profile.name}")
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = []
     for patch, measurement in zip(planned.patches, answer.results, strict=False):
@@ -372,8 +392,9 @@ def bundle(folder: Path, planned: Planned, shelf: Shelf, *, paths: Sequence[str]
     entries = []
     for patch in planned.patches:
         needed = [dataclasses.asdict(one) for one in chain(patch, shelf)]
-        entries.append({"id": patch.id, "base": needed[:-1], "own": needed[-1:]})
-    job = {"patches": entries, "job": planned.job, "seconds": planned.seconds, "paths": list(paths)}
+        seconds = planned.seconds_of(patch)
+        entries.append({"id": patch.id, "seconds": seconds, "base": needed[:-1], "own": needed[-1:]})
+    job = {"patches": entries, "job": planned.job, "paths": list(paths)}
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ each), the most requests of the server (`sequences`), tokens of a prompt that ar
 
 from __future__ import annotations
 
+import itertools
 import runpy
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 BLOCK = 16  # tokens in a block of the cache
 POOL = 512 * 2**20  # bytes of blocks at most; more requests share them, which no L2 cache notices
+PLACES = 20  # in the pool, read in turn by launches: a server's next layer finds its cache in no L2
 MOST_SPLIT = 16  # new tokens of a request, in any release
 SCRATCH = (
     "seq_threshold_3D",
@@ -90,14 +92,17 @@ def _call(job: dict[str, Any], layer: dict[str, int], requests: int, context: in
         return torch.randn(*shape, generator=random, device=device).to(dtype)
 
     blocks = -(-context // BLOCK)
-    pool = min(requests * blocks, POOL // (BLOCK * kv_heads * 2 * head * dtype.itemsize))
+    read = requests * (-(-(min(context, window + new) if window else context) // BLOCK) + 1)
+    wanted = max(requests * blocks, PLACES * read)
+    pool = min(wanted, POOL // (BLOCK * kv_heads * 2 * head * dtype.itemsize))
     q = values(requests * new, heads, head)
     k, v = values(pool, BLOCK, kv_heads, 2 * head).split(head, dim=-1)
     out = torch.empty(q.shape, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
     whole = {"dtype": torch.int32, "device": device}
     starts = torch.arange(requests + 1, **whole) * new
     lengths = torch.full((requests,), context, **whole)
-    table = (torch.arange(requests * blocks, **whole) % pool).reshape(requests, blocks)
+    table = torch.arange(requests * blocks, **whole).reshape(requests, blocks)
+    tables = itertools.cycle([(table + place * read) % pool for place in range(PLACES)])
     scale = torch.ones(1, kv_heads, device=device) if job["fp8"] else None
     more = {"kv_quant_mode": module.KVQuantMode.FP8_PER_TENSOR} if job["fp8"] else {}
     # a prompt is never split, and what decides it imports most of vLLM
@@ -107,7 +112,7 @@ def _call(job: dict[str, Any], layer: dict[str, int], requests: int, context: in
         module.unified_attention(
             q=q, k=k, v=v, out=out, cu_seqlens_q=starts, max_seqlen_q=new, seqused_k=lengths, max_seqlen_k=context,
             softmax_scale=head**-0.5, causal=True, window_size=(window - 1, 0) if window else (-1, -1), softcap=0,
-            q_descale=scale, k_descale=scale, v_descale=scale, block_table=table, **scratch, **more,
+            q_descale=scale, k_descale=scale, v_descale=scale, block_table=next(tables), **scratch, **more,
         )  # fmt: skip
         return out
 

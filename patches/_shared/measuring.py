@@ -34,15 +34,20 @@ HERE = Path(__file__).resolve().parent
 TURNS = 3  # times that each side is timed; the median counts
 LAUNCHES = 20  # in a timing, and in a CUDA graph
 WARM = 3  # launches before it
+REPLAYS = 5  # of a graph in a timing
 GRACE_S, LONGER = 60.0, 10  # how long the patched tree may compute in addition to so many times the released one
-LONG_S = 0.05  # a launch of so many seconds is timed alone
-MOST_BYTES = 64 * 1024 * 1024  # of values, and of anything else that a side says
+LONG_MS = 50.0  # launches in a timing take together no more than this, unless one alone does
+MOST_VALUES = 4 * 1024 * 1024  # of a case; a prompt computes 33 million for a layer of the 31B
+MOST_BYTES = 4 * MOST_VALUES  # of values, and of anything else that a side says
 MOST_FILE = 4 * 2**30  # bytes of a file that a side writes, as a Triton cache
 MOST_CASES = 64
 LOOSEST = 0.25  # the largest share of a value by which sides may differ, as FP8 needs it
 DESCRIBED = ("name", "part", "load", "times", "bound")  # of a case; "make" returns the call
 PARENT_DEATH, SUBREAPER = 1, 36  # of prctl
-KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+KEPT = (
+    "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+    "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBCUDA_PATH",
+)  # fmt: skip
 
 
 class Refused(Exception):
@@ -66,6 +71,7 @@ def main() -> int:
     try:
         import launch  # type: ignore[import-not-found,unused-ignore]
 
+        job["paths"] = [*job.get("paths", ()), *launch.clean_search_path()]
         package = launch.locate_vllm()
         answer["vllm"] = launch.vllm_version(package)
         answer["place"] = launch.place()
@@ -85,7 +91,7 @@ def _measured(launch: Any, package: Path, patch: dict[str, Any], job: dict[str, 
     try:
         with tempfile.TemporaryDirectory(prefix="gemmaspec-measure-") as place:
             trees = _trees(launch, package, patch, Path(place))
-            _compare(trees, patch["id"], job, Path(place), cases)
+            _compare(trees, patch, job, Path(place), cases)
     except Refused as refused:
         state, side, detail = refused.state, refused.side, refused.detail
     except Exception as error:
@@ -112,15 +118,17 @@ def _trees(launch: Any, package: Path, patch: dict[str, Any], place: Path) -> di
 
 
 def _compare(
-    trees: dict[str, list[str]], patch: str, job: dict[str, Any], place: Path, cases: list[dict[str, Any]]
+    trees: dict[str, list[str]], patch: dict[str, Any], job: dict[str, Any], place: Path, cases: list[dict[str, Any]]
 ) -> None:
     """Run every case on both sides; each that was measured is added to `cases`. Raise Refused."""
-    file, ends = HERE / "patches" / patch / "cases.py", time.monotonic() + job["seconds"]
+    file, ends = HERE / "patches" / patch["id"] / "cases.py", time.monotonic() + patch["seconds"]
     with contextlib.ExitStack() as stack:
         sides = [stack.enter_context(Side(name, path, file, job, place, ends)) for name, path in trees.items()]
         described = [side.cases() for side in sides]
         if described[0] != described[1]:
             raise Refused("wrong", "patched", "both trees describe other cases")
+        if not described[0]:
+            raise Refused("idle", "", "")
         for number, case in enumerate(described[0]):
             case["off"] = _apart(case, *_in_turn(sides, Side.values, number))
             turns = [_in_turn(sides, Side.milliseconds, number) for _ in range(TURNS)]
@@ -172,7 +180,7 @@ class Side(contextlib.AbstractContextManager["Side"]):
             "HOME": str(home), "TMPDIR": str(home), "TRITON_CACHE_DIR": str(home / "triton"),
             "TORCHINDUCTOR_CACHE_DIR": str(home / "inductor"), "VLLM_CACHE_ROOT": str(home / "vllm"),
             "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": os.pathsep.join([*path, *job.get("paths", ())]), "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": os.pathsep.join([*path, *job["paths"]]), "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
         self.answers, told = os.pipe()
         try:
@@ -207,7 +215,7 @@ class Side(contextlib.AbstractContextManager["Side"]):
     def cases(self) -> list[dict[str, Any]]:
         """Return how it describes its cases. Raise Refused if it does not, or not as a case is described."""
         cases = self._answer().get("cases")
-        if not isinstance(cases, list) or not 0 < len(cases) <= MOST_CASES or not all(map(_is_case, cases)):
+        if not isinstance(cases, list) or len(cases) > MOST_CASES or not all(map(_is_case, cases)):
             raise Refused("failed", self.name, "its cases are not described as cases are")
         return cases
 
@@ -254,7 +262,9 @@ class Side(contextlib.AbstractContextManager["Side"]):
         while len(read) < size:
             left = min(self.ends, self.until) - time.monotonic()
             if left <= 0 or not select.select([self.answers], [], [], left)[0]:
-                raise Refused("timeout", self.name, "the time was over")
+                if self.until < self.ends:
+                    raise Refused("timeout", self.name, "it took many times as long as the released one")
+                raise Refused("failed", self.name, "the time for all calls was over")
             part = os.read(self.answers, min(size - len(read), 1 << 20))
             if not part:
                 raise Refused("crashed", self.name, self._how_it_ended())
@@ -269,7 +279,7 @@ class Side(contextlib.AbstractContextManager["Side"]):
 
 
 def _is_case(case: Any) -> bool:
-    if not isinstance(case, dict) or case.keys() != set(DESCRIBED) or case["part"] not in ("step", "prompt"):
+    if not isinstance(case, dict) or case.keys() != set(DESCRIBED) or case["part"] not in ("step", "prompt", "rest"):
         return False
     name, load, times, bound = (case[key] for key in ("name", "load", "times", "bound"))
     if not isinstance(name, str) or not 0 < len(name) <= 100 or not name.isprintable():
@@ -343,12 +353,18 @@ def _obey(orders: Any, answers: Any, cases: Sequence[dict[str, Any]], device: st
             number, run = asked, cases[asked]["make"]()
         assert run is not None
         if "values" in order:
-            values = run().detach().float().cpu().contiguous().numpy().tobytes()
+            given = run().detach().flatten()
+            values = given[:: apart(len(given))].float().cpu().contiguous().numpy().tobytes()
             _say(answers, {"bytes": len(values)}, values)
             continue
         if clock is None:
             clock = _gpu_clock(torch, run) if device == "cuda" else _cpu_clock(run)
         _say(answers, {"ms": float(clock())})
+
+
+def apart(values: int) -> int:
+    """Return how far apart those of so many values lie that are compared: an odd number, which leaves no head out."""
+    return -(-values // MOST_VALUES) | 1
 
 
 def _gpu_clock(torch: Any, run: Callable[[], Any]) -> Callable[[], float]:
@@ -357,28 +373,32 @@ def _gpu_clock(torch: Any, run: Callable[[], Any]) -> Callable[[], float]:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM):
-            run()
+            alone = _elapsed(torch, run)
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
+    launches = in_a_timing(alone)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(LAUNCHES):
+        for _ in range(launches):
             run()
     graph.replay()
     torch.cuda.synchronize()
+    return lambda: statistics.median(_elapsed(torch, graph.replay) for _ in range(REPLAYS)) / launches
 
-    def clock() -> float:
-        took = []
-        for _ in range(5):
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            began.record()
-            graph.replay()
-            ended.record()
-            torch.cuda.synchronize()
-            took.append(began.elapsed_time(ended))
-        return float(statistics.median(took) / LAUNCHES)
 
-    return clock
+def _elapsed(torch: Any, run: Callable[[], Any]) -> float:
+    """Return how long the GPU takes for it, in milliseconds."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    run()
+    ended.record()
+    torch.cuda.synchronize()
+    return float(began.elapsed_time(ended))
+
+
+def in_a_timing(alone_ms: float) -> int:
+    """Return how many launches a timing has, for one that takes so long."""
+    return max(1, min(LAUNCHES, int(LONG_MS / max(alone_ms, 0.001))))
 
 
 def _cpu_clock(run: Callable[[], Any]) -> Callable[[], float]:
@@ -389,7 +409,7 @@ def _cpu_clock(run: Callable[[], Any]) -> Callable[[], float]:
         run()
         return (time.perf_counter() - began) * 1000
 
-    launches = 1 if once() > LONG_S * 1000 else LAUNCHES
+    launches = in_a_timing(once())
     return lambda: statistics.median(once() for _ in range(launches))
 
 

@@ -67,6 +67,12 @@ STEP = [Step(load=(1, 8192), ms=100.0)]
         (measurement(case(1.0, 1.02), FASTER), STEP, True, "a step gains up to 11 %"),
         (measurement(FASTER), [], None, "nothing says how long the whole takes of which it is a part"),
         (measurement(case(2.0, 1.0, part="prompt")), STEP, None, "nothing says how long the whole takes"),
+        (measurement(case(2.0, 1.0, part="prompt"), case(3.0, 2.0, part="rest")), [], True, "a prompt gains up to 25 %"),
+        (measurement(case(2.0, 1.0, part="prompt"), case(99.0, 99.0, part="rest")), [], False, "a prompt gains 1 %"),
+        (measurement(case(1.0, 1.1, part="prompt"), case(3.0, 3.0, part="rest")), [], False, "full layers: 1.10 times"),
+        # what is left alone was timed on both trees, and only the released one's time counts
+        (measurement(case(2.0, 1.9, part="prompt"), case(3.0, 6.0, part="rest")), [], False, "a prompt gains 2 %"),
+        (measurement(state="idle"), STEP, None, "its server makes no call here that it changes"),
         # the calls take longer than what is predicted of the whole
         (measurement(case(40.0, 20.0)), STEP, True, "a step gains up to 100 %"),
         (measurement(state="wrong", side="patched", detail="0.2 off"), STEP, False, "wrong values: 0.2 off"),

@@ -17,11 +17,12 @@ import pytest
 import searching
 
 from gemmaspec.core import data
+from gemmaspec.core.checkpoint.matrices import nvfp4_matrices
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.measure.servers import tune_field
 from gemmaspec.measure.tune.arms import Field, with_launches
-from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
+from gemmaspec.measure.tune.launches import Launches, layers, reading, tokens
 from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.models.open import open_checkpoint
 from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
@@ -196,16 +197,16 @@ def test_the_layers_of_a_model_are_those_of_one_gpu() -> None:
 def test_the_matrices_of_a_checkpoint_are_joined_and_split_as_vllm_does() -> None:
     model = open_checkpoint("LilaRest/gemma-4-31B-it-NVFP4-turbo", offline=True, shapes=True)
     swept = [(5376, 8192), (5376, 16384), (5376, 21504), (16384, 5376), (20480, 5376), (43008, 5376)]
-    assert matrices(model, tensor_parallel=1) == swept
-    assert (21504, 5376) in matrices(model, tensor_parallel=2)
-    assert (5376, 10752) in matrices(model, tensor_parallel=2)
+    assert list(nvfp4_matrices(model, tensor_parallel=1)) == swept
+    assert (21504, 5376) in nvfp4_matrices(model, tensor_parallel=2)
+    assert (5376, 10752) in nvfp4_matrices(model, tensor_parallel=2)
     of_mlp = open_checkpoint("nvidia/Gemma-4-31B-IT-NVFP4", offline=True, shapes=True)
-    assert matrices(of_mlp, tensor_parallel=1) == [(5376, 21504), (43008, 5376)]
+    assert nvfp4_matrices(of_mlp, tensor_parallel=1) == {(5376, 21504): 60, (43008, 5376): 60}
 
 
 @pytest.mark.parametrize("ref", ["google/gemma-4-31B-it", "google/gemma-4-26B-A4B-it"])
 def test_other_weights_have_no_matrices(ref: str) -> None:
-    assert not matrices(open_checkpoint(ref, offline=True, shapes=True), tensor_parallel=1)
+    assert not nvfp4_matrices(open_checkpoint(ref, offline=True, shapes=True), tensor_parallel=1)
 
 
 def test_a_step_multiplies_the_tokens_of_every_load_and_k() -> None:

@@ -6,6 +6,7 @@ All of it is what runs on a GPU, but the clock and the shapes. Copies of a real 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -96,11 +97,13 @@ def triton() -> Iterator[Path]:
 
 def measured(folder: Path, shelf: Shelf, names: list[str], triton: Path, **job: Any) -> Mapping[str, Any]:
     """Run the script as gemmaspec does, and return what it says of each patch."""
-    planned: Any = SimpleNamespace(patches=[shelf[name] for name in names], job={**JOB, **job}, seconds=240)
+    planned: Any = SimpleNamespace(
+        patches=[shelf[name] for name in names], job={**JOB, **job}, seconds_of=lambda _: 240
+    )
     bundle = folder / "bundle"
     bundle.mkdir()
-    spot.bundle(bundle, planned, shelf, paths=[str(triton)])
-    environment = {**os.environ, "TMPDIR": str(folder)}
+    spot.bundle(bundle, planned, shelf)
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(triton)}
     done = subprocess.run(
         [str(python()), str(bundle / spot.SCRIPT)], capture_output=True, text=True, timeout=900, env=environment
     )
@@ -123,6 +126,11 @@ def test_real_patches_compute_the_same_on_both_trees_and_are_timed(tmp_path: Pat
     assert [case.load for case in found["triton-group-geometry"].cases] == [(2, 40)]
 
 
+def test_a_patch_that_changes_no_call_of_a_server_is_named_as_that(tmp_path: Path, triton: Path) -> None:
+    found = measured(tmp_path, Shelf([data.PATCHES]), ["triton-group-geometry"], triton)["triton-group-geometry"]
+    assert (found.state, found.cases) == ("idle", ())
+
+
 def test_a_broken_copy_of_a_patch_is_refused_whatever_is_wrong_with_it(tmp_path: Path, triton: Path) -> None:
     (tmp_path / "patches").mkdir()
     for name, line in {"as-it-is": COMMENT, **BROKEN}.items():
@@ -135,8 +143,8 @@ def test_a_broken_copy_of_a_patch_is_refused_whatever_is_wrong_with_it(tmp_path:
     steps = [Step(load=(1, 40), ms=1000.0)]
 
     whole = found["as-it-is"]
-    assert (whole.state, len(whole.cases)) == ("measured", 1)
-    assert verdict(whole, steps).taken is None or "times as long" in verdict(whole, steps).because
+    assert (whole.state, [case.part for case in whole.cases]) == ("measured", ["prompt", "rest"])
+    assert re.search("a prompt gains|times as long", verdict(whole, steps).because)
     for name, state in {"wrong-line": "wrong", "dies": "crashed", "hangs": "timeout"}.items():
         assert (found[name].state, found[name].side) == (state, "patched"), found[name]
         assert verdict(found[name], steps).taken is False

@@ -60,6 +60,17 @@ def test_the_calls_are_at_the_shapes_of_the_profiles_server() -> None:
     two = spot.plan(spot.MeasureRequest(profile="nvidia2-31b-mtp"))
     assert two.job["layers"][0]["heads"] == 16
     assert two.left_out[NORMS] == "it changes nothing where 2 GPUs share a model"
+    assert two.job["weights"] == planned.job["weights"] // 2
+
+
+def test_matrices_are_measured_where_humming_may_multiply_them() -> None:
+    planned = spot.plan(spot.MeasureRequest(profile="nvidia-31b-mtp"))
+    assert [5376, 21504, 60] in planned.job["matrices"]
+    assert 29e9 < planned.job["weights"] < 30e9
+    (humming,) = [patch for patch in planned.patches if patch.id == "humming-launch-params"]
+    assert planned.seconds_of(humming) > planned.seconds
+    marlin = spot.plan(spot.MeasureRequest(profile="nvidia-31b-mtp", overrides=("serve.linear_backend=marlin",)))
+    assert marlin.job["matrices"] == []
 
 
 @pytest.mark.parametrize(
@@ -104,13 +115,18 @@ def test_what_would_be_measured_is_said_as_text_and_as_json(capsys: pytest.Captu
     assert run(["patch", "measure", "spark-31b-mtp", "--dry-run", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert NORMS in document["patches"]
-    assert document["left_out"]["humming-launch-params"] == "it has no cases.py"
+    assert document["left_out"]["humming-launch-params"] == "not for vLLM 0.33.0"
     assert run(["patch", "measure", "spark-31b-mtp", "--dry-run"]) == 0
     assert "would measure gemma4-fused-norms, " in capsys.readouterr().out
 
 
 @pytest.mark.real_process
-def test_without_a_gpu_that_torch_sees_every_decision_stays_as_it_was(gb10: None) -> None:
+def test_without_a_gpu_that_torch_sees_every_decision_stays_as_it_was(
+    gb10: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # what this Python was given is no part of the one that runs vLLM
+    (tmp_path / "torch.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     profile = load_profile("spark-31b-mtp", overrides=V32).profile
     before = speed_choice(profile, Shelf([data.PATCHES]))
     outcome = spot.measure(request(NORMS, interpreter=python()), print)
@@ -118,6 +134,7 @@ def test_without_a_gpu_that_torch_sees_every_decision_stays_as_it_was(gb10: None
     assert (found.kept.measurement.state, found.kept.measurement.side) == ("crashed", "released")
     assert found.verdict.taken is None
     assert found.verdict.because.startswith("not measured (crashed): ")
+    assert "CUDA" in found.verdict.because or "NVIDIA" in found.verdict.because
     assert speed_choice(profile, Shelf([data.PATCHES])) == before
 
 

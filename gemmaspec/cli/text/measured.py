@@ -48,4 +48,5 @@ def measured(outcome: Outcome, *, as_json: bool) -> None:
 
 def _case(case: Case) -> str:
     released, patched = case.took
-    return f"{case.name}: {released:.3f} -> {patched:.3f} ms, {case.times} times a step"
+    whole = "step" if case.part == "step" else "prompt"
+    return f"{case.name}: {released:.3f} -> {patched:.3f} ms, {case.times} times a {whole}"

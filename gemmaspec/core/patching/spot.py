@@ -76,7 +76,8 @@ class Case(Spot):
     """One call on both trees, in milliseconds."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    part: Literal["step", "prompt"]
+    part: Literal["step", "prompt", "rest"]
+    """Of a step, of a prompt, or what the patch leaves alone of a prompt."""
     load: tuple[_Count, _Count]
     """Requests at once, and the tokens of each."""
     times: Annotated[int, Field(gt=0, le=10_000)]
@@ -94,9 +95,9 @@ class Case(Spot):
         return statistics.median(self.released), statistics.median(self.patched)
 
 
-State = Literal["measured", "wrong", "crashed", "timeout", "failed", "unfit"]
+State = Literal["measured", "wrong", "crashed", "timeout", "failed", "unfit", "idle"]
 """wrong: the patched tree computes something else. crashed, timeout: a tree died, or needed too long. failed: it could
-not be measured. unfit: the patch does not fit this vLLM."""
+not be measured. unfit: the patch does not fit this vLLM. idle: the server makes no call that the patch changes."""
 
 
 class Measurement(Spot):
@@ -144,26 +145,28 @@ class Verdict:
 
 
 def verdict(measurement: Measurement, steps: Iterable[Step]) -> Verdict:
-    """Return whether to take a patch: same values, no call slower by more than 3 %, a whole step faster by 3 %."""
+    """Return whether to take a patch: same values, no call slower by more than 3 %, a step or prompt faster by 3 %."""
     if measurement.state != "measured":
         return _of_fault(measurement)
     for case in measurement.cases:
         released, patched = case.took
-        if released < MOST_LOSS * patched:
+        if case.part != "rest" and released < MOST_LOSS * patched:
             return Verdict(taken=False, because=f"{case.name}: {patched / released:.2f} times as long")
-    whole = {step.load: step.ms for step in steps}
-    gains = [gain for load in whole if (gain := _gain(measurement.cases, load, whole[load])) is not None]
+    gains = _gains(measurement.cases, steps)
     if not gains:
         return Verdict(taken=None, because="nothing says how long the whole takes of which it is a part")
-    percent = round((max(gains) - 1) * 100)
-    if max(gains) < LEAST_GAIN:
-        return Verdict(taken=False, because=f"a step gains {percent} %")
-    return Verdict(taken=True, because=f"a step gains up to {percent} %")
+    most, whole = max(gains)
+    percent = round((most - 1) * 100)
+    if most < LEAST_GAIN:
+        return Verdict(taken=False, because=f"{whole} gains {percent} %")
+    return Verdict(taken=True, because=f"{whole} gains up to {percent} %")
 
 
 def _of_fault(measurement: Measurement) -> Verdict:
     """Return what follows where not every case was measured: a fault of the released tree says nothing."""
     words = {"wrong": "wrong values", "crashed": "the patched vLLM died", "timeout": "the patched vLLM hung"}
+    if measurement.state == "idle":
+        return Verdict(taken=None, because="its server makes no call here that it changes")
     word = words.get(measurement.state)
     detail = f": {measurement.detail}" if measurement.detail else ""
     if word is None or measurement.side != "patched":
@@ -171,18 +174,29 @@ def _of_fault(measurement: Measurement) -> Verdict:
     return Verdict(taken=False, because=word + detail)
 
 
-def _gain(cases: Sequence[Case], load: tuple[int, int], step_ms: float) -> float | None:
-    """Return how many times as fast a step is at a load; None where no call of it was timed.
+def _gains(cases: Sequence[Case], steps: Iterable[Step]) -> list[tuple[float, str]]:
+    """Return how many times as fast the whole is at each load of which it is known how long it takes, and what it is.
 
-    A step takes at least as long as the calls that were timed, whatever is predicted of it.
+    A step takes as long as is predicted, and at least as long as the calls that were timed. Of a prompt, what the patch
+    leaves alone was timed too.
     """
-    took = [(case.times, *case.took) for case in cases if case.part == "step" and case.load == load]
-    if not took:
-        return None
-    released = sum(times * before for times, before, _ in took)
-    patched = sum(times * after for times, _, after in took)
-    whole = max(step_ms, released)
-    return whole / (whole - released + patched)
+    gains = []
+    for step in steps:
+        released, patched = _took(cases, "step", step.load)
+        if released:
+            whole = max(step.ms, released)
+            gains.append((whole / (whole - released + patched), "a step"))
+    for load in {case.load: None for case in cases if case.part == "rest"}:
+        released, patched = _took(cases, "prompt", load)
+        rest, _ = _took(cases, "rest", load)
+        gains.append(((rest + released) / (rest + patched), "a prompt"))
+    return gains
+
+
+def _took(cases: Sequence[Case], part: str, load: tuple[int, int]) -> tuple[float, float]:
+    """Return how long all calls of a part take at a load, on the released tree and on the patched one."""
+    took = [(case.times, *case.took) for case in cases if (case.part, case.load) == (part, load)]
+    return sum(times * before for times, before, _ in took), sum(times * after for times, _, after in took)
 
 
 def shape_of(resolved: Resolved) -> dict[str, str | int | None]:

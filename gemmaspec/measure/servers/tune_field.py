@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from gemmaspec.check.lint.check import check
 from gemmaspec.core import data
+from gemmaspec.core.checkpoint.matrices import nvfp4_matrices
 from gemmaspec.core.errors import EnvironmentMissing, ProfileError, UsageError
 from gemmaspec.core.patching.evidence import READERS, VARIABLE
 from gemmaspec.core.patching.patch import Shelf
@@ -27,7 +28,7 @@ from gemmaspec.core.profile.rules import need_one_machine
 from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.measure.tune.arms import Field, field_of
-from gemmaspec.measure.tune.launches import Launches, layers, matrices, reading, tokens
+from gemmaspec.measure.tune.launches import Launches, layers, reading, tokens
 from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.kept.groups import need_one_server, need_profile
@@ -201,7 +202,7 @@ def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], 
     else:
         kinds = []
     if _has_humming(profile):
-        shapes = matrices(target, tensor_parallel=parallel)
+        shapes = list(nvfp4_matrices(target, tensor_parallel=parallel))
     else:
         shapes = []
     if not kinds and not shapes:

@@ -8,8 +8,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gemmaspec.core.checkpoint.fields import printable
-from gemmaspec.core.checkpoint.model import Checkpoint, TextModel
-from gemmaspec.core.checkpoint.stored import stored
+from gemmaspec.core.checkpoint.model import TextModel
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
 
 _GAIN: Final = 1.02
@@ -78,26 +77,6 @@ def layers(text: TextModel, *, tensor_parallel: int) -> list[dict[str, int]]:
         for layer in text.layers
     }
     return [dict(zip(("heads", "kv_heads", "head", "window"), kind, strict=True)) for kind in sorted(kinds)]
-
-
-def matrices(model: Checkpoint, *, tensor_parallel: int) -> list[tuple[int, int]]:
-    """Return N and K of each NVFP4 matrix of one GPU, joined as vLLM joins them (gemma4.py); none of experts."""
-    text, quantization = model.text, model.quantization
-    if text.experts or not quantization or quantization.group_size != 16:  # the only one that the patch knows
-        return []
-    quantized = {module.rpartition(".")[2] for module in stored(model.tensors).formats.get("NVFP4", ())}
-    shapes = set()
-    for layer in text.layers:
-        inner, heads = text.inner(layer) // tensor_parallel, layer.heads // tensor_parallel
-        joined = heads + 2 * max(1, layer.kv_heads // tensor_parallel)
-        of_layer = {
-            "gate_proj": (2 * inner, text.hidden_size),
-            "down_proj": (text.hidden_size, inner),
-            "q_proj": (joined * layer.head_dim, text.hidden_size),
-            "o_proj": (text.hidden_size, heads * layer.head_dim),
-        }
-        shapes |= {shape for name, shape in of_layer.items() if name in quantized}
-    return sorted(shapes)
 
 
 def tokens(loads: Sequence[int], ks: Collection[int]) -> list[int]:

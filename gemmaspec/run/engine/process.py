@@ -295,11 +295,16 @@ def launch_args(server: Server) -> tuple[str, ...]:
 
 
 def environment(server: Server, marker: str) -> dict[str, str]:
-    """Return this process's environment without settings of another Python, plus the server's own and the marker."""
+    """Return the environment of a server: that of its Python, and the marker by which its processes are known."""
+    # vLLM names its processes with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set.
+    return python_environment(server) | {"SPT_NOENV": "1", MARKER: marker}
+
+
+def python_environment(server: Server) -> dict[str, str]:
+    """Return this process's environment without settings of another Python, plus the server's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON") and name not in _LEAKS}
     path = f"{server.python.parent if server.python else ''}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    # vLLM names its processes with setproctitle, which wipes /proc/PID/environ unless SPT_NOENV is set.
-    return kept | {"PATH": path, "SPT_NOENV": "1"} | dict(server.environment) | {MARKER: marker}
+    return kept | {"PATH": path} | dict(server.environment)
 
 
 def _detached(server: Server, command: tuple[str, ...], env: dict[str, str]) -> subprocess.Popen[bytes]:
