@@ -88,7 +88,7 @@ def _copied(line: str) -> str | None:
     if not match:
         return None
     command, _, comment = match[2].partition("    # ")
-    if comment:
+    if comment and match[1].strip() != "ask":  # a request's own text may contain the same characters
         return f"{match[1]}{command}\n{' ' * len(match[1])}# {comment}"
     return line
 

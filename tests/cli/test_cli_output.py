@@ -48,6 +48,11 @@ def test_no_word_is_broken_or_lost(text: str, width: int) -> None:
     assert fitted(text, width).split() == text.split()
 
 
+def test_a_request_to_copy_is_one_line_whatever_it_contains() -> None:
+    line = '         ask       curl http://127.0.0.1:1/v1 -d \'{"content": "x = 1    # one"}\''
+    assert fitted(line, 40) == line
+
+
 def test_a_pipe_gets_lines_as_they_are() -> None:
     assert fitted("word " * 100, None) == "word " * 100
 

@@ -125,7 +125,8 @@ def test_a_failure_shows_a_curl_without_the_key_the_issue_and_the_fix(
     assert run(["smoke", "mine", "--only", "S2"]) == 1
     text = capsys.readouterr().out
     assert "key-of-the-server" not in text
-    assert "vllm #39885 (open)" in text
+    assert "         known     vllm #39885 (open)" in text
+    assert f"         ask       {row['curl']}\n" in text
 
 
 def test_a_long_request_is_in_a_file_that_the_curl_names(start: Start, capsys: pytest.CaptureFixture[str]) -> None:

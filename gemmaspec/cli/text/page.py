@@ -41,7 +41,7 @@ def lines(title: str, rows: Iterable[Row], *, names: int | None = None) -> Itera
     yield from rows_below(rows, names=names)
 
 
-def rows_below(rows: Iterable[Row], *, names: int | None = NAMES) -> Iterator[str]:
+def rows_below(rows: Iterable[Row], *, names: int | None = NAMES, indent: int = 2) -> Iterator[str]:
     """Yield the rows with their values in one column.
 
     `names` is the width of the column of names in letters; None: one more than the longest of them.
@@ -50,7 +50,7 @@ def rows_below(rows: Iterable[Row], *, names: int | None = NAMES) -> Iterator[st
     if names is None:
         names = 1 + max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
-        yield f"  {name:<{names}} {value}"
+        yield f"{' ' * indent}{name:<{names}} {value}"
 
 
 def named(name: str, values: Iterable[str]) -> Iterator[Row]:

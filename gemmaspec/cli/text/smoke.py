@@ -8,15 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table
+from gemmaspec.cli.text import page, table
 
 if TYPE_CHECKING:
     from gemmaspec.look.smoke import SmokeProgress, SmokeReport
     from gemmaspec.measure.smoke.check import Check
     from gemmaspec.measure.smoke.row import SmokeRow
-
-
-_COLOURS = {"pass": 32, "fail": 31, "warn": 33, "unknown": 35, "skipped": 2}
 
 
 @contextlib.contextmanager
@@ -45,39 +42,33 @@ def progress() -> Iterator[SmokeProgress]:
 def show(report: SmokeReport, *, as_json: bool) -> None:
     """Print a run."""
     verdict = report.verdict
-    if as_json:
-        output.json_data(
-            {
-                "ok": not verdict.failed,
-                "verdict": verdict.line(),
-                "counts": verdict.counts,
-                "failed": verdict.failed,
-                "warned": verdict.warned,
-                "vllm": verdict.vllm,
-                "seconds": round(report.seconds, 1),
-                "rows": report.rows,
-            }
-        )
-        return
+    document = {
+        "ok": not verdict.failed,
+        "verdict": verdict.line(),
+        "counts": verdict.counts,
+        "failed": verdict.failed,
+        "warned": verdict.warned,
+        "vllm": verdict.vllm,
+        "seconds": round(report.seconds, 1),
+        "rows": report.rows,
+    }
+    page.answer(document, _lines(report), as_json=as_json)
+
+
+def _lines(report: SmokeReport) -> Iterator[str]:
     for row in report.rows:
-        _row(row, vllm=verdict.vllm)
-    output.told(f"{verdict.line()}, in {report.seconds:.0f} s")
+        word = "warn" if row.word == "fail" and not row.counts else row.word
+        yield f"{page.judged(word, 7)}  {row.id:<4}{row.name}  {row.seen}"
+        if row.word == "fail":
+            yield from page.rows_below(_help_rows(row, report.verdict.vllm), indent=9)
+    yield f"{report.verdict.line()}, in {report.seconds:.0f} s"
 
 
-def _row(row: SmokeRow, *, vllm: str | None) -> None:
-    if row.word == "fail" and not row.counts:
-        word = "warn"
-    else:
-        word = row.word
-    output.told(f"{output.coloured(word.ljust(7), _COLOURS[word])}  {row.id:<4}{row.name}  {row.seen}")
-    if row.word != "fail":
-        return
-    if row.curl:
-        output.data(f"         shows it  {row.curl}")
-    for issue in row.known:
-        output.told(f"         known     {issue.line(vllm)}")
-    if row.fix:
-        output.told(f"         fix       {row.fix}")
+def _help_rows(row: SmokeRow, vllm: str | None) -> Iterator[page.Row]:
+    """Yield how to see a failure, what it may be, and what to do about it."""
+    yield "ask", row.curl
+    yield from page.named("known", (issue.line(vllm) for issue in row.known))
+    yield "fix", row.fix
 
 
 def checks(checks: Sequence[Check], *, as_json: bool) -> None:
