@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.text import page
 from gemmaspec.core.errors import UsageError
 
 
@@ -25,15 +26,22 @@ def compare(
     """
     from gemmaspec.cli.text import compare as text
     from gemmaspec.measure.bench.compare import compare as compared
-    from gemmaspec.measure.bench.compare import comparison_json
     from gemmaspec.measure.bench.result import read_result
 
     comparison = compared(read_result(a), read_result(b), tolerance=_share(tolerance))
-    if json:
-        output.json_data({"ok": not (comparison.slower or comparison.lost), **comparison_json(comparison)})
-    else:
-        output.told(*text.lines(comparison, str(a), str(b), width=output.width_of(sys.stdout)))
-    raise typer.Exit(1 if comparison.slower or comparison.lost else 0)
+    worse = comparison.slower or comparison.lost
+    document = {
+        "ok": not worse,
+        "slower": comparison.slower,
+        "lost": comparison.lost,
+        "differences": comparison.differences,
+        "cells": comparison.changes,
+        "only_a": comparison.only_a,
+        "only_b": comparison.only_b,
+    }
+    shown = text.lines(comparison, str(a), str(b), width=output.width_of(sys.stdout))
+    page.answer(document, shown, as_json=json)
+    raise typer.Exit(1 if worse else 0)
 
 
 def _share(text: str | None) -> float | None:

@@ -190,7 +190,7 @@ def test_cells_of_one_only_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     fewer["rows"] = fewer["rows"][:3]
     a, b = write(tmp_path / "a.json", result()), write(tmp_path / "b.json", fewer)
     assert run(["compare", str(a), str(b)]) == 0
-    assert "only in A: mtp k=4, 8 concurrent, 256 prompt tokens" in capsys.readouterr().out
+    assert "only in A  mtp k=4, 8 concurrent, 256 prompt tokens" in capsys.readouterr().out
 
 
 def test_cells_that_an_ended_run_did_not_measure_are_exit_code_1(
@@ -216,7 +216,7 @@ def test_a_cell_of_a_machine_that_was_not_steady_is_marked(tmp_path: Path, capsy
     assert run(["compare", *paths]) == 0
     printed = capsys.readouterr().out
     assert [line.endswith(" !") for line in printed.splitlines()].count(True) == 1
-    assert "  ! the machine became slower or faster during this cell" in printed
+    assert "  !  the machine became slower or faster during this cell" in printed
     assert run(["compare", *paths, "--json"]) == 0
     assert [one["steady"] for one in json.loads(capsys.readouterr().out)["cells"]] == [True, True, True, False]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from gemmaspec.cli.text import table
+from gemmaspec.cli.text import page, table
 from gemmaspec.measure.bench.compare import CellChange, Comparison
 
 _SHOWN = 60
@@ -23,11 +23,9 @@ def lines(comparison: Comparison, a: str, b: str, *, width: int | None) -> Itera
     yield f"A  {a}"
     yield f"B  {b}"
     yield ""
-    yield "what differs"
-    for difference in comparison.differences:
-        yield f"  {difference.what:<30}  {_short(difference.a)} → {_short(difference.b)}"
-    if not comparison.differences:
-        yield "  nothing: the same profile, stack and settings"
+    differences = [(gap.what, f"{_short(gap.a)} → {_short(gap.b)}") for gap in comparison.differences]
+    same = [("nothing", "the same profile, stack and settings")]
+    yield from page.lines("what differs", differences or same)
     yield ""
     patched = any(change.patches != "none" for change in comparison.changes)
     columns = (*_COLUMNS[:2], table.Column("patches", rank=1), *_COLUMNS[2:]) if patched else _COLUMNS
@@ -35,16 +33,21 @@ def lines(comparison: Comparison, a: str, b: str, *, width: int | None) -> Itera
     if patched:
         cells = [(*row[:2], change.patches, *row[2:]) for row, change in zip(cells, comparison.changes, strict=True)]
     yield from table.lines(columns, cells, width=width, indent="  ")
-    for name, side in ((comparison.only_a, "A"), (comparison.only_b, "B")):
-        yield from (f"  only in {side}: {check}" for check in name)
-    if not all(change.steady for change in comparison.changes):
-        yield "  ! the machine became slower or faster during this cell; measure it again before you rely on it"
-    if any(change.assumed for change in comparison.changes):
-        yield "  noise in parentheses is assumed, because only one round counts; bench --rounds 2 measures it"
+    yield from page.rows_below(_remarks(comparison), names=None)
     yield ""
     yield _verdict(comparison)
     if comparison.lost:
         yield "B is incomplete: its run ended before it had measured all of A's cells"
+
+
+def _remarks(comparison: Comparison) -> Iterator[page.Row]:
+    """Yield what a reader must know of the table."""
+    yield from page.named("only in A", comparison.only_a)
+    yield from page.named("only in B", comparison.only_b)
+    if not all(change.steady for change in comparison.changes):
+        yield "!", "the machine became slower or faster during this cell; measure it again before you rely on it"
+    if any(change.assumed for change in comparison.changes):
+        yield "(noise)", "is assumed, because only one round counts; bench --rounds 2 measures it"
 
 
 def _cells(cell: CellChange) -> tuple[str, ...]:

@@ -86,6 +86,14 @@ class CellChange:
         """Whether B is faster by more than noise."""
         return self.change > self.noise
 
+    def document(self) -> dict[str, Any]:
+        """Return the cell for machines."""
+        cell = {name: getattr(self, name) for name in ("method", "patches", "k", "concurrency", "context")}
+        a = {name: self.a.get(name) for name in _FIGURES}
+        b = {name: self.b.get(name) for name in _FIGURES}
+        judged = {name: getattr(self, name) for name in ("change", "noise", "steady", "verdict")}
+        return {**cell, "a": a, "b": b, **judged, "noise_assumed": self.assumed}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -136,40 +144,6 @@ def _alone(rows: Sequence[Mapping[str, Any]], matched: Sequence[Mapping[str, Any
     # by identity, because two rows may be equal
     taken = {id(row) for row in matched}
     return tuple(_name(row) for row in rows if id(row) not in taken)
-
-
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as JSON."""
-    return {
-        "slower": comparison.slower,
-        "lost": comparison.lost,
-        "differences": [{"what": gap.what, "a": gap.a, "b": gap.b} for gap in comparison.differences],
-        "cells": [_change_json(change) for change in comparison.changes],
-        "only_a": list(comparison.only_a),
-        "only_b": list(comparison.only_b),
-    }
-
-
-def _change_json(change: CellChange) -> dict[str, Any]:
-    cell = {
-        "method": change.method,
-        "patches": change.patches,
-        "k": change.k,
-        "concurrency": change.concurrency,
-        "context": change.context,
-    }
-    figures = {
-        "a": {name: change.a.get(name) for name in _FIGURES},
-        "b": {name: change.b.get(name) for name in _FIGURES},
-    }
-    judged = {
-        "change": change.change,
-        "noise": change.noise,
-        "noise_assumed": change.assumed,
-        "steady": change.steady,
-        "verdict": change.verdict,
-    }
-    return cell | figures | judged
 
 
 def _pairs(
