@@ -94,7 +94,7 @@ def _copied(line: str) -> str | None:
 
 
 def _fitted(line: str, width: int) -> str:
-    if len(line) <= width:
+    if len(_COLOUR.sub("", line)) <= width:
         return line
     column = _COLUMN.match(line)
     indent = min(len(column[0]) if column else len(line) - len(line.lstrip()) + 2, width // 2)

@@ -12,6 +12,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from gemmaspec.check.carry.patchset import PatchOnTree
+from gemmaspec.cli import output
 from gemmaspec.cli.app import run
 from gemmaspec.cli.text import matrix
 from gemmaspec.core.launcher import launch
@@ -328,14 +329,23 @@ def test_the_table_has_a_letter_for_each_state_and_explains_it(snapshot: Snapsho
     ]
     some = [cell("right-value", place, state) for place, state in zip(places, matrix.LETTERS, strict=False)]
     more = [cell("a-longer-name", places[1], "invalid")]
-    assert "\n".join(line.plain for line in matrix.lines([*some, *more], width=200)) == snapshot
+    assert "\n".join(matrix.lines([*some, *more], width=200)) == snapshot
 
 
 def test_a_narrow_terminal_gets_the_table_in_blocks_that_fit(snapshot: SnapshotAssertion) -> None:
     cells = [cell("right-value", release(f"0.{minor}.0"), "applies") for minor in range(19, 34)]
-    lines = [line.plain for line in matrix.lines(cells, width=40)]
+    lines = list(matrix.lines(cells, width=40))
     assert max(len(line) for line in lines) <= 40
     assert "\n".join(lines) == snapshot
+
+
+def test_colours_take_no_room_in_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [cell("right-value", release(f"0.{minor}.0"), "applies") for minor in range(19, 28)]
+    monkeypatch.setattr(output, "wants_colour", lambda _: True)
+    (row,) = [line for line in matrix.lines(cells, width=40) if line.startswith("right-value")]
+    assert output.visible(output.fitted(row, 40)).replace("\x1b[32m", "").replace("\x1b[0m", "") == (
+        "right-value  a  a  a  a  a  a  a  a  a"
+    )
 
 
 def test_no_two_states_share_a_letter() -> None:
@@ -374,7 +384,7 @@ def test_a_conflict_with_a_release_names_the_rebase() -> None:
         cell("right-value", place, state) for place, state in ((release("0.21.0"), "conflict"), (tree, "conflict"))
     ]
     cells.append(cell("right-value", release("0.20.0"), "invalid"))
-    text = [line.plain.strip() for line in matrix.misfits(cells)]
+    text = [line.strip() for line in matrix.misfits(cells)]
     assert [line for line in text if line.startswith("next:")] == [
         "next: gemmaspec patch rebase right-value --release 0.21.0",
         "next: gemmaspec patch rebase right-value --tree /somewhere",

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.text import Text
-
 from gemmaspec.check.carry.patchset import PatchOnTree
-from gemmaspec.check.carry.verify import Verification
 from gemmaspec.cli import output
-from gemmaspec.cli.text.screen import Screen
 from gemmaspec.core.patching.decide import PatchVerdict
-from gemmaspec.run.engine.lines import clean
 from gemmaspec.run.trees.tree import TreeSource
 
 LETTERS: Final = {
-    "applies": ("a", "green", "applies"),
-    "drifted": ("d", "yellow", "drifted: applies, but to a function that no known release has"),
-    "applied": ("p", "green", "already applied"),
-    "superseded": ("s", "cyan", "superseded: this vLLM has fixed the bug"),
-    "not-needed": ("n", "dim", "not needed"),
-    "left-out": ("o", "yellow", "left out: for speed, and the server runs without it"),
-    "conflict": ("C", "bold red", "conflict"),
-    "ambiguous": ("T", "bold red", "ambiguous: its lines occur several times"),
-    "missing": ("M", "bold red", "missing: the file does not exist"),
-    "invalid": ("I", "bold red", "invalid: the patch itself is invalid"),
+    "applies": ("a", 32, "applies"),
+    "drifted": ("d", 33, "drifted: applies, but to a function that no known release has"),
+    "applied": ("p", 32, "already applied"),
+    "superseded": ("s", 36, "superseded: this vLLM has fixed the bug"),
+    "not-needed": ("n", 2, "not needed"),
+    "left-out": ("o", 33, "left out: for speed, and the server runs without it"),
+    "conflict": ("C", 31, "conflict"),
+    "ambiguous": ("T", 31, "ambiguous: its lines occur several times"),
+    "missing": ("M", 31, "missing: the file does not exist"),
+    "invalid": ("I", 31, "invalid: the patch itself is invalid"),
 }
 """State → its letter, colour and words. Lowercase letters fit; capitals do not."""
+_BOLD: Final = 1
 
 
 @dataclass(frozen=True)
@@ -48,17 +43,8 @@ class MatrixColumn:
         return max(len(self.top), len(self.bottom))
 
 
-def show(outcome: Verification, *, width: int | None = None) -> None:
-    """Print the table on stdout; `width` is the terminal's, or None without one."""
-    console = Screen(file=sys.stdout, soft_wrap=True, no_color=not output.wants_colour(sys.stdout))
-    if width is None and console.is_terminal:
-        width = console.width
-    for line in lines(outcome.cells, width=width or 10_000):
-        console.print(line)
-
-
-def lines(cells: Sequence[PatchOnTree], *, width: int) -> Iterator[Text]:
-    """Yield the table in blocks that fit the width; then the legend, the numbered trees, and the misfits."""
+def lines(cells: Sequence[PatchOnTree], *, width: int | None) -> Iterator[str]:
+    """Yield the table in blocks that fit the width, None for no limit; then legend, numbered trees, and misfits."""
     if not cells:
         return
     patches = sorted({cell.verdict.patch for cell in cells})
@@ -66,18 +52,18 @@ def lines(cells: Sequence[PatchOnTree], *, width: int) -> Iterator[Text]:
     states = {(cell.verdict.patch, cell.place): cell for cell in cells}
     shared = _shared_major(cells)
     margin = max(len(patch) for patch in patches) + 2
-    for block in _blocks(columns, width - margin):
-        yield Text(f"vllm {shared}".ljust(margin) + " ".join(col.top.ljust(col.width) for col in block).rstrip())
+    for block in _blocks(columns, width and width - margin):
+        yield f"vllm {shared}".ljust(margin) + " ".join(col.top.ljust(col.width) for col in block).rstrip()
         if any(col.bottom for col in block):
-            yield Text(" " * margin + " ".join(col.bottom.ljust(col.width) for col in block).rstrip())
+            yield " " * margin + " ".join(col.bottom.ljust(col.width) for col in block).rstrip()
         for patch in patches:
             yield _row(patch, [states.get((patch, column.place)) for column in block], block, margin)
-        yield Text()
+        yield ""
     yield from _legend(cells)
     for column in columns:
         if column.place.kind != "release":
             vllm = next(cell.vllm for cell in cells if cell.place == column.place)
-            yield _plain(f"{column.top} {column.place}: vllm {vllm}")
+            yield f"{column.top} {column.place}: vllm {vllm}"
     yield from drifts(cells)
     yield from misfits(cells)
 
@@ -105,39 +91,38 @@ def _shared_major(cells: Sequence[PatchOnTree]) -> str:
     return ""
 
 
-def _blocks(columns: Sequence[MatrixColumn], width: int) -> Iterator[list[MatrixColumn]]:
+def _blocks(columns: Sequence[MatrixColumn], width: int | None) -> Iterator[list[MatrixColumn]]:
     block: list[MatrixColumn] = []
     for column in columns:
-        if block and sum(placed.width + 1 for placed in [*block, column]) > width:
+        if width is not None and block and sum(placed.width + 1 for placed in [*block, column]) > width:
             yield block
             block = []
         block.append(column)
     yield block
 
 
-def _row(patch: str, cells: Sequence[PatchOnTree | None], columns: Sequence[MatrixColumn], margin: int) -> Text:
-    row = Text(patch.ljust(margin))
+def _row(patch: str, cells: Sequence[PatchOnTree | None], columns: Sequence[MatrixColumn], margin: int) -> str:
+    row = patch.ljust(margin)
     for cell, column in zip(cells, columns, strict=True):
+        mark = " "
         if cell:
-            letter, style, _ = LETTERS[cell.verdict.state]
-        else:
-            letter, style, _ = (" ", "", "")
-        row.append(letter.ljust(column.width + 1), style)
-    row.rstrip()
-    return row
+            letter, colour, _ = LETTERS[cell.verdict.state]
+            mark = output.coloured(letter, colour)
+        row += mark + " " * column.width
+    return row.rstrip()
 
 
-def _legend(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
+def _legend(cells: Sequence[PatchOnTree]) -> Iterator[str]:
     """Yield the letters that are in the table, one per line."""
-    for state, (letter, style, words) in LETTERS.items():
+    for state, (letter, colour, words) in LETTERS.items():
         if any(cell.verdict.state == state for cell in cells):
-            yield Text(letter, style).append(f" {words}", "not bold default")
+            yield f"{output.coloured(letter, colour)} {words}"
 
 
 _SAME: Final = re.compile(r"this is (\S+)'s file in an? .* tree")
 
 
-def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
+def drifts(cells: Sequence[PatchOnTree]) -> Iterator[str]:
     """Yield, for each patch that fits an unknown build, which release's file or function that build has."""
     same: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
@@ -149,13 +134,13 @@ def drifts(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
         if verdict.state == "drifted" or (
             cell.place.kind != "release" and verdict.state in ("applies", "applied") and details
         ):
-            yield Text(f"{verdict.patch} on {cell.place}: {verdict.state}", "bold")
-            yield from (_plain(f"  {detail}") for detail in details)
+            yield _title(cell)
+            yield from (f"  {detail}" for detail in details)
         elif verdict.state == "superseded" and verdict.detail:
-            yield Text(f"{verdict.patch} on {cell.place}: superseded", "bold")
-            yield _plain(f"  {verdict.detail}")
+            yield _title(cell)
+            yield f"  {verdict.detail}"
     for (place, release), patches in same.items():
-        yield _plain(f"{place} has the files of {release} for {', '.join(patches)}")
+        yield f"{place} has the files of {release} for {', '.join(patches)}"
 
 
 def _release_of(verdict: PatchVerdict) -> str:
@@ -169,27 +154,25 @@ def _release_of(verdict: PatchVerdict) -> str:
     return ""
 
 
-def misfits(cells: Sequence[PatchOnTree]) -> Iterator[Text]:
+def misfits(cells: Sequence[PatchOnTree]) -> Iterator[str]:
     """Yield, for each patch that does not fit a tree, the file, the line, the expected and the found text."""
     for cell in cells:
         verdict = cell.verdict
         if verdict.fits:
             continue
-        kind = "required" if cell.required else "optional"
-        yield Text(f"\n{verdict.patch} on {cell.place}: {verdict.state} ({kind})", "bold")
+        yield ""
+        yield f"{_title(cell)} ({'required' if cell.required else 'optional'})"
         for file in verdict.files:
             if file.state in ("applies", "applied"):
                 continue
-            yield _plain(f"  {file.path}{f':{file.line}' if file.line else ''}: {file.detail}")
-            yield from (_plain(f"    expected | {line}") for line in file.expected)
-            yield from (_plain(f"       found | {line}") for line in file.found)
-        yield from [_plain(f"  {verdict.detail}")] if verdict.detail else []
+            yield f"  {file.path}{f':{file.line}' if file.line else ''}: {file.detail}"
+            yield from (f"    expected | {line}" for line in file.expected)
+            yield from (f"       found | {line}" for line in file.found)
+        if verdict.detail:
+            yield f"  {verdict.detail}"
         if verdict.state in ("conflict", "missing") and cell.place.kind in ("release", "tree"):
-            yield _plain(
-                f"  next: gemmaspec patch rebase {verdict.patch} --{cell.place.kind} {shlex.quote(cell.place.ref)}"
-            )
+            yield f"  next: gemmaspec patch rebase {verdict.patch} --{cell.place.kind} {shlex.quote(cell.place.ref)}"
 
 
-def _plain(line: str) -> Text:
-    """Return a line of an untrusted file as text without markup or control characters."""
-    return Text(clean(line))
+def _title(cell: PatchOnTree) -> str:
+    return output.coloured(f"{cell.verdict.patch} on {cell.place}: {cell.verdict.state}", _BOLD)

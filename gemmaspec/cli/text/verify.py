@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
+from gemmaspec.cli.text import matrix, page
 from gemmaspec.run.engine.lines import clean
 
 if TYPE_CHECKING:
@@ -23,12 +25,9 @@ def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
         code = 4
     elif strict and outcome.drift:
         code = 3
-    if as_json:
-        output.json_data(_outcome_json(outcome, ok=not code))
-    else:
-        from gemmaspec.cli.text import matrix
-
-        matrix.show(outcome)
+    rows = [*map(_cell_document, outcome.cells), *map(_unread_document, outcome.unread)]
+    shown = matrix.lines(outcome.cells, width=output.width_of(sys.stdout))
+    page.answer({"ok": not code, "results": rows}, shown, as_json=as_json)
     for note in outcome.notes:
         output.progress(clean(f"note: {note}"))
     if outcome.bytes_of_wheels:
@@ -47,17 +46,10 @@ def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
     return code
 
 
-def _outcome_json(outcome: Verification, *, ok: bool) -> dict[str, Any]:
-    """Return the document of `--json` without its schema: a row for each patch and tree, and for each unread tree."""
-    cells = [_cell_json(cell) for cell in outcome.cells]
-    unread = [_unread_json(failed) for failed in outcome.unread]
-    return {"ok": ok, "results": [*cells, *unread]}
-
-
-def _unread_json(failed: Unreadable) -> dict[str, Any]:
+def _unread_document(failed: Unreadable) -> dict[str, Any]:
     return {
         "patch": None,
-        "tree": {"kind": failed.place.kind, "ref": failed.place.ref, "vllm": None},
+        "tree": {**vars(failed.place), "vllm": None},
         "state": "unread",
         "required": True,
         "variant": None,
@@ -67,22 +59,22 @@ def _unread_json(failed: Unreadable) -> dict[str, Any]:
     }
 
 
-def _cell_json(cell: PatchOnTree) -> dict[str, Any]:
+def _cell_document(cell: PatchOnTree) -> dict[str, Any]:
     verdict = cell.verdict
     return {
         "patch": verdict.patch,
-        "tree": {"kind": cell.place.kind, "ref": cell.place.ref, "vllm": cell.vllm},
+        "tree": {**vars(cell.place), "vllm": cell.vllm},
         "state": verdict.state,
         "required": cell.required,
         "variant": verdict.variant,
         "detail": verdict.detail,
-        "files": [_file_json(file) for file in verdict.files],
+        "files": [_file_document(file) for file in verdict.files],
     }
 
 
-def _file_json(file: FileVerdict) -> dict[str, Any]:
+def _file_document(file: FileVerdict) -> dict[str, Any]:
     """Return the row of one file, with the expected and the found lines if they differ."""
-    row = {"path": file.path, "state": file.state, "line": file.line, "detail": file.detail}
-    if not (file.expected or file.found):
-        return row
-    return {**row, "expected": list(file.expected), "found": list(file.found)}
+    names = ["path", "state", "line", "detail"]
+    if file.expected or file.found:
+        names += ["expected", "found"]
+    return {name: getattr(file, name) for name in names}
