@@ -56,6 +56,9 @@ class Rolling:
     """What was noted of a replica, which is not repeated for the next one."""
     error: GemmaspecError | None = None
     """Why the first step failed."""
+    settle_s: float = _SETTLE_S
+    healthy_s: float = _HEALTHY_S
+    poll_s: float = _POLL_S
     ran: Mapping[str, str | None] = field(default_factory=dict)
     """What each replica ran before the first step, as a key of its known good stacks; None for one never ready."""
 
@@ -190,11 +193,11 @@ class Rolling:
         if name in self.fresh:
             routing.remove(place)  # what the router remembers of the server that ran there before is of no use
         routing.add(place)
-        deadline = time.monotonic() + _HEALTHY_S
+        deadline = time.monotonic() + self.healthy_s
         while not routing.look(place).healthy:
             if time.monotonic() > deadline:
                 raise StartFailed(f"the router does not find {name} healthy at {place.url}/health")
-            time.sleep(_POLL_S)
+            time.sleep(self.poll_s)
         return ""
 
     def _remove(self, name: str) -> str:
@@ -225,7 +228,7 @@ class Rolling:
                 open_ = max(open_, 1)
             now = time.monotonic()
             idle_since = None if open_ else idle_since or now
-            if idle_since is not None and now - idle_since >= _SETTLE_S:
+            if idle_since is not None and now - idle_since >= self.settle_s:
                 return ""
             if now >= deadline:
                 text = f"{open_} requests still ran after {self.group.drain_s:.0f} s; they are cut"
@@ -234,7 +237,7 @@ class Rolling:
             if open_ and open_ != last:
                 self.told.note(f"{name}: waiting for {open_} request{'s' if open_ != 1 else ''} to end")
                 last = open_
-            time.sleep(_POLL_S)
+            time.sleep(self.poll_s)
 
     def _members(self) -> list[str]:
         return [name for name, _ in self.roll.replicas if stacks.read_stack(name)]

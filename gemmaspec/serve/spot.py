@@ -300,7 +300,11 @@ def measure(request: MeasureRequest, note: Callable[[str], None]) -> Outcome:
     return Outcome(planned=planned, place=answer.place, found=tuple(found), files=files)
 
 
-def measure_first(request: MeasureRequest, note: Callable[[str], None]) -> None:
+Measuring = Callable[[MeasureRequest, Callable[[str], None]], object]
+"""How a request is measured: `measure`, or what a test gives."""
+
+
+def measure_first(request: MeasureRequest, note: Callable[[str], None], *, measuring: Measuring = measure) -> None:
     """Measure before a start or a tuning what was not measured here yet; every fault leaves all as it was, and is said.
 
     Nothing on a machine without a GPU, or for a profile that chooses its patches itself.
@@ -312,12 +316,18 @@ def measure_first(request: MeasureRequest, note: Callable[[str], None]) -> None:
             return
         missing = _not_kept(plan(request), gpus[0])
         if missing:
-            measure(replace(request, patches=missing), note)
+            measuring(replace(request, patches=missing), note)
     except GemmaspecError as error:
         note(f"patches for speed are not measured: {error.message.splitlines()[0]}")
 
 
-def measure_if_asked(request: UpRequest, note: Callable[[str], None], loaded: Loaded | None = None) -> None:
+def measure_if_asked(
+    request: UpRequest,
+    note: Callable[[str], None],
+    loaded: Loaded | None = None,
+    *,
+    measuring: Measuring = measure,
+) -> None:
     """Measure before a start, where the profile asks for it. Raises what loading the profile raises.
 
     `loaded` is the requested profile, where it was read before.
@@ -325,7 +335,7 @@ def measure_if_asked(request: UpRequest, note: Callable[[str], None], loaded: Lo
     asks = load_request(request, loaded).profile.patches.measure
     if asks and not (request.locked or request.no_spec):
         asked = MeasureRequest(profile=request.profile, overrides=request.overrides, engine=request.engine)
-        measure_first(asked, note)
+        measure_first(asked, note, measuring=measuring)
 
 
 def _not_kept(planned: Planned, gpu: nvidia.Gpu) -> tuple[str, ...]:

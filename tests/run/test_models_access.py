@@ -16,7 +16,7 @@ from gemmaspec.serve.decide import offline_for
 from gemmaspec.serve.observe import observe_models
 from gemmaspec.serve.starting import is_offline
 from tests.support import hub as hub_of
-from tests.support.hub import Hub
+from tests.support.hub import Hub, hub_settings
 
 INDEX = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})
 FILES = {
@@ -70,7 +70,7 @@ def test_a_branch_that_is_cached_does_when_the_hub_is_gone(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch(tmp_path / "hub")
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    hub_settings(monkeypatch, ENDPOINT="http://127.0.0.1:9")
     decided, said, _ = asks(hub, tmp_path / "hub", None)
     assert decided
     assert said == ["the Hub does not answer; the server will use the models in the cache"]

@@ -16,7 +16,7 @@ from gemmaspec.core.errors import CheckpointError, EnvironmentMissing
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.models.vocabulary import same_words
 from tests.support import shapes
-from tests.support.hub import Body, Fault, Hub, Zeros, serve
+from tests.support.hub import Body, Fault, Hub, Zeros, hub_settings, serve
 
 BUDGET = 2 * 10**6
 SMALL = {
@@ -243,20 +243,16 @@ def test_a_hub_that_fails_leaves_what_is_cached(hub: Hub) -> None:
 
 
 def test_a_hub_that_is_not_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    hub_settings(monkeypatch, ENDPOINT="http://127.0.0.1:9")
     with pytest.raises(EnvironmentMissing, match="cannot query the Hub about some/model: connection refused"):
         open_checkpoint("some/model")
 
 
 def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
     hub.add("some/model", small())
     with pytest.raises(EnvironmentMissing, match="some/model is not in the cache, and the Hub is disabled"):
         open_checkpoint("some/model", offline=True)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub_settings(monkeypatch, HF_HUB_OFFLINE=True)
     with pytest.raises(EnvironmentMissing, match="at v1 is not in the cache"):
         open_checkpoint("some/model", revision="v1")
     assert hub.requests == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import sys
 import threading
 from pathlib import Path
@@ -72,19 +74,20 @@ def test_up_without_a_name_starts_what_it_offers_when_told_yes(
 
 @pytest.mark.usefixtures("nvidia_smi")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 0), ("n\n", 2)])
-def test_up_asks_once(
-    answer: str, code: int, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("gemmaspec.cli.up.typer.confirm", lambda *_, **__: answer != "n\n")
-    assert run(["up", *PYTHON]) == code
+def test_up_asks_once(answer: str, code: int, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, answer.encode())
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert run(["up", *PYTHON]) == code
+    os.close(keyboard)
     assert bool(machine.calls) is (code == 0)
 
 
 def test_sizes_and_times_are_said_before_anything_long(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: None)
+    machine.has_images = False
     monkeypatch.setattr("gemmaspec.serve.start_costs._image_bytes", lambda _: 9_400_000_000)
     assert run(["up", "spark-31b-mtp", "--engine", "docker", "--dry-run", "--json"]) == 0
     before = json.loads(capsys.readouterr().out)["ahead"]

@@ -9,24 +9,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gemmaspec.cli.app import run
-from gemmaspec.core.errors import GemmaspecError, UsageError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.lock.document import Lock, LockedModel, Versions
-from gemmaspec.core.profile.load import Loaded
-from gemmaspec.run.engine.server import Runs, Server, State
+from gemmaspec.run.engine.server import Server
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.kept.models import ModelRef
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.serve import knowngood, write_lock
-from gemmaspec.serve.decide import Observed, Start
 from gemmaspec.serve.knowngood import KEPT, known_goods
 from gemmaspec.serve.rollback import choose, only_name
+from tests.support.fake_engine import FakeMachine
+from tests.support.fake_runtime import Fake
+from tests.support.fixtures import up
+from tests.support.hub import serve
 
 FACTS = Lock(
     profile="mine",
@@ -45,9 +45,9 @@ def started(sequences: int = 1, name: str = "mine") -> Started:
     return Started(engine="process", server=server, profile=name)
 
 
-def keep(sequences: int) -> str:
+def keep(sequences: int, facts: Lock = FACTS) -> str:
     """Keep a stack as if it had become ready now."""
-    key = knowngood._store(started(sequences), {"plan.json": "{}"}, FACTS)
+    key = knowngood._store(started(sequences), {"plan.json": "{}"}, facts)
     stacks.save(dataclasses.replace(started(sequences), known_good=key))
     return key
 
@@ -206,20 +206,15 @@ def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys:
     assert rows[0]["facts"]["target.revision"] == "c" * 40
 
 
-def test_a_folder_of_another_user_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def forbidden() -> None:
-        raise PermissionError(13, "Permission denied", "/state/known-good")
-
-    monkeypatch.setattr("gemmaspec.serve.knowngood.names", forbidden)
-    assert run(["rollback", "--json"]) == 4
-    told = capsys.readouterr()
-    assert json.loads(told.out)["error"]["message"] == "no permission to read or write /state/known-good"
-    assert "Traceback" not in told.err
-
-
-@pytest.mark.parametrize("why", [errno.EIO, errno.ENOTCONN, errno.ESTALE])
-def test_a_disk_that_is_away_is_told(
-    why: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (errno.EACCES, "no permission to read or write"),
+        *((why, f"{os.strerror(why)}:") for why in (errno.EIO, errno.ENOTCONN, errno.ESTALE)),
+    ],
+)
+def test_a_folder_of_another_user_and_a_disk_that_is_away_are_told(
+    why: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def away() -> None:
         raise OSError(why, os.strerror(why), "/state/known-good")
@@ -227,7 +222,7 @@ def test_a_disk_that_is_away_is_told(
     monkeypatch.setattr("gemmaspec.serve.knowngood.names", away)
     assert run(["rollback", "--json"]) == 4
     told = capsys.readouterr()
-    assert json.loads(told.out)["error"]["message"] == f"{os.strerror(why)}: /state/known-good"
+    assert json.loads(told.out)["error"]["message"] == f"{said} /state/known-good"
     assert "Traceback" not in told.err
 
 
@@ -256,13 +251,10 @@ def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None
         assert done.stdout.strip() == "spark-31b-e2b"
 
 
-def test_a_changed_model_folder_stops_a_rollback(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_model_folder_stops_a_rollback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     local = LockedModel(model=str(tmp_path), digest=f"sha256:{'e' * 64}")
-    monkeypatch.setattr("tests.serve.test_knowngood.FACTS", FACTS.model_copy(update={"target": local}))
-    keep(1)
+    keep(1, FACTS.model_copy(update={"target": local}))
     stacks.save(started(2))
     assert run(["rollback", "mine"]) == 3
     assert f"target.model: {tmp_path} has changed" in capsys.readouterr().err
@@ -298,8 +290,7 @@ def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr("gemmaspec.serve.rollback.image_identity", lambda _: None)
     image = LockedImage(name="gemmaspec/vllm-cpu:0.32.0", id=f"sha256:{'f' * 64}")
     with_image = FACTS.model_copy(update={"engine": "docker", "image": image})
-    monkeypatch.setattr("tests.serve.test_knowngood.FACTS", with_image)
-    keep(1)
+    keep(1, with_image)
     stacks.save(started(2))
     assert run(["rollback", "mine"]) == 4
     err = capsys.readouterr().err
@@ -307,29 +298,11 @@ def test_an_image_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "gemmaspec rollback --list" in err
 
 
-def test_what_cannot_be_stopped_keeps_its_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Busy:
-        name = "process"
-        remote = False
-
-        def start_command(self, _: Server) -> tuple[str, ...]:
-            return ()
-
-        def preflight(self, _: Server, *, port_is_free: bool = False) -> None:
-            pass
-
-        def state(self, _: Server) -> State:
-            return State(status="running")
-
-        def stop(self, _: Server) -> bool:
-            raise GemmaspecError("another gemmaspec process is starting or stopping mine")
-
+def test_what_cannot_be_stopped_keeps_its_files(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     keep(1)
     stacks.save(started(2))
-    monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", lambda _: Busy())
-    monkeypatch.setattr("gemmaspec.serve.rollback.engine_named", lambda _: Busy())
+    machine.running["mine"] = "process", started(2).server
+    machine.fails["stop"] = GemmaspecError("another gemmaspec process is starting or stopping mine")
     assert run(["rollback", "mine"]) == 1
     assert "another gemmaspec process is starting" in capsys.readouterr().err
     assert stacks.find("mine") == started(2)
@@ -352,28 +325,24 @@ def test_a_record_that_is_none_is_not_read(record: str, capsys: pytest.CaptureFi
     assert run(["restart", "mine", "--dry-run"]) == 2
 
 
-def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
-    kept: list[str] = []
-
-    def enough(_: object, seen: Observed) -> Start:
-        kept.append(seen.profile)
-        raise UsageError("enough")
-
-    monkeypatch.setattr("gemmaspec.serve.up.decide", enough)
+def test_a_profile_s_path_is_kept_as_it_is_found_from_anywhere(
+    machine: FakeMachine, profiles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\nserve: {port: 8604}\n")
     monkeypatch.chdir(profiles)
-    assert run(["up", "./mine.yaml", "--engine", "process"]) == 2
-    assert run(["up", "tiny-cpu", "--engine", "process"]) == 2
-    assert kept == [str(profiles / "mine.yaml"), "tiny-cpu"]
+    assert up(name="./mine.yaml") == 0
+    assert up(name="tiny-cpu") == 0
+    assert stacks.find("mine").profile == str(profiles / "mine.yaml")
+    assert stacks.find("tiny-cpu").profile == "tiny-cpu"
 
 
 def test_a_restart_that_cannot_be_rendered_stops_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stacks.save(dataclasses.replace(started(1), profile="/nowhere/mine.yaml"))
-    monkeypatch.setattr("gemmaspec.serve.up.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
-    monkeypatch.setattr("gemmaspec.serve.rollback.carry_out", lambda *_, **__: pytest.fail("it was stopped"))
+    machine.running["mine"] = "process", started(1).server
     assert run(["restart", "mine"]) == 2
+    assert machine.calls == []
     assert "the profile file /nowhere/mine.yaml does not exist" in capsys.readouterr().err
 
 
@@ -398,34 +367,22 @@ def test_the_stacks_of_an_older_gemmaspec_are_gone_back_to_by_their_time(capsys:
 
 
 def test_the_lock_of_a_running_server_pins_the_commits_at_which_it_runs(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, fake: Fake, profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\ntarget: {model: some/target}\n")
+    (profiles / "mine.yaml").write_text(
+        f"extends: tiny-cpu\nname: mine\ntarget: {{model: some/target}}\nruntime: {{python: {fake.python}, vllm: null}}\n"
+    )
     monkeypatch.setenv("GEMMASPEC_PROFILES", str(profiles))
     stacks.save(dataclasses.replace(started(1), known_good=keep(1), outcome="ready"))
-    seen = State(status="running")
-
-    class Here:
-        name = "process"
-
-        def state(self, _: Server) -> State:
-            return seen
-
-        def runs(self, _: Server) -> Runs | None:
-            return Runs(command=()) if seen.lives else None
-
-    def resolved(_: Loaded, __: str, commit: Callable[[ModelRef], str], **___: object) -> Lock:
-        asked = ModelRef(role="target", model="some/target", revision=None)
-        return FACTS.model_copy(update={"target": LockedModel(model="some/target", revision=commit(asked))})
-
-    monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", lambda _: Here())
-    monkeypatch.setattr("gemmaspec.serve.write_lock.choose_engine", lambda *_, **__: (Here(), "process: it runs there"))
-    monkeypatch.setattr("gemmaspec.serve.write_lock.resolve", resolved)
-    monkeypatch.setattr("gemmaspec.serve.write_lock._commit", lambda *_: "f" * 40)  # the Hub has moved on
-    written = write_lock.lock_profile("mine", None, lambda _: None)
-    assert written.lock.target.revision == "c" * 40
-    seen = State(status="absent")
-    assert write_lock.lock_profile("mine", None, lambda _: None).lock.target.revision == "f" * 40
+    machine.running["mine"] = "process", started(1).server
+    machine.docker_is_away = EnvironmentMissing("docker is not answering")
+    with serve() as hub:
+        moved_on = hub.add("some/target", {"config.json": b"{}"})
+        hub.aim(monkeypatch, tmp_path)
+        written = write_lock.lock_profile("mine", None, lambda _: None)
+        assert written.lock.target.revision == "c" * 40
+        machine.running.clear()
+        assert write_lock.lock_profile("mine", None, lambda _: None).lock.target.revision == moved_on
 
 
 def test_an_older_record_without_these_fields_is_still_read() -> None:

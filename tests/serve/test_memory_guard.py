@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -13,8 +14,7 @@ from gemmaspec.core.live.memory_guard import Memory
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.look.watch import look, watched
 from gemmaspec.run.kept import stacks
-from gemmaspec.run.machine import memory_guard
-from gemmaspec.run.machine.memory_guard import wants_guard
+from gemmaspec.run.machine.memory_guard import MemoryGuard, wants_guard
 from tests.serve.test_up_faults import servers
 from tests.support import fake_runtime
 from tests.support.fake_runtime import Fake
@@ -48,7 +48,7 @@ def test_a_start_that_takes_the_last_memory_is_ended(
     guarded: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_VLLM_SECONDS", "60")
-    monkeypatch.setattr(memory_guard, "read_memory", lambda: SHORT)
+    monkeypatch.setattr("gemmaspec.serve.starting.MemoryGuard", partial(MemoryGuard, read=lambda: SHORT))
     assert run(["up", "near", "--engine", "process"]) == 4
     said = capsys.readouterr().err
     assert "near was ended while" in said
@@ -58,13 +58,13 @@ def test_a_start_that_takes_the_last_memory_is_ended(
 
 
 def test_a_watched_server_is_ended_before_its_machine_freezes(
-    guarded: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    guarded: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert guarded.run("up", "near", "--engine", "process").code == 0
-    monkeypatch.setattr(memory_guard, "read_memory", lambda: ENOUGH)
     (watch,) = watched(["near"])
+    watch.guard = MemoryGuard(read=lambda: ENOUGH)
     assert [line.what for _ in range(3) for line in look(watch, power_w=None, restart=_never)] == []
-    monkeypatch.setattr(memory_guard, "read_memory", lambda: SHORT)
+    watch.guard = MemoryGuard(read=lambda: SHORT)
     lines = [line for _ in range(3) for line in look(watch, power_w=None, restart=_never)]
     assert [(line.what, line.fault) for line in lines] == [("begins", "gone")]
     assert "watch ended it before this machine freezes: 1.0 of 100 GB" in lines[0].reason

@@ -21,7 +21,7 @@ import pytest
 from gemmaspec.core.errors import Interrupted
 from gemmaspec.run.engine.image_size import layer_bytes
 from gemmaspec.run.models.needed import is_needed
-from gemmaspec.serve.pull import Job, PullPart, _run, _teller
+from gemmaspec.serve.pull import Job, PullPart, _run
 from tests.support import hub as hub_of
 from tests.support.docker_support import wait_for
 from tests.support.hub import PAIR, Fault, Hub
@@ -169,16 +169,11 @@ def test_a_file_that_was_cut_short_in_the_cache_is_fetched_again(hub: Hub, call:
 
 
 @pytest.mark.parametrize("sha256", ["../../../../outside", "/tmp/outside", "", "A" * 64])
-def test_a_hash_that_is_none_names_no_file(
-    hub: Hub, call: Caller, monkeypatch: pytest.MonkeyPatch, sha256: str
-) -> None:
-    sibling = hub_of._sibling
+def test_a_hash_that_is_none_names_no_file(hub: Hub, call: Caller, sha256: str) -> None:
+    def lying(file: dict[str, Any]) -> dict[str, Any]:
+        return {**file, "lfs": {**file["lfs"], "sha256": sha256}} if "lfs" in file else file
 
-    def lying(file: Any, *, blobs: bool) -> dict[str, Any]:
-        entry = sibling(file, blobs=blobs)
-        return {**entry, "lfs": {**entry["lfs"], "sha256": sha256}} if "lfs" in entry else entry
-
-    monkeypatch.setattr(hub_of, "_sibling", lying)
+    hub.listed = lying
     done = call.pull()
     assert done.code == 4, done.err
     assert re.search("lists no sha256 for (model.safetensors|tokenizer.json)", done.err)
@@ -186,15 +181,8 @@ def test_a_hash_that_is_none_names_no_file(
     assert not list(call.profile.parent.rglob("outside*"))
 
 
-def test_a_hub_that_sends_more_than_it_lists_does_not_fill_the_disk(
-    hub: Hub, call: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sibling = hub_of._sibling
-    monkeypatch.setattr(
-        hub_of,
-        "_sibling",
-        lambda file, *, blobs: {**sibling(file, blobs=blobs), **({"size": 2_000_000} if file.size > 10**7 else {})},
-    )
+def test_a_hub_that_sends_more_than_it_lists_does_not_fill_the_disk(hub: Hub, call: Caller) -> None:
+    hub.listed = lambda file: {**file, "size": 2_000_000} if file.get("size", 0) > 10**7 else file
     done = call.pull()
     assert done.code == 4
     assert "target.model: the Hub sends more than the listed 2000000 bytes of model.safetensors" in done.err
@@ -306,7 +294,7 @@ def test_ctrl_c_ends_it_soon_and_what_came_is_kept(hub: Hub, call: Caller) -> No
     call.said += err
 
 
-def test_ctrl_c_while_downloads_are_begun_ends_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_downloads_are_begun_ends_those_that_run() -> None:
     begun, ended = threading.Event(), []
 
     def run(tell: Callable[[int], None]) -> None:
@@ -318,16 +306,19 @@ def test_ctrl_c_while_downloads_are_begun_ends_those_that_run(monkeypatch: pytes
         except Interrupted:
             ended.append("early")
 
-    def second(role: str, *rest: Any) -> Callable[[int], None]:
-        if role == "draft":
+    class Interrupting:
+        """A job; Ctrl-C is pressed in the moment in which it is begun."""
+
+        part = PullPart(role="draft", name="some/model")
+
+        @property
+        def run(self) -> Callable[[Callable[[int], None]], None]:
             begun.wait()
             raise KeyboardInterrupt
-        return _teller(role, *rest)
 
-    monkeypatch.setattr("gemmaspec.serve.pull._teller", second)
-    jobs = [Job(part=PullPart(role=role, name="some/model"), run=run) for role in ("target", "draft")]
+    first: Any = Job(part=PullPart(role="target", name="some/model"), run=run)
     with pytest.raises(KeyboardInterrupt):
-        _run(jobs, Mock())
+        _run([first, Interrupting()], Mock())
     assert ended == ["early"]
 
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
 from gemmaspec.core.errors import GemmaspecError, StartFailed
-from gemmaspec.core.live.sample import Sample
 from gemmaspec.core.rolling.steps import Roll
 from gemmaspec.run.engine.router import RouterServer
 from gemmaspec.run.engine.routing import HaProxy, Routed, RouterPlace
-from gemmaspec.run.engine.server import Server, State
+from gemmaspec.run.engine.server import Server
 from gemmaspec.run.kept import groups, stacks
 from gemmaspec.run.kept.groups import Group
 from gemmaspec.run.kept.stack_lock import Told
 from gemmaspec.run.kept.stacks import Options, Started, stack_folder
-from gemmaspec.serve import roll
 from gemmaspec.serve.roll import Rolling
+from tests.support.fake_engine import FakeMachine
+from tests.support.fake_server import FakeServer, fake_server
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Remembering(HaProxy):
 
     inside: set[int] = field(default_factory=lambda: {1, 2})
     dead: set[int] = field(default_factory=set)
+    interrupts: list[BaseException] = field(default_factory=list)
+    """What comes while a replica that was taken out is looked at."""
 
     def answers(self) -> bool:
         return True
@@ -38,6 +41,8 @@ class Remembering(HaProxy):
         self.inside.discard(place.index)
 
     def look(self, place: RouterPlace) -> Routed:
+        if place.index not in self.inside and self.interrupts:
+            raise self.interrupts.pop()
         return Routed(inside=place.index in self.inside, healthy=place.index not in self.dead, requests=0)
 
 
@@ -61,28 +66,40 @@ class Scene:
     routing: Remembering
     quiet: Quiet
     rolling: Rolling
+    servers: Sequence[FakeServer]
 
     def audit(self) -> list[str]:
         return [line.partition("): ")[2] for line in (stack_folder("pair") / groups.AUDIT).read_text().splitlines()]
 
 
-def _started(name: str) -> Started:
-    index = int(name[-1])
-    server = Server(name=name, folder=stack_folder(name), port=8000 + index, model="m", speculates=True)
-    return Started(engine="process", server=server, profile="pair", replica=index, outcome="ready")
+def _runs(machine: FakeMachine, index: int, port: int) -> None:
+    """Record a replica that its engine sees run."""
+    name = f"pair-{index}"
+    server = Server(name=name, folder=stack_folder(name), port=port, model="m", speculates=True)
+    server.folder.mkdir(parents=True)
+    stacks.save(Started(engine="process", server=server, profile="pair", replica=index, outcome="ready"))
+    machine.running[name] = "process", server
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+def scene(machine: FakeMachine) -> Iterator[Scene]:
+    with fake_server() as first, fake_server() as second:
+        servers = (first, second)
+        for index, server in enumerate(servers, 1):
+            server.metrics = _running(0)
+            _runs(machine, index, server.port)
+        yield _scene(servers)
+
+
+def _scene(servers: Sequence[FakeServer]) -> Scene:
     routing, quiet = Remembering(), Quiet()
-    monkeypatch.setattr(RouterServer, "routing", routing)
-    monkeypatch.setattr(stacks, "find", _started)
-    monkeypatch.setattr(stacks, "read_stack", _started)
-    monkeypatch.setattr(stacks, "look", lambda _: State(status="running"))
-    for name, value in (("_SETTLE_S", 0.0), ("_POLL_S", 0.01), ("_HEALTHY_S", 0.0)):
-        monkeypatch.setattr(roll, name, value)
-    _running(monkeypatch, 0)
-    router = RouterServer(
+
+    class FakeRouter(RouterServer):
+        @property
+        def routing(self) -> HaProxy:
+            return routing
+
+    router = FakeRouter(
         name="pair", folder=stack_folder("pair") / "router", policy="conversation",
         bind="127.0.0.1", port=8000, metrics_port=8003, first_port=8001, program="none",
     )  # fmt: skip
@@ -95,18 +112,19 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
         command="up",
         told=Told(progress=cast("Any", quiet), owner=cast("Any", quiet)),
         serve=lambda *_: cast("Any", None),
+        settle_s=0.0,
+        healthy_s=0.0,
+        poll_s=0.01,
     )
-    return Scene(routing, quiet, rolling)
+    return Scene(routing, quiet, rolling, servers)
 
 
-def _running(monkeypatch: pytest.MonkeyPatch, requests: int) -> None:
-    monkeypatch.setattr(roll, "read_metrics", lambda *_, **__: Sample(at=0.0, running=requests, histograms={}))
+def _running(requests: int) -> bytes:
+    return f"vllm:num_requests_running {requests}\n".encode()
 
 
-def test_requests_that_do_not_end_within_the_bound_are_cut_and_said(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _running(monkeypatch, 3)
+def test_requests_that_do_not_end_within_the_bound_are_cut_and_said(scene: Scene) -> None:
+    scene.servers[0].metrics = _running(3)
     rolled = scene.rolling.carry_out()
     assert rolled.end.changed == ("pair-1", "pair-2")
     assert "pair-1: 3 requests still ran after 0 s; they are cut" in scene.quiet.said
@@ -114,15 +132,12 @@ def test_requests_that_do_not_end_within_the_bound_are_cut_and_said(
     assert scene.routing.inside == {1, 2}
 
 
-def test_an_interrupted_drain_puts_the_replica_back(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> Sample:
-        assert scene.routing.inside == {2}
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(roll, "read_metrics", interrupted)
+def test_an_interrupted_drain_puts_the_replica_back(scene: Scene) -> None:
+    scene.routing.interrupts = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         scene.rolling.carry_out()
     assert scene.routing.inside == {1, 2}
+    assert scene.routing.interrupts == []
     assert scene.audit()[-2:] == ["drain pair-1: interrupted", "add pair-1: put back"]
 
 

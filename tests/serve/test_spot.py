@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from gemmaspec.check.proof.environment import triton_folder
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
-from gemmaspec.core.errors import EnvironmentMissing, UsageError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching import spot as kept_spot
 from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.profile.load import load_profile
@@ -23,6 +24,7 @@ from gemmaspec.run.stack.speed import speed_choice
 from gemmaspec.serve import doctor_gpu, spot
 from gemmaspec.serve.decide import UpRequest
 from tests.support import real
+from tests.support.fake_nvidia_smi import FakeNvidiaSmi
 from tests.support.spot_job import JOB, python
 
 NORMS = "gemma4-fused-norms"
@@ -37,9 +39,9 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def gb10(monkeypatch: pytest.MonkeyPatch) -> None:
+def gb10(nvidia_smi: FakeNvidiaSmi) -> None:
     """A FAKE GPU: its name alone is believed."""
-    monkeypatch.setattr(nvidia, "gpus", lambda: (GB10,))
+    nvidia_smi.lists(GB10)
 
 
 def request(
@@ -86,10 +88,11 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(asked: dict[s
         spot.measure(spot.MeasureRequest(**asked), print)
 
 
-def test_the_gpu_must_be_there_and_that_of_the_profile(monkeypatch: pytest.MonkeyPatch, gb10: None) -> None:
+@pytest.mark.usefixtures("gb10")
+def test_the_gpu_must_be_there_and_that_of_the_profile(nvidia_smi: FakeNvidiaSmi) -> None:
     with pytest.raises(UsageError, match=r"compute capability 9\.0, and this one has 12\.1"):
         spot.measure(spot.MeasureRequest(profile="nvidia-31b-mtp", overrides=["machine=h100"]), print)
-    monkeypatch.setattr(nvidia, "gpus", lambda: ())
+    nvidia_smi.lists()
     with pytest.raises(EnvironmentMissing, match="shows no GPU"):
         spot.measure(request(), print)
 
@@ -173,54 +176,65 @@ def kept_for(patch: str, *, driver: str = GB10.driver) -> kept_spot.Kept:
     return kept_spot.Kept(key=key, at="2026-11-28T10:00:00Z", measurement=found)
 
 
-def test_before_a_start_only_what_nothing_is_kept_of_is_measured(monkeypatch: pytest.MonkeyPatch, gb10: None) -> None:
-    asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(spot, "measure", lambda request, _: asked.append(tuple(request.patches)))
+class FakeMeasuring:
+    """Measures nothing, and keeps what it was asked."""
+
+    def __init__(self, error: GemmaspecError | None = None) -> None:
+        self.asked: list[spot.MeasureRequest] = []
+        self.error = error
+
+    def __call__(self, request: spot.MeasureRequest, _: Callable[[str], None]) -> None:
+        self.asked.append(request)
+        if self.error:
+            raise self.error
+
+
+@pytest.mark.usefixtures("gb10")
+def test_before_a_start_only_what_nothing_is_kept_of_is_measured() -> None:
+    fake = FakeMeasuring()
     names = [patch.id for patch in spot.plan(request()).patches]
-    spot.measure_first(request(), print)
+    spot.measure_first(request(), print, measuring=fake)
     spot.keep(kept_for(NORMS))
-    spot.measure_first(request(), print)
+    spot.measure_first(request(), print, measuring=fake)
     spot.keep(kept_for(names[1], driver="590.10"))
-    spot.measure_first(request(), print)
+    spot.measure_first(request(), print, measuring=fake)
     without = tuple(name for name in names if name != NORMS)
-    assert asked == [tuple(names), without, without]
+    assert [tuple(one.patches) for one in fake.asked] == [tuple(names), without, without]
     for name in without:
         spot.keep(kept_for(name))
-    spot.measure_first(request(), print)
-    assert len(asked) == 3
+    spot.measure_first(request(), print, measuring=fake)
+    assert len(fake.asked) == 3
 
 
+@pytest.mark.usefixtures("gb10")
 @pytest.mark.parametrize("sets", [("patches.speed=off",), ("patches.speed=[triton-group-geometry]",)])
-def test_a_profile_that_chooses_itself_is_not_measured(
-    sets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, gb10: None
-) -> None:
-    monkeypatch.setattr(spot, "measure", lambda *_: pytest.fail("it was measured"))
-    spot.measure_first(request(sets=(*V32, *sets)), print)
+def test_a_profile_that_chooses_itself_is_not_measured(sets: tuple[str, ...]) -> None:
+    fake = FakeMeasuring()
+    spot.measure_first(request(sets=(*V32, *sets)), print, measuring=fake)
+    assert fake.asked == []
 
 
-def test_a_fault_before_a_start_is_said_and_stops_nothing(monkeypatch: pytest.MonkeyPatch, gb10: None) -> None:
-    def fails(*_: object) -> None:
-        raise EnvironmentMissing("the image is not on this machine")
-
+@pytest.mark.usefixtures("gb10")
+def test_a_fault_before_a_start_is_said_and_stops_nothing(nvidia_smi: FakeNvidiaSmi) -> None:
     said: list[str] = []
-    monkeypatch.setattr(spot, "measure", fails)
-    spot.measure_first(request(), said.append)
-    spot.measure_first(spot.MeasureRequest(profile="nvidia-31b-mtp", overrides=["image=a/nightly:b"]), said.append)
-    monkeypatch.setattr(nvidia, "gpus", lambda: ())
-    spot.measure_first(request(), said.append)
+    fails = FakeMeasuring(EnvironmentMissing("the image is not on this machine"))
+    unknown = spot.MeasureRequest(profile="nvidia-31b-mtp", overrides=["image=a/nightly:b"])
+    spot.measure_first(request(), said.append, measuring=fails)
+    spot.measure_first(unknown, said.append, measuring=fails)
+    nvidia_smi.lists()
+    spot.measure_first(request(), said.append, measuring=fails)
     assert said[0] == "patches for speed are not measured: the image is not on this machine"
     assert "is not known" in said[1]
     assert len(said) == 2
 
 
+@pytest.mark.usefixtures("gb10")
 @pytest.mark.parametrize(("measure", "times"), [("true", 1), ("false", 0)])
-def test_up_measures_only_where_the_profile_asks_for_it(
-    measure: str, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[spot.MeasureRequest] = []
-    monkeypatch.setattr(spot, "measure_first", lambda request, _: asked.append(request))
-    spot.measure_if_asked(UpRequest(profile="spark-31b-mtp", overrides=(f"patches.measure={measure}",)), print)
-    assert [one.profile for one in asked] == ["spark-31b-mtp"] * times
+def test_up_measures_only_where_the_profile_asks_for_it(measure: str, times: int) -> None:
+    fake = FakeMeasuring()
+    wanted = UpRequest(profile="spark-31b-mtp", overrides=(f"patches.measure={measure}",))
+    spot.measure_if_asked(wanted, print, measuring=fake)
+    assert [one.profile for one in fake.asked] == ["spark-31b-mtp"] * times
 
 
 def test_doctor_names_what_this_gpu_has_not_measured_and_the_command() -> None:

@@ -65,13 +65,8 @@ def test_status_says_so_a_restart_keeps_it_and_the_next_up_tries_them_again(
     assert has_speed()
 
 
-def test_where_both_starts_fail_nothing_runs(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def wait(*_: object, **__: object) -> None:
-        raise StartFailed(DIED)
-
-    monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", wait)
+def test_where_both_starts_fail_nothing_runs(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.fails["wait"] = [StartFailed(DIED), StartFailed(DIED)]
     assert up(*FAST) == 6
     assert stacks.find("mine").outcome == "failed"
     assert "mine" not in machine.running

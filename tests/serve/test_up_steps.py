@@ -34,7 +34,7 @@ def machine(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, profiles: Pat
     return machine
 
 
-def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def known_good(name: str) -> str:
     """Make what runs known good, which a fake engine cannot: there is no vLLM to take versions from."""
     from dataclasses import replace
 
@@ -48,7 +48,7 @@ def known_good(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
         profile=name, engine="process", plan=f"sha256:{'a' * 64}", target=LockedModel(model="some/target"),
         versions=Versions(vllm="unknown", torch="unknown", transformers="unknown"),
     )  # fmt: skip
-    monkeypatch.setattr("gemmaspec.serve.rollback.check_good", lambda _: None)
+    started = replace(started, server=replace(started.server, python=state_dir() / "gone"))
     folder = stacks.stack_folder(name)
     files = {file: read_file(folder / file) for file in STACK_FILES if (folder / file).is_file()}
     key = knowngood._store(started, files, facts)
@@ -243,7 +243,7 @@ def test_a_failed_replacement_says_what_runs_now(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up()
-    known_good("mine", monkeypatch)
+    known_good("mine")
     machine.calls.clear()
     machine.fails["wait"] = StartFailed("it exited")
     assert up(*OTHER, "--no-rollback-on-failure") == 6
@@ -261,7 +261,7 @@ def test_a_stop_that_fails_after_the_server_has_ended_does_not_leave_nothing(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, goes_back: bool
 ) -> None:
     up()
-    known_good("mine", monkeypatch)
+    known_good("mine")
     machine.fails["stop"] = EnvironmentMissing("the kernel still ends it")
     machine.stopping = lambda server: machine.running.pop(server.name, None)
     machine.calls.clear()
@@ -279,7 +279,7 @@ def test_a_failed_replacement_goes_back_to_what_ran(
     machine: FakeMachine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up()
-    key = known_good("mine", monkeypatch)
+    key = known_good("mine")
     machine.calls.clear()
     machine.fails["wait"] = StartFailed("it exited")
     assert up(*OTHER, "--set", "serve.port=8602") == 6
@@ -301,7 +301,7 @@ def test_a_failed_replacement_goes_back_to_what_ran(
 
 def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     up()
-    known_good("mine", monkeypatch)
+    known_good("mine")
     machine.waited.clear()
     machine.fails["wait"] = TimedOut("not ready in 3 seconds")
     assert up(*OTHER, "--timeout", "3") == 7
@@ -311,7 +311,7 @@ def test_a_short_timeout_is_not_that_of_the_way_back(machine: FakeMachine, monke
 
 def test_ctrl_c_goes_back_and_down_does_not(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     up()
-    known_good("mine", monkeypatch)
+    known_good("mine")
     for error, runs in ((KeyboardInterrupt(), ["mine"]), (Terminated(), [])):
         machine.fails["wait"] = error
         assert up(*OTHER) == 130
@@ -328,7 +328,7 @@ def test_an_interrupt_while_a_failed_start_is_stopped_is_not_lost(
             raise interrupts.pop()
 
     up()
-    known_good("mine", monkeypatch)
+    known_good("mine")
     machine.stopping = stopping
     for runs in (["mine"], []):  # Ctrl-C goes back, and SIGTERM does not
         machine.fails["wait"] = StartFailed("it exited")
@@ -360,7 +360,7 @@ def test_restart_checks_before_it_stops(machine: FakeMachine) -> None:
 
 def test_rollback_replaces_what_runs(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     up()
-    key = known_good("mine", monkeypatch)
+    key = known_good("mine")
     up(*OTHER)
     machine.calls.clear()
     assert run(["rollback", "mine"]) == 0

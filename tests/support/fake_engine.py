@@ -33,9 +33,10 @@ class FakeMachine:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.running: dict[str, tuple[EngineName, Server]] = {}
-        self.fails: dict[str, BaseException] = {}
-        """What a call raises, by its word: `preflight`, `start`, `wait` or `stop`; each once."""
+        self.fails: dict[str, BaseException | list[BaseException]] = {}
+        """What a call raises, by its word: `preflight`, `start`, `wait` or `stop`; each error once."""
         self.docker_is_away: GemmaspecError | None = None
+        self.has_images = True
         self.ended: State | None = None
         """What an engine sees of a server that it does not run; absent where nothing is said."""
         self.seen = State(status="running", detail="fake")
@@ -59,8 +60,12 @@ class FakeMachine:
 
     def fail(self, word: str) -> None:
         """Raise what this call shall raise, once."""
-        if error := self.fails.pop(word, None):
-            raise error
+        errors = self.fails.get(word)
+        if isinstance(errors, list) and errors:
+            raise errors.pop(0)
+        if isinstance(errors, BaseException):
+            del self.fails[word]
+            raise errors
 
     def engine(self, name: EngineName) -> Engine:
         """The fake engine of that name."""
@@ -76,7 +81,7 @@ class FakeMachine:
         """Take the place of both engines, of the daemon's images and of the wait; the tiny models are there."""
         shutil.copytree(MODELS, state_dir() / "tiny", dirs_exist_ok=True)
         monkeypatch.setattr("gemmaspec.run.engine.choose.engine_named", self.engine)
-        monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: True)
+        monkeypatch.setattr("gemmaspec.serve.observe.image_identity", lambda _: self.has_images or None)
         monkeypatch.setattr("gemmaspec.serve.starting.wait_ready", self.wait_ready)
         monkeypatch.setattr("gemmaspec.serve.wait.wait_ready", self.wait_ready)
 

@@ -21,7 +21,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
@@ -160,6 +160,8 @@ class Hub(ThreadingHTTPServer):
         """Bytes written to all connections, headers included."""
         self.requests: list[Request] = []
         self.lock = threading.Lock()
+        self.listed: Callable[[dict[str, Any]], dict[str, Any]] = lambda file: file
+        """What the information of a model says of a file, made from what is so."""
 
     def add(self, name: str, files: Mapping[str, Body], *, ref: str = "main", **about: Any) -> str:
         """Commit files to a model (or to datasets/OWNER/NAME), made when it is new; point a branch or tag there."""
@@ -205,15 +207,24 @@ class Hub(ThreadingHTTPServer):
 
     def aim(self, patch: pytest.MonkeyPatch, home: Path, *, token: str | None = None) -> None:
         """Make this process's huggingface_hub use this Hub, with its cache in `home`."""
-        from huggingface_hub import constants
-
-        patch.setattr(constants, "ENDPOINT", self.url)
-        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", self.url + "/{repo_id}/resolve/{revision}/{filename}")
-        patch.setattr(constants, "HF_HOME", str(home))
-        patch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
-        patch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
-        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        hub_settings(
+            patch,
+            ENDPOINT=self.url,
+            HUGGINGFACE_CO_URL_TEMPLATE=self.url + "/{repo_id}/resolve/{revision}/{filename}",
+            HF_HOME=str(home),
+            HF_HUB_CACHE=str(home / "hub"),
+            HF_TOKEN_PATH=str(home / "token"),
+            HF_HUB_OFFLINE=False,
+        )
         patch.setenv("HF_TOKEN", token) if token else patch.delenv("HF_TOKEN", raising=False)
+
+
+def hub_settings(patch: pytest.MonkeyPatch, **settings: str | bool) -> None:
+    """Change what this process's huggingface_hub has read from its environment when it was imported."""
+    from huggingface_hub import constants
+
+    for name, value in settings.items():
+        patch.setattr(constants, name, value)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -286,7 +297,9 @@ class Handler(BaseHTTPRequestHandler):
         commit, files = found
         about = {"id": name, "modelId": name, "author": name.split("/")[0], "sha": commit, "private": repo.private}
         more = {"gated": repo.gated, "disabled": False, "tags": repo.card.get("tags", []), "cardData": repo.card}
-        self._json({**about, **more, "siblings": [_sibling(file, blobs=blobs) for file in files.values()]})
+        self._json(
+            {**about, **more, "siblings": [self.server.listed(_sibling(file, blobs=blobs)) for file in files.values()]}
+        )
 
     def _tree(self, name: str, rest: str, *, recursive: bool) -> None:
         revision, _, folder = rest.partition("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,11 +36,12 @@ def read_memory() -> Memory | None:
 class MemoryGuard:
     """The last readings of this machine's memory."""
 
+    read: Callable[[], Memory | None] = read_memory
     _readings: deque[Memory] = field(default_factory=lambda: deque(maxlen=READINGS))
 
     def danger(self) -> str:
         """Read the memory, and return why a server is to be ended now; "" while there is enough."""
-        now = read_memory()
+        now = self.read()
         if now is None:
             return ""
         self._readings.append(now)
