@@ -2,7 +2,7 @@
 
 vLLM measures these while it starts (Worker.determine_available_memory): one batch of max_num_batched_tokens through the
 model. What is computed here are the tensors that are alive at the peak, held against 34 starts of vLLM 0.26.0 on an
-H200 with models of full size (tests/data/memory-h200-0.26.0.json; docs/guides/fit.md has the errors).
+H200 with models of full size (tests/data/memory-h200-0.26.0.json; docs/explanations/measured-memory.md has the errors).
 """
 
 from __future__ import annotations
