@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -363,6 +364,13 @@ def test_nothing_but_plain_text_goes_into_a_pipe_and_hostile_text_is_no_markup(
     assert '    return "[red]' in out
     assert "\x1b" not in out
     assert "\x9b" not in out
+
+
+def test_a_text_of_several_lines_is_explained_in_as_many(patches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = patches / "right-value" / "patch.yaml"
+    file.write_text(re.sub("^hole: .*", "hole: |\n  it says stock\n  and dies", file.read_text(), flags=re.MULTILINE))
+    assert run(["patch", "explain", "right-value", "--patches", str(patches)]) == 0
+    assert "The bug\n  it says stock\n  and dies\n\nWhere it is\n" in capsys.readouterr().out
 
 
 @pytest.mark.network

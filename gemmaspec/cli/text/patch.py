@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
-from gemmaspec.cli.text import table
+from gemmaspec.cli.text import page, table
+from gemmaspec.cli.text.evidence import document, paragraphs
 
 if TYPE_CHECKING:
     from gemmaspec.check.carry.apply import Applied
     from gemmaspec.check.carry.patchset import PatchSet
     from gemmaspec.core.patching.patch import Patch
     from gemmaspec.run.trees.tree import TreeSource
-from gemmaspec.cli.text.evidence import document, paragraphs
 
 
 @contextlib.contextmanager
@@ -33,18 +32,14 @@ def tree_progress() -> Iterator[Callable[[TreeSource], None]]:
 
 def listing(patches: PatchSet, *, as_json: bool) -> None:
     """Print one line per patch."""
-    if as_json:
-        output.json_data(
-            {
-                "patches": [_summary(patches.every[name]) for name in patches.judges],
-                "refused": {name: error.message for name, error in patches.refused.items()},
-            }
-        )
-        return
+    document = {
+        "patches": [_summary(patches.every[name]) for name in patches.judges],
+        "refused": {name: error.message for name, error in patches.refused.items()},
+    }
     columns = (
         table.Column("PATCH"), table.Column("VLLM"), table.Column("NEEDED BY", 1), table.Column("TITLE", wraps=True),
     )  # fmt: skip
-    table.show(columns, [_row(patches.every[name]) for name in patches.judges])
+    table.answer(document, columns, [_row(patches.every[name]) for name in patches.judges], as_json=as_json)
     for error in patches.refused.values():
         output.progress(f"invalid patch: {error.message}")
 
@@ -86,14 +81,15 @@ def show(patches: PatchSet, name: str, *, as_json: bool) -> None:
 def explain(patches: PatchSet, name: str, *, as_json: bool) -> None:
     """Print what a patch is for."""
     patch = _only(patches, name)
-    if as_json:
-        output.json_data(_summary(patch) | _explanation(patch) | document(patch))
-        return
-    output.data(f"{patch.id}: {patch.text.title}\n")
-    for head, lines in _paragraphs(patch):
-        output.data(head)
-        for line in lines:
-            output.data(textwrap.fill(line, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
+    page.answer(_summary(patch) | _explanation(patch) | document(patch), _explained_lines(patch), as_json=as_json)
+
+
+def _explained_lines(patch: Patch) -> Iterator[str]:
+    yield f"{patch.id}: {patch.text.title}"
+    for head, texts in _paragraphs(patch):
+        yield ""
+        yield head
+        yield from (f"  {line}" for text in texts for line in text.splitlines())
 
 
 def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
@@ -133,12 +129,12 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
 
 
 def _explanation(patch: Patch) -> dict[str, Any]:
-    text = patch.text.model_dump(mode="json")
-    keys = (
+    keys = {
         "hole", "errors", "required_by", "runner", "speculation_only", "needs", "until", "superseded", "upstream",
         "drop_when",
-    )  # fmt: skip
-    return {"where": {row["versions"]: row["scopes"] for row in text["variants"]}, **{key: text[key] for key in keys}}
+    }  # fmt: skip
+    where = {variant.versions: variant.scopes for variant in patch.text.variants}
+    return {"where": where, **patch.text.model_dump(mode="json", include=keys)}
 
 
 def _summary(patch: Patch) -> dict[str, Any]:
@@ -180,14 +176,20 @@ def _only(patches: PatchSet, name: str) -> Patch:
 
 def applied(built: Applied, *, as_json: bool) -> None:
     """Print what `apply` did."""
-    if as_json:
-        rows = [{"patch": row.patch.id, "state": row.state, "variant": row.variant} for row in built.results]
-        out = str(built.out) if built.changed else None
-        output.json_data({"ok": True, "out": out, "vllm": built.vllm, "patches": rows, "changed": list(built.changed)})
-        return
-    for result in built.results:
-        output.data(f"{result.patch.id}: {result.state}{f' ({result.variant})' if result.variant else ''}")
+    document = {
+        "ok": True,
+        "out": built.out if built.changed else None,
+        "vllm": built.vllm,
+        "patches": [{"patch": row.patch.id, "state": row.state, "variant": row.variant} for row in built.results],
+        "changed": built.changed,
+    }
+    page.answer(document, _applied_lines(built), as_json=as_json)
     if not built.changed:
         output.progress(f"vllm {built.vllm} needs no patched file, so no overlay was written")
+
+
+def _applied_lines(built: Applied) -> Iterator[str]:
+    for result in built.results:
+        yield f"{result.patch.id}: {result.state}{f' ({result.variant})' if result.variant else ''}"
     for path in built.changed:
-        output.data(f"  {built.out / path}")
+        yield f"  {built.out / path}"
