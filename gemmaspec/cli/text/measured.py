@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gemmaspec.cli import output
+from collections.abc import Iterator
+
+from gemmaspec.cli.text import page
 from gemmaspec.core.patching.spot import Case
 from gemmaspec.serve.spot import Outcome, Planned, line_of
 
@@ -10,40 +12,42 @@ from gemmaspec.serve.spot import Outcome, Planned, line_of
 def planned(plan: Planned, *, as_json: bool) -> None:
     """Print what would be measured."""
     names = [patch.id for patch in plan.patches]
-    if as_json:
-        left_out = dict(plan.left_out)
-        output.json_data({"ok": True, "patches": names, "left_out": left_out, "most_s": plan.most_s, "job": plan.job})
-        return
-    output.told(f"{plan.loaded.profile.name}: would measure {', '.join(names) or 'nothing'} with vLLM {plan.vllm}")
-    if names:
+    document = {"ok": True, "patches": names, "left_out": plan.left_out, "most_s": plan.most_s, "job": plan.job}
+    title = f"{plan.loaded.profile.name}: would measure {', '.join(names) or 'nothing'} with vLLM {plan.vllm}"
+    page.answer(document, page.lines(title, _planned_rows(plan), names=page.NAMES), as_json=as_json)
+
+
+def _planned_rows(plan: Planned) -> Iterator[page.Row]:
+    if plan.patches:
         loads = ", ".join(f"{requests} x {context:,}" for requests, context in plan.job["loads"])
-        output.told(f"loads     {loads} tokens", f"time      at most {plan.most_s // 60} min")
-    for name, why in plan.left_out.items():
-        output.told(f"left out  {name}: {why}")
+        yield "loads", f"{loads} tokens"
+        yield "time", f"at most {plan.most_s // 60} min"
+    yield from page.named("left out", (f"{name}: {why}" for name, why in plan.left_out.items()))
 
 
 def measured(outcome: Outcome, *, as_json: bool) -> None:
     """Print what was measured, and what follows for the next start."""
-    if as_json:
-        rows = []
-        for one in outcome.found:
-            found = {"taken": one.verdict.taken, "because": one.verdict.because}
-            rows.append({"patch": one.kept.key.patch, **found, **one.kept.model_dump(mode="json", by_alias=True)})
-        files = [str(file) for file in outcome.files]
-        output.json_data({"ok": True, "place": outcome.place, "results": rows, "files": files})
-        return
-    name = outcome.planned.loaded.profile.name
-    if not outcome.found:
-        output.told(f"{name}: no patch for speed to measure")
-        for patch, why in outcome.planned.left_out.items():
-            output.told(f"left out  {patch}: {why}")
-        return
-    output.told(f"measured on {outcome.place}")
+    results = []
     for one in outcome.found:
-        output.told(f"{one.kept.key.patch}: {line_of(one.verdict)}")
+        found = {"taken": one.verdict.taken, "because": one.verdict.because}
+        results.append({"patch": one.kept.key.patch, **found, **one.kept.model_dump(mode="json", by_alias=True)})
+    document = {"ok": True, "place": outcome.place, "results": results, "files": outcome.files}
+    page.answer(document, _lines(outcome), as_json=as_json)
+
+
+def _lines(outcome: Outcome) -> Iterator[str]:
+    loaded = outcome.planned.loaded
+    if not outcome.found:
+        left_out = (f"{patch}: {why}" for patch, why in outcome.planned.left_out.items())
+        title = f"{loaded.profile.name}: no patch for speed to measure"
+        yield from page.lines(title, page.named("left out", left_out), names=page.NAMES)
+        return
+    yield f"measured on {outcome.place}"
+    for one in outcome.found:
+        yield f"{one.kept.key.patch}: {line_of(one.verdict)}"
         for case in one.kept.measurement.cases:
-            output.told(f"  {_case(case)}")
-    output.told(f"its next start decides by this: gemmaspec up {outcome.planned.loaded.typed} --dry-run")
+            yield f"  {_case(case)}"
+    yield f"its next start decides by this: gemmaspec up {loaded.typed} --dry-run"
 
 
 def _case(case: Case) -> str:
