@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gemmaspec.check.use_cases.predict import PredictRequest, predict_profile
+from gemmaspec.check.use_cases.predict import PredictRequest, step_of
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.fields import printable
 from gemmaspec.core.checkpoint.matrices import nvfp4_matrices, weights_of
@@ -369,7 +369,7 @@ def _count(patches: Sequence[Patch]) -> str:
 
 
 def steps_of(planned: Planned, request: MeasureRequest) -> tuple[Step, ...]:
-    """Return how long a whole step takes at each load, as `predict` says it; nothing where it says nothing."""
+    """Return about how long a whole step takes at each load, where anything says it."""
     steps = []
     for requests, context in planned.job["loads"]:
         with contextlib.suppress(GemmaspecError):
@@ -380,9 +380,9 @@ def steps_of(planned: Planned, request: MeasureRequest) -> tuple[Step, ...]:
                 concurrencies=(requests,),
                 contexts=(context,),
             )
-            rows = predict_profile(asked).rows
-            if rows:
-                steps.append(Step(load=(requests, context), ms=rows[0].step.seconds * 1000))
+            seconds = step_of(asked)
+            if seconds is not None:
+                steps.append(Step(load=(requests, context), ms=seconds * 1000))
     return tuple(steps)
 
 

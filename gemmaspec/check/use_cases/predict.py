@@ -113,6 +113,22 @@ def predict_profile(request: PredictRequest) -> Prediction:
     return replace(told, machine=loaded.profile.machine, own_k=own_k, warnings=warnings)
 
 
+def step_of(request: PredictRequest) -> float | None:
+    """Return how long a step of one load takes, in seconds; None where nothing says it. Raises as `predict_profile`.
+
+    As `predict` says. Where it says nothing because no cell is near enough, it is the longest that the bytes allow in
+    nine cases of ten: not exact enough to print, and enough for what a part of the step is at least worth.
+    """
+    rows = predict_profile(request).rows
+    if rows:
+        return rows[0].step.seconds
+    facts = facts_of(on_its_machine(request))
+    if gpus_each(facts.profile) > 1 or "full" not in kind_of(facts).drafting:
+        return None
+    step = _by_roofline(facts, request).rows[0].step
+    return step.seconds * (1 + QUANTILE * step.deviation)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """The cells that are comparable with a server, and where they are from."""
