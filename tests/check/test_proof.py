@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -113,6 +115,29 @@ def test_one_broken_probe_leaves_the_others_alone(tmp_path: Path, released: Path
     good = patch_with(tmp_path / "good", GOOD, id_="good")
     assert not outcome(bad, probes).holds
     assert outcome(good, probes).holds
+
+
+def test_the_process_that_dies_with_a_probe_fails_that_probe_alone(
+    tmp_path: Path, released: Path, probes: Probes
+) -> None:
+    good = patch_with(tmp_path / "good", GOOD, id_="good")
+    bad = patch_with(tmp_path / "bad", "import os\nos.kill(os.getppid(), 9)", id_="bad")
+    assert outcome(good, probes).holds
+    died = outcome(bad, probes)
+    assert (died.outcome, died.detail) == (
+        "broken-probe",
+        "on the stock tree: the process that runs probes ended",
+    )
+    assert outcome(good, probes).holds
+
+
+def test_a_process_that_dies_between_two_probes_fails_neither(tmp_path: Path, probes: Probes) -> None:
+    probe = tmp_path / "probe.py"
+    probe.write_text("import os\ndef probe():\n    return True, os.getppid()")
+    process = int(probes.run([tmp_path], {"p": probe})["p"].seen)
+    os.kill(process, signal.SIGKILL)
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    assert int(probes.run([tmp_path], {"p": probe})["p"].seen) != process
 
 
 def test_a_patch_that_does_not_fit_is_not_proven(tmp_path: Path, released: Path, probes: Probes) -> None:

@@ -70,7 +70,10 @@ class Proof:
 
 
 class Probes(contextlib.AbstractContextManager["Probes"]):
-    """The process that runs probes; it starts with the first job and ends with the block."""
+    """The process that runs probes; it starts with the first job and ends with the block.
+
+    If it dies, the job that it ran has failed, and the next job starts another.
+    """
 
     def __init__(self, interpreter: Path, triton: Callable[[], Path] | None = None) -> None:
         self._interpreter = interpreter
@@ -83,16 +86,33 @@ class Probes(contextlib.AbstractContextManager["Probes"]):
 
     def run(self, path: Sequence[Path], probes: Mapping[str, Path], **more: str) -> dict[str, ProbeResult]:
         """Run probes with these folders first on sys.path, so that they import vllm from there."""
+        job = {"path": [str(folder) for folder in path], "probes": {name: str(file) for name, file in probes.items()}}
+        answer = self._answer(job | more)
+        ended = {"state": "failed", "seen": "the process that runs probes ended"}
+        return {name: ProbeResult(**answer.get(name, ended)) for name in probes}
+
+    def _answer(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the process answers to a job; nothing if it dies of it."""
+        if self._process and self._process.poll() is not None:
+            self._forget(self._process)  # it died between two jobs, so neither of them has failed
         process = self._process or self._start()
         assert process.stdin
         assert process.stdout
-        job = {"path": [str(folder) for folder in path], "probes": {name: str(file) for name, file in probes.items()}}
-        job |= more
-        process.stdin.write(json.dumps(job) + "\n")
-        process.stdin.flush()
-        answer: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
-        ended = {"state": "failed", "seen": "the process that runs probes ended"}
-        return {name: ProbeResult(**answer.get(name, ended)) for name in probes}
+        line = ""
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        if not line.endswith("\n"):
+            self._forget(process)
+            return {}
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _forget(self, process: subprocess.Popen[str]) -> None:
+        """End a process that died, so that the next job starts another."""
+        self._end(process)
+        self._process = None
 
     def compare(self, stock: Path, patched: Path, probes: Mapping[str, Path]) -> dict[str, ProbeResult]:
         """Run probes of numbers on both trees and compare what they computed."""
