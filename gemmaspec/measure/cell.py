@@ -199,13 +199,15 @@ def _group(
     load = asking.run(bodies, cell.concurrency)
     tokens = sum(stream.completion_tokens for stream in load.streams)
     added = settled(asking.server, before, tokens=tokens, timeout_s=COUNTERS_S, api_key=asking.api_key)
+    foreign = _of_others(added.generated - tokens, load)
     group = SampleGroup(
         category=category,
         drafts=added.drafts,
         drafted=added.drafted,
         accepted=added.accepted,
         by_position=added.by_position,
-        foreign_tokens=_of_others(added.generated - tokens, load),
+        foreign_tokens=foreign,
+        decode_seconds=added.decode_seconds if not foreign else 0.0,
     )
     read = sum(stream.prompt_tokens for stream in load.streams)
     if added.cached < _LEAST_CACHED * read - len(bodies) * _BLOCK:

@@ -434,6 +434,30 @@ def test_the_reference_of_an_answer_that_comes_at_once_is_timed_by_the_server(
         median_step([(0.0, 39)] * 3)
 
 
+@pytest.mark.parametrize(("k", "concurrency"), [(0, 1), (0, 4), (2, 1)])
+def test_a_cell_of_answers_that_come_at_once_is_timed_by_the_server(
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path, k: int, concurrency: int
+) -> None:
+    """Each answer is written when it is complete, as by a tiny model that computes faster than its server writes."""
+    fake_api.k, fake_api.step_s, fake_api.held, fake_api.decode_seconds = k, 0.02, True, 0.0
+    assert run([*arguments(fake_api, prompts, tmp_path / "out"), "--concurrency", str(concurrency)]) == 0
+    (row,) = result(tmp_path / "out")["rows"]
+    measured = [last - first for text, _, first, last, _ in fake_api.spans if text in ("one", "two", "three", "four")]
+    steps = 12 if k else 23
+    assert row["step_ms"] == pytest.approx(1000 * statistics.mean(measured) / steps, rel=0.001)
+    assert row["step_ms"] >= 20
+
+
+def test_a_server_that_answers_others_too_is_timed_by_what_arrives(
+    fake_api: FakeVllm, prompts: Path, tmp_path: Path
+) -> None:
+    fake_api.k, fake_api.step_s, fake_api.foreign, fake_api.decode_seconds = 0, 0.02, 100, 5000.0
+    assert run([*arguments(fake_api, prompts, tmp_path / "out"), "--concurrency", "1"]) == 0
+    (cell,) = result(tmp_path / "out")["cells"]
+    assert [group["decode_seconds"] for group in cell["counters"]] == [0.0, 0.0]
+    assert cell["step_ms"] >= 19
+
+
 def test_a_folder_with_a_result_is_not_written_over(
     fake_api: FakeVllm, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

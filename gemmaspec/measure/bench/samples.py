@@ -50,6 +50,9 @@ class SampleGroup:
     by_position: tuple[int, ...]
     foreign_tokens: int
     """Tokens that the server generated for other clients."""
+    decode_seconds: float = 0.0
+    """Seconds from each first token to its last by the server's own clock, summed; 0 where it does not say, or
+    answered others too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +139,13 @@ def step(cell: MeasuredCell) -> float:
     """Return the seconds per step without reading prompts: the time of all answers over their steps.
 
     A request takes part in each step of its answer. Each step that verifies its drafts counts as one draft.
+    The time is the server's own where it says it: an answer arrives in one piece, and seems to take no time, where the
+    server computes faster than it writes.
     """
-    decoding = sum(sample.decoding for sample in cell.samples)
+    if all(group.decode_seconds > 0 for group in cell.groups):
+        decoding = sum(group.decode_seconds for group in cell.groups)
+    else:
+        decoding = sum(sample.decoding for sample in cell.samples)
     drafts = sum(group.drafts for group in cell.groups)
     steps = drafts or sum(sample.completion_tokens - 1 for sample in cell.samples)
     if steps:
