@@ -35,10 +35,17 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(smi: Path, card: str, count: int) -> None:
+    """Write an nvidia-smi that answers as one with so many GPUs of a kind does."""
+    put_each(smi, [card] * count)
+
+
+def put_each(smi: Path, cards: list[str]) -> None:
     """Write an nvidia-smi that answers as one with these GPUs does."""
-    name, mib, capability = CARDS[card]
-    line = f"{name}, 580.95.05, {capability}, {mib}, {mib - 600}"
-    smi.write_text('#!/bin/sh\ncase "$*" in *query-gpu=name*)\n' + f"echo '{line}'\n" * count + ";; esac\n")
+    lines = ""
+    for card in cards:
+        name, mib, capability = CARDS[card]
+        lines += f"echo '{name}, 580.95.05, {capability}, {mib}, {mib - 600}'\n"
+    smi.write_text('#!/bin/sh\ncase "$*" in *query-gpu=name*)\n' + lines + ";; esac\n")
     smi.chmod(0o755)
 
 
@@ -88,6 +95,40 @@ def test_one_gpu_has_no_idle_ones(smi: Path, capsys: pytest.CaptureFixture[str])
     put(smi, "H100", 1)
     assert run(["up"]) == 2
     assert "it uses" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("cards", "other"), [(["5090", "4090"], 1), (["4090", "5090"], 0)])
+def test_two_kinds_of_gpus_are_both_named(
+    cards: list[str], other: int, smi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_each(smi, cards)
+    assert run(["up"]) == 2
+    printed = capsys.readouterr().err
+    assert "try: gemmaspec up nvidia-31b-mtp-32gb\n" in printed
+    assert "also here: NVIDIA GeForce RTX 4090, 24 GB (rtx-4090); a server of its own there:" in printed
+    assert f"  gemmaspec up nvidia-31b-qat-mtp-24gb --set devices=[{other}] --set serve.port=8001\n" in printed
+
+
+@pytest.mark.parametrize("cards", [["5090", "4090"], ["4090", "5090"]])
+def test_a_server_on_two_kinds_of_gpus_has_the_room_of_the_smaller(
+    cards: list[str], smi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_each(smi, cards)
+    assert run(["fit", "nvidia2-31b-mtp", "--json"]) == 0
+    mixed = json.loads(capsys.readouterr().out)
+    put(smi, "4090", 2)
+    assert run(["fit", "nvidia2-31b-mtp", "--json"]) == 0
+    alike = json.loads(capsys.readouterr().out)
+    assert mixed["machine"]["name"] == "NVIDIA GeForce RTX 4090"
+    assert mixed["memory"] == alike["memory"]
+
+
+def test_devices_say_which_gpu_is_judged(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_each(smi, ["5090", "4090"])
+    for number, fits in ((0, True), (1, False)):
+        asked = ["up", "nvidia-31b-mtp-32gb", *PYTHON, "--set", f"devices=[{number}]", "--dry-run", "--json"]
+        assert run(asked) == 0
+        assert (json.loads(capsys.readouterr().out)["memory"] == []) is fits
 
 
 @pytest.mark.parametrize(("card", "patched"), [("3090", False), ("5090", False), ("H100", True)])

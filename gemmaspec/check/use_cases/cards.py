@@ -31,6 +31,8 @@ ON_A_SMALL_ONE: Final = (
 )
 ON_SMALL_ONES: Final = ("nvidia2-26b-a4b-mtp",)
 SEVERAL_USERS: Final = 8
+_PORT_OF_OTHERS: Final = 8001
+"""The next after the default, which the first server takes."""
 _BASES: Final = {
     "own": "from what bench measured here",
     "shipped": "from cells that were measured on a similar machine",
@@ -41,7 +43,7 @@ _BASES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cards:
-    """The GPUs that are alike, the first kind of them."""
+    """The GPUs that are alike, the largest kind of them."""
 
     name: str
     """As nvidia-smi has it."""
@@ -70,13 +72,34 @@ class Cards:
 
 def cards_of(gpus: Sequence[Gpu]) -> Cards:
     """Return the GPUs of a machine that has some."""
-    first = gpus[0]
+    first = _largest(gpus)
     kind = machine_of(first.name)
     size = MACHINES[kind].size_gb if kind else None
     if size is None and first.memory:
         size = round(first.memory / GIB)
     alike = [gpu for gpu in gpus if gpu.name == first.name]
     return Cards(name=first.name, kind=kind, count=len(alike), size_gb=size)
+
+
+def _largest(gpus: Sequence[Gpu]) -> Gpu:
+    """Return the GPU with the most memory: CUDA's first is the fastest one, where nothing else is set."""
+    return max(gpus, key=lambda gpu: gpu.memory or 0)
+
+
+def others_of(gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield what GPUs of another kind than the largest could serve, each kind on its own.
+
+    A server on two kinds has, on each GPU, the cache that the smaller one has room for, and waits for the slower one.
+    """
+    largest = _largest(gpus).name
+    for name in dict.fromkeys(gpu.name for gpu in gpus if gpu.name != largest):
+        alike = [number for number, gpu in enumerate(gpus) if gpu.name == name]
+        cards = cards_of([gpus[number] for number in alike])
+        yield f"also here: {cards}; a server of its own there:"
+        offered = next((one for one in in_order(cards) if cards.machine and why_not(one, cards.machine) is None), None)
+        taken = alike[: max(1, gpus_each(load_profile(offered).profile))] if offered else alike
+        devices = ",".join(map(str, taken))
+        yield f"  gemmaspec up {offered or 'PROFILE'} --set devices=[{devices}] --set serve.port={_PORT_OF_OTHERS}"
 
 
 def in_order(cards: Cards) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.check.use_cases.cards import cards_of, expected, idle, in_order, why_not
+from gemmaspec.check.use_cases.cards import cards_of, expected, idle, in_order, others_of, why_not
 from gemmaspec.check.use_cases.published import published
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
@@ -44,7 +44,7 @@ def offer() -> ProfileOffer:
             summary = f"{name}: {load_profile(name).profile.summary}"
             lines = (machine_line, summary, *expected(name, cards.machine), *idle(name, cards))
             both = _on_a_spark(name) if cards.kind == _SPARK else ()
-            return ProfileOffer(profile=name, lines=(*lines, *both))
+            return ProfileOffer(profile=name, lines=(*lines, *both, *others_of(gpus)))
         refused.append(f"{name} does not fit: {why}")
     return _toy(machine_line, *refused)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ from gemmaspec.core.profile.graphs import GraphModes
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import HERE, MACHINES, as_named
 from gemmaspec.core.profile.model import Draft, Profile, Target
+from gemmaspec.core.profile.replica import gpus_taken
 from gemmaspec.core.releases.facts import asked_release, nearest, newest, releases
 from gemmaspec.core.resolved.answer import Unknown, known
 from gemmaspec.core.resolved.resolve import Resolved, resolved_of
@@ -109,7 +111,7 @@ def plan_on(
     reachable, and UsageError for an unknown machine.
     """
     models = _models(profile, shapes=shapes)
-    device = _device(machine or profile.machine, memory_gb)
+    device = _device(machine or profile.machine, memory_gb, gpus_taken(profile))
     resolved = resolved_of(profile, vllm=vllm, device=device, target=models.target, draft=models.draft)
     return MemoryPlan(models, demand_of(resolved), device)
 
@@ -176,8 +178,8 @@ def _nearest(model: Target | Draft, cache: Path | None, *, shapes: bool) -> Chec
         return here
 
 
-def _device(machine: str, memory_gb: float | None) -> Device:
-    device = _found(machine)
+def _device(machine: str, memory_gb: float | None, taken: Sequence[int]) -> Device:
+    device = _found(machine, taken)
     if memory_gb is None:
         if device.memory:
             return device
@@ -188,16 +190,19 @@ def _device(machine: str, memory_gb: float | None) -> Device:
     return dataclasses.replace(device, memory=round(memory_gb * GB), free=None)
 
 
-def _found(name: str) -> Device:
-    """Return a machine by name, with measured values if its GPU and memory are those of this one."""
+def _found(name: str, taken: Sequence[int]) -> Device:
+    """Return a machine by name, with measured values if its GPU and memory are those of this one.
+
+    `taken`: the GPUs that a profile uses of it.
+    """
     if name == HERE:
-        return this_gpu() or this_cpu()
+        return this_gpu(taken) or this_cpu()
     name = as_named(name)
     if name not in MACHINES:
         raise UsageError(f"--machine: {unknown_machine(name, [HERE])}")
     if not MACHINES[name].gpus:
         return this_cpu()
-    known, here = named(MACHINES[name]), this_gpu()
+    known, here = named(MACHINES[name]), this_gpu(taken)
     if known is None:
         return here or Device(name=name, memory=0)
     if here and here.capability == known.capability and 0.9 < here.memory / known.memory < 1.1:

@@ -48,6 +48,14 @@ def gpus_each(profile: Profile) -> int:
     return (profile.serve.tensor_parallel_size or 1) * (profile.serve.pipeline_parallel_size or 1)
 
 
+def gpus_taken(profile: Profile) -> tuple[int, ...]:
+    """Return the GPUs that the servers of a profile use, by their numbers in nvidia-smi; none on a machine without."""
+    number = gpus_each(profile) * profile.replicas
+    if profile.devices is not None:
+        return tuple(profile.devices[:number])
+    return tuple(range(number))
+
+
 def devices_of(profile: Profile, index: int) -> list[int] | None:
     """Return the GPUs of a replica, in order; None on a machine without."""
     each = gpus_each(profile)

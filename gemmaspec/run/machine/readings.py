@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +26,19 @@ def this_cpu() -> Device:
     return Device(name="this machine", memory=memory.total, free=memory.available, cpu=True, here=True)
 
 
-def this_gpu() -> Device | None:
-    """Return the first NVIDIA GPU, or None without one. Raise EnvironmentMissing if nvidia-smi does not answer."""
+def this_gpu(taken: Sequence[int] = (0,)) -> Device | None:
+    """Return the NVIDIA GPU that has the least memory of those that are taken, or None without one.
+
+    `taken`: their numbers in nvidia-smi. vLLM gives each GPU of a server as many blocks of the cache as the
+    smallest one has room for (vllm/v1/core/kv_cache_utils.py, get_kv_cache_configs). Raise EnvironmentMissing if
+    nvidia-smi does not answer.
+    """
     gpus = nvidia.gpus()
-    if gpus:
-        return device_of(gpus[0], gpus=len(gpus))
-    return None
+    if not gpus:
+        return None
+    there = [gpus[number] for number in taken if number < len(gpus)] or [gpus[0]]
+    least = min(there, key=lambda gpu: (gpu.memory or 0, gpu.free or 0))
+    return device_of(least, gpus=len(gpus))
 
 
 def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
