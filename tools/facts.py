@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,19 +37,23 @@ FIRST = Version("0.19.0")  # the first release with Gemma 4
 BY_HAND = ("runner", "attention")
 
 
-def main(arguments: list[str]) -> int:
-    """Read the releases, write the table, and return the exit code."""
+def main(arguments: list[str], there: dict[str, frozenset[Fact]] | None = None, folder: Path = DATA) -> int:
+    """Read the releases, write the table into a folder, and return the exit code.
+
+    `there` is the table so far, by release; the shipped one if none is given.
+    """
     try:
         listing = listing_of.published(refresh=True)
-        there = {release: facts.rows_of(release) for release in facts.releases()}
+        if there is None:
+            there = {release: facts.rows_of(release) for release in facts.releases()}
         again = "--all" in arguments
         named = [argument for argument in arguments if argument != "--all"]
         listing, named = listing_of.choose(named, listing)
-        wanted = named or [release for release in _final(listing) if again or release not in there]
+        wanted = named or [release for release in final(listing.releases()) if again or release not in there]
         for release in wanted:
             there[release] = _read(release, listing)
         ordered = {release: there[release] for release in sorted(there, key=Version)}
-        write(ordered)
+        write(ordered, folder)
     except GemmaspecError as error:
         sys.stderr.write(f"facts: {error.message}\n" + (f"  {error.hint}\n" if error.hint else ""))
         return error.exit_code
@@ -57,9 +61,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _final(listing: Listing) -> list[str]:
-    final = (release for release in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(release))
-    return [release for release in final if Version(release) >= FIRST]
+def final(published: Iterable[str]) -> list[str]:
+    """Return the final releases from FIRST on."""
+    finals = (release for release in published if launcher.PUBLISHED_RELEASE.fullmatch(release))
+    return [release for release in finals if Version(release) >= FIRST]
 
 
 def _read(release: str, listing: Listing) -> frozenset[Fact]:
@@ -85,11 +90,11 @@ def sdist_member(release: str, name: str) -> str:
     return ""
 
 
-def write(by_release: Mapping[str, frozenset[Fact]]) -> None:
-    """Write the tables of these releases."""
+def write(by_release: Mapping[str, frozenset[Fact]], folder: Path = DATA) -> None:
+    """Write the tables of these releases into a folder."""
     files = {**files_of(by_release), "releases": {"releases": list(by_release)}}
     for name, content in files.items():
-        write_whole(DATA / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_whole(folder / f"{name}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _tell(wanted: Sequence[str], by_release: Mapping[str, frozenset[Fact]]) -> None:

@@ -82,8 +82,14 @@ class Day:
         return all(profile.starts for profile in self.profiles)
 
 
-def release_day(release: str | None, *, tree: Path | None = None, folders: Sequence[Path] = ()) -> Day:
-    """Check a release (by default the newest) or a folder. Nothing is written or started.
+def release_day(
+    release: str | None,
+    *,
+    tree: Path | None = None,
+    folders: Sequence[Path] = (),
+    profiles: Sequence[Loaded] | None = None,
+) -> Day:
+    """Check a release (by default the newest) or a folder with the profiles that ship, or others. Nothing is written.
 
     Raise EnvironmentMissing for an unreadable vLLM, PatchError for an invalid patch.
     """
@@ -97,7 +103,7 @@ def release_day(release: str | None, *, tree: Path | None = None, folders: Seque
     cells = tuple(decide_tree(new, patches))
     unfit = [cell.verdict.patch for cell in cells if not cell.verdict.fits]
     reader: Reader = FolderReader(tree) if tree else ReleaseReader(new.vllm, listing)
-    profiles = shipped()
+    profiles = shipped() if profiles is None else profiles
     names = _names(reader, profiles, patches.every)
     return Day(
         place=new.place,
@@ -259,8 +265,8 @@ def _names_json(names: Names | EnvironmentMissing) -> dict[str, Any]:
     return {"read": True, "before": names.before, "came": names.came, "gone": gone}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Check one vLLM, print the result and return the exit code."""
+def main(arguments: Sequence[str], profiles: Sequence[Loaded] | None = None) -> int:
+    """Check one vLLM with the profiles that ship, or others; print the result and return the exit code."""
     parser = argparse.ArgumentParser(prog="release_patches.py")
     parser.add_argument("release", nargs="?", help="vLLM release such as 0.34.0 (default: the newest)")
     parser.add_argument("--tree", type=Path, metavar="DIR", help="folder that contains vllm/")
@@ -268,7 +274,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     try:
-        day = release_day(given.release, tree=given.tree, folders=given.folders)
+        day = release_day(given.release, tree=given.tree, folders=given.folders, profiles=profiles)
     except GemmaspecError as error:
         return output.failure(error, as_json=given.json)
     return show(day, as_json=given.json)

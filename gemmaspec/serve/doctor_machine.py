@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from gemmaspec.check.doctor.machine import clock_row, container_shm_row, disk_row, open_files_row, shm_row
@@ -121,10 +121,10 @@ def disks(subject: DoctorSubject) -> Iterator[CheckResult]:
         yield disk_row("disk, docker", str(root or "docker's folder"), readings.free_bytes(root), needed)
 
 
-def together(needs: Mapping[Path, int], folder: Path) -> int:
+def together(needs: Mapping[Path, int], folder: Path, disk_of: Callable[[Path], int | None] = readings.disk_of) -> int:
     """Return the bytes that the disk of a folder must hold of all that is needed."""
-    disk = readings.disk_of(folder)
-    return sum(size for other, size in needs.items() if other == folder or readings.disk_of(other) == disk)
+    disk = disk_of(folder)
+    return sum(size for other, size in needs.items() if other == folder or disk_of(other) == disk)
 
 
 def _image_to_fetch(subject: DoctorSubject) -> int | None:

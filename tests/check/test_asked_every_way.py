@@ -19,6 +19,7 @@ from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
+from tests.support.docker_support import silent_registry
 
 Ask = Callable[..., dict[str, Any]]
 DOCS = data.ROOT / "docs"
@@ -35,7 +36,7 @@ NO_IMAGES = (*OWN_CHOICE, "--set", "serve.limit_mm_per_prompt={image: 0, video: 
 def ask(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Return the document of a command."""
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("gemmaspec.serve.start_costs._image_bytes", lambda image: None)
+    silent_registry(tmp_path, monkeypatch)
 
     def answer(*words: str) -> dict[str, Any]:
         run([*words, "--json"])

@@ -460,13 +460,10 @@ def test_models_of_the_hub_are_weighed_against_the_disk(
 
 
 @pytest.mark.parametrize(("disks", "needed"), [((1, 1), 30), ((1, 2), 20)], ids=["one disk", "two disks"])
-def test_what_one_disk_must_hold_is_added_up(
-    disks: tuple[int, int], needed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_disk_must_hold_is_added_up(disks: tuple[int, int], needed: int) -> None:
     """Three rows said "ok, 20.4 GB free" of one disk, to which 20.2 GB of models and an image were to be fetched."""
     of = dict(zip((Path("/cache"), Path("/docker")), disks, strict=True))
-    monkeypatch.setattr("gemmaspec.serve.doctor_machine.readings.disk_of", of.get)
-    assert together({Path("/cache"): 20, Path("/docker"): 10}, Path("/cache")) == needed
+    assert together({Path("/cache"): 20, Path("/docker"): 10}, Path("/cache"), of.get) == needed
 
 
 def test_a_folder_that_is_not_there_yet_is_on_the_disk_of_the_one_above(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from gemmaspec.cli.app import run
 from gemmaspec.core.profile.device import GB, GIB
 from gemmaspec.run.machine.readings import this_cpu
+from tests.support import hub
 from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 
 TEXT = {
@@ -275,10 +276,7 @@ def test_what_cannot_be_answered(
 def test_a_model_that_is_nowhere_says_how_to_get_it(
     profiles: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))
+    hub.offline(monkeypatch, tmp_path)
     assert run(["fit", write(profiles, "nobody/nothing")]) == 4
     err = capsys.readouterr().err
     assert "target.model: nobody/nothing" in err

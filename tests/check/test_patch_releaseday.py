@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import release_names as releasenames
-import release_patches as releaseday
 from release_patches import main
 
 from gemmaspec.check.carry.shipped import shipped
@@ -33,34 +32,37 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def profile(monkeypatch: pytest.MonkeyPatch) -> Loaded:
+def profile() -> Loaded:
     """The one shipped profile, with the fake package's patch in the place of the real ones."""
-    return with_patches(monkeypatch, required=["right-value"], optional=[])
+    return with_patches(required=["right-value"], optional=[])
 
 
-def with_patches(monkeypatch: pytest.MonkeyPatch, **patches: list[str]) -> Loaded:
+def with_patches(**patches: list[str]) -> Loaded:
     (tiny,) = (one for one in shipped() if one.profile.name == "tiny-cpu")
     changed = tiny.profile.model_copy(update={"patches": tiny.profile.patches.model_copy(update=patches)})
-    loaded = dataclasses.replace(tiny, profile=changed)
-    monkeypatch.setattr(releaseday, "shipped", lambda: (loaded,))
-    return loaded
+    return dataclasses.replace(tiny, profile=changed)
 
 
 def day(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], core: str, *more: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    profile: Loaded,
+    core: str,
+    *more: str,
 ) -> tuple[int, dict[str, Any]]:
     """A day on which 0.22.0 comes out with this core.py."""
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, fake.write_index(tmp_path, {"0.20.0": CORE, "0.21.0": CORE, "0.22.0": core}))
     capsys.readouterr()
-    code = main([*more, "--patches", str(tmp_path / "patches"), "--json"])
+    code = main([*more, "--patches", str(tmp_path / "patches"), "--json"], (profile,))
     return code, json.loads(capsys.readouterr().out)
 
 
 def test_a_release_on_which_all_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
-    code, found = day(tmp_path, monkeypatch, capsys, CORE)
+    code, found = day(tmp_path, monkeypatch, capsys, profile, CORE)
     assert (code, found["ok"]) == (0, True)
     assert found["tree"] == {"kind": "release", "ref": "0.22.0", "vllm": "0.22.0"}
     assert found["profiles"] == [{"name": "tiny-cpu", "starts": True, "blocked_by": [], "left_out": [], "findings": []}]
@@ -70,14 +72,14 @@ def test_a_superseded_patch_breaks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
     core = CORE.replace('"stock"', '"fixed upstream"')
-    code, found = day(tmp_path, monkeypatch, capsys, core, "0.22.0")
+    code, found = day(tmp_path, monkeypatch, capsys, profile, core, "0.22.0")
     assert (code, found["patches"][0]["state"], found["patches"][0]["rebase"]) == (0, "superseded", None)
 
 
 def test_what_breaks_is_named_with_the_profile_that_would_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
-    code, found = day(tmp_path, monkeypatch, capsys, REWRITTEN)
+    code, found = day(tmp_path, monkeypatch, capsys, profile, REWRITTEN)
     assert (code, found["ok"]) == (5, False)
     assert found["patches"][0]["state"] == "conflict"
     assert found["patches"][0]["rebase"] == {
@@ -103,7 +105,7 @@ def test_what_a_merge_would_carry_over_is_said(
     diff.write_text(diff.read_text().replace("@@ -14,3 +14,3 @@\n \n", "@@ -15,2 +15,2 @@\n"))
     core = above.replace('    return "stock"', '    check()\n    more()\n    then()\n    return "stock"')
     fake.use_index(monkeypatch, fake.write_index(tmp_path, {"0.21.0": CORE, "0.22.0": core}))
-    assert main(["--patches", str(tmp_path / "patches")]) == 5
+    assert main(["--patches", str(tmp_path / "patches")], (profile,)) == 5
     out = capsys.readouterr().out
     assert "right-value: conflict" in out
     assert "a merge from 0.21.0" in out
@@ -136,7 +138,7 @@ def test_code_that_moved_is_found_and_code_that_is_gone_is_by_hand(
     for name in gone:
         (tree / "vllm/v1" / name).unlink()
     options = ["--tree", str(tree), "--patches", str(tmp_path / "patches"), "--json"]
-    assert main([*options]) == 5
+    assert main([*options], (profile,)) == 5
     found = json.loads(capsys.readouterr().out)
     assert found["tree"] == {"kind": "tree", "ref": str(tree), "vllm": "0.22.0.dev7+gabc"}
     assert found["patches"][0]["state"] == "missing"
@@ -147,8 +149,8 @@ def test_code_that_moved_is_found_and_code_that_is_gone_is_by_hand(
 def test_an_optional_patch_that_breaks_is_left_out_and_the_profile_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: Loaded
 ) -> None:
-    with_patches(monkeypatch, required=[], optional=["right-value"])
-    code, found = day(tmp_path, monkeypatch, capsys, REWRITTEN)
+    optional = with_patches(required=[], optional=["right-value"])
+    code, found = day(tmp_path, monkeypatch, capsys, optional, REWRITTEN)
     assert code == 0
     assert found["profiles"] == [
         {"name": "tiny-cpu", "starts": True, "blocked_by": [], "left_out": ["right-value"], "findings": []}
@@ -161,7 +163,7 @@ def test_a_folder_can_be_looked_at_offline_and_the_merge_is_then_unknown(
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, tmp_path)
     tree = fake.write_tree(tmp_path / "tree", version="0.22.0", core=REWRITTEN)
-    assert main(["--tree", str(tree), "--patches", str(tmp_path / "patches"), "--json"]) == 5
+    assert main(["--tree", str(tree), "--patches", str(tmp_path / "patches"), "--json"], (profile,)) == 5
     assert json.loads(capsys.readouterr().out)["patches"][0]["rebase"]["outcome"] == "unknown"
 
 
@@ -171,7 +173,7 @@ def test_one_vllm_at_a_time(
 ) -> None:
     fake.write_patch(tmp_path / "patches")
     fake.use_index(monkeypatch, fake.write_index(tmp_path, ["0.21.0", "0.22.0"]))
-    assert main([*arguments, "--patches", str(tmp_path / "patches")]) == 2
+    assert main([*arguments, "--patches", str(tmp_path / "patches")], (profile,)) == 2
 
 
 @pytest.mark.network
@@ -203,11 +205,11 @@ def test_a_vllm_whose_names_cannot_be_read_is_still_judged_by_its_patches(
     fake.use_index(monkeypatch, tmp_path)
     tree = fake.write_tree(tmp_path / "tree", version="99.0")
     arguments = ["--tree", str(tree), "--patches", str(tmp_path / "patches")]
-    assert main([*arguments, "--json"]) == 0
+    assert main([*arguments, "--json"], (profile,)) == 0
     names = json.loads(capsys.readouterr().out)["names"]
     assert not names["read"]
     assert "vllm/entrypoints/cli/serve.py: make_arg_parser is missing" in names["why"]
-    assert main(arguments) == 0
+    assert main(arguments, (profile,)) == 0
     assert "flags, variables and keys were not compared" in capsys.readouterr().err
 
 
@@ -289,8 +291,7 @@ def test_a_variable_that_a_release_dropped_is_told_for_the_profile_that_sets_it(
     (spark,) = (one for one in shipped() if one.profile.name == "spark-e2b")
     sets = {**spark.profile.env, "VLLM_TEST_FORCE_FP8_MARLIN": "1"}
     changed = dataclasses.replace(spark, profile=spark.profile.model_copy(update={"env": sets}))
-    monkeypatch.setattr(releaseday, "shipped", lambda: (changed,))
-    assert main(["0.29.0", "--json"]) == 0
+    assert main(["0.29.0", "--json"], (changed,)) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"kind": "environment", "name": "VLLM_TEST_FORCE_FP8_MARLIN"} in found["names"]["gone"]
     findings = [one for profile in found["profiles"] for one in profile["findings"]]

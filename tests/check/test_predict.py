@@ -34,6 +34,7 @@ from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.core.rows import Row, parse_rows
 from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.measurements import store
+from tests.support import hub
 from tests.support.fake_nvidia_smi import FakeNvidiaSmi, card
 
 ROOT = Path(__file__).parent.parent.parent
@@ -757,10 +758,7 @@ def test_cells_of_other_numbers_of_gpus_are_refused(
     assert refused in " ".join(capsys.readouterr().err.split())
 
 
-def test_own_cells_of_two_gpus_are_kept_apart_from_those_of_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("platformdirs.user_config_path", lambda _: tmp_path)
+def test_own_cells_of_two_gpus_are_kept_apart_from_those_of_one() -> None:
     one = load_profile("nvidia-31b-mtp", overrides=["machine=h100"])
     two = load_profile("nvidia-31b-mtp", overrides=["machine=h100", "serve.tensor_parallel_size=2"])
     cells = {"acceptance_length": 1.0, "spread": None}
@@ -787,12 +785,14 @@ def test_a_family_of_two_servers_is_fitted_exactly_and_not_trusted_more_for_it()
 
 
 def test_without_measurements_the_roofline_answers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No shipped file is of a Spark; the models are told by their shapes, and the Hub is not asked."""
-    monkeypatch.setattr("gemmaspec.run.models.open.on_hub", lambda *_: pytest.fail("the Hub was asked"))
     sets = ["--set", "serve.max_num_seqs=8"]
-    assert run(["predict", "spark-31b-mtp", *sets, "--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]) == 0
+    with hub.serve() as asked:
+        asked.aim(monkeypatch, tmp_path)
+        assert run(["predict", "spark-31b-mtp", *sets, "--k", "0,1,2,6", "--concurrency", "1,4,8", "--json"]) == 0
+        assert asked.requests == []
     document = json.loads(capsys.readouterr().out)
     assert document["basis"] == "roofline"
     assert "273 GB/s of dgx-spark" in document["why"]

@@ -15,12 +15,12 @@ from pathlib import Path
 import proof_table
 import pytest
 
-from gemmaspec.check.proof import prove as proving
 from gemmaspec.check.proof import source
 from gemmaspec.check.proof.prove import ProbeResult, Probes, Proof, ends_of_ranges, prove, says
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, PatchError
+from gemmaspec.core.files import state_dir
 from gemmaspec.core.patching.patch import Patch, load_patch, load_patches
 from tests.support import vllm_trees as fake
 from tests.support.launching import CORE
@@ -35,15 +35,11 @@ def probe():
 
 
 @pytest.fixture
-def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fake release, in place of the wheels of the package index."""
-    root = tmp_path / "source"
-    (root / "vllm/v1").mkdir(parents=True)
-    (root / "vllm/__init__.py").touch()
-    (root / "vllm/v1/__init__.py").touch()
-    (root / "vllm/v1/core.py").write_text(CORE)
-    monkeypatch.setattr(proving, "source_of", lambda release: root)
-    return root
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The source of a fake release; its wheels are in an index on disk."""
+    fake.use_index(monkeypatch, fake.write_index(tmp_path / "index", ["0.19.0", "0.20.0"]))
+    for _ in fake.own_cache(monkeypatch, tmp_path / "cache"):
+        yield source.source_of("0.20.0")
 
 
 @pytest.fixture
@@ -200,8 +196,9 @@ def test_only_the_python_files_of_vllm_are_taken_out_of_a_wheel(
         folder = source.source_of("0.20.0")
         assert folder.is_relative_to(cache)
         assert (folder / "vllm/v1/core.py").read_text() == CORE
-        monkeypatch.setattr(source, "_make", lambda *_: pytest.fail("made twice"))
+        made = folder.stat().st_ino
         assert source.source_of("0.20.0") == folder
+        assert folder.stat().st_ino == made, "it is not made twice"
         with pytest.raises(EnvironmentMissing, match=r"no wheel of vllm 9\.9\.9"):
             source.source_of("9.9.9")
 
@@ -240,8 +237,9 @@ def test_a_patch_without_a_probe_is_refused_before_anything_is_built(
 ) -> None:
     folder = shutil.copytree(data.PATCHES / "draft-text-only", tmp_path / "draft-text-only")
     (folder / "probe.py").unlink()
-    monkeypatch.setattr(
-        "gemmaspec.check.proof.environment.prove_python", lambda **_: pytest.fail("an environment was built")
-    )
+    monkeypatch.setenv("UV_OFFLINE", "1")
     assert run(["patch", "prove", "draft-text-only", "--patches", str(tmp_path)]) != 0
-    assert "probe.py is missing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "probe.py is missing" in said
+    assert "building an environment" not in said
+    assert not (state_dir() / "runtimes").exists()

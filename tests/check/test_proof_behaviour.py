@@ -8,19 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from gemmaspec.check.proof import behaviour, environment
+from gemmaspec.check.proof import environment
 from gemmaspec.cli.app import run
+from gemmaspec.core.files import state_dir
 from tests.check.test_proof import GOOD
 from tests.support import vllm_trees as fake
 from tests.support.judging import write_judgement
 from tests.support.launching import CORE
 
 
+def fake_environment() -> None:
+    """Put a FAKE in the place of the environment for probes, complete and without torch: this Python."""
+    folder = state_dir() / "runtimes" / f"prove-{environment._key()}"
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (folder / "complete.json").write_text("{}")
+
+
 @pytest.fixture
 def patches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for module in (behaviour, environment):
-        monkeypatch.setattr(module, "prove_python", lambda **_: Path(sys.executable))
-    monkeypatch.setattr(behaviour, "cache_dir", lambda: tmp_path / "cache")  # what another run asked is not known here
+    fake_environment()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # what another run asked is not known here
     place = fake.write_patch(tmp_path / "patches")
     (place / "probe.py").write_text(GOOD)
     write_judgement(place)

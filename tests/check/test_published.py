@@ -19,6 +19,7 @@ from gemmaspec.core.profile.device import GIB
 from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.models.open import open_checkpoint
+from tests.support import hub
 
 UNPUBLISHED = {"z-lab/gemma-4-26B-A4B-it-DFlash"}
 """Heads whose widths no source here states; `fit` asks the Hub for them."""
@@ -28,9 +29,8 @@ PROFILES = [name for name in profile_names([data.PROFILES]) if not name.startswi
 @pytest.fixture(autouse=True)
 def nobody_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No cache and no Hub."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("gemmaspec.run.kept.models.hub_cache", lambda profile: tmp_path / "hub")
+    hub.offline(monkeypatch, tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # a profile's own cache is below it
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -70,7 +70,7 @@ def test_a_dry_run_shows_what_costs_speed_or_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("gemmaspec.serve.start_costs._image_bytes", lambda image: None)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-daemon")  # so no registry is asked for an image's size
     release = ("--set", "runtime.vllm=0.32.0", "--set", "image=vllm/vllm-openai:v0.32.0")
     sets = ("--engine", "process", *release, "--no-speed-patches")
     assert run(["up", "spark-31b-mtp", "--dry-run", *sets]) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fakes.Hub]:
         yield hub
 
 
-def add(hub: fakes.Hub, files: dict[str, bytes] | None = None, *, ref: str = "main", **about: object) -> str:
+def add(hub: fakes.Hub, files: Mapping[str, bytes] | None = None, *, ref: str = "main", **about: object) -> str:
     return hub.add(f"datasets/{NAME}", files or FILES, ref=ref, **about)
 
 
@@ -86,12 +86,10 @@ def test_a_data_set_is_fetched_once_and_named_by_its_commit(hub: fakes.Hub) -> N
     assert asked(f"{NAME}@{commit}")[0] == found
 
 
-def test_a_large_file_comes_from_storage_and_is_checked(hub: fakes.Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fakes, "LARGE", 10)
-    add(hub)
+def test_a_large_file_comes_from_storage_and_is_checked(hub: fakes.Hub) -> None:
+    add(hub, {name: fakes.Large(body) for name, body in FILES.items()})
     assert len(asked(f"{NAME}@main")[0].prompts) == 3
-    add(hub, {"code.jsonl": b'{"prompt": "longer than ten bytes"}'}, ref="damaged")
-    monkeypatch.setattr(fakes.File, "part", lambda _self, start, stop: (b"x" * 100)[start:stop])
+    add(hub, {"code.jsonl": fakes.Damaged(b'{"prompt": "another"}')}, ref="damaged")
     with pytest.raises(EnvironmentMissing, match=r"code\.jsonl of some/benchmarks arrived damaged"):
         asked(f"{NAME}@damaged")
     assert len(list((state_dir() / "prompts" / "some--benchmarks").iterdir())) == 1

@@ -269,33 +269,41 @@ def test_the_script_says_what_it_lacks_in_any_python() -> None:
     assert "this Python lacks what is measured: No module named 'torch'" in str(reading(done.stderr.splitlines()))
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the GPU's Python is asked for; its answer is a FAKE."""
-    found: list[dict[str, Any]] = []
+class FakeGpuPython:
+    """Writes down what the GPU's Python is asked for, and gives one answer."""
 
-    def said(_: object, server: Any, script: Any, job: str, *, limit_s: int) -> list[str]:
-        found.append({**json.loads(job), "script": script.name, "server": server.name, "limit_s": limit_s})
+    def __init__(self) -> None:
+        self.jobs: list[dict[str, Any]] = []
+
+    def __call__(self, _: object, server: Any, script: Any, job: str, *, limit_s: int) -> list[str]:
+        self.jobs.append({**json.loads(job), "script": script.name, "server": server.name, "limit_s": limit_s})
         return [json.dumps(ANSWER)]
 
-    monkeypatch.setattr(tune_field, "said_on_gpu", said)
-    monkeypatch.setattr(
-        tune_field, "choose_engine", lambda *_, **__: (SimpleNamespace(name="docker", remote=False), "")
+
+def launches_of(asked: FakeGpuPython, sets: tuple[str, ...], notes: list[str]) -> Launches | None:
+    request = TuneRequest(
+        profile="spark-31b-mtp",
+        overrides=("runtime.vllm=0.32.0", *sets),
+        engine="process",
+        loads=(1, 4),
+        ks=(4,),
+        others=False,
+        budget_s=200,
     )
-    return found
+    return tune_field.launches_of(tune_field.Compared.of(request), request, notes.append, asked)
 
 
-def launches_of(sets: tuple[str, ...], notes: list[str]) -> Launches | None:
-    request = TuneRequest(profile="spark-31b-mtp", overrides=sets, loads=(1, 4), ks=(4,), others=False, budget_s=200)
-    return tune_field.launches_of(tune_field.Compared.of(request), request, notes.append)
+@pytest.fixture
+def asked() -> FakeGpuPython:
+    return FakeGpuPython()
 
 
-def test_tune_asks_for_the_layers_of_its_profile(asked: list[dict[str, Any]]) -> None:
+def test_tune_asks_for_the_layers_of_its_profile(asked: FakeGpuPython) -> None:
     notes: list[str] = []
-    found = launches_of(("serve.kv_cache_dtype=fp8",), notes)
+    found = launches_of(asked, ("serve.kv_cache_dtype=fp8",), notes)
     assert found
     assert found.variable == "prompt:9,512,1=32,64,8,2"
-    (job,) = asked
+    (job,) = asked.jobs
     assert (job["script"], job["server"], job["fp8"]) == ("find_launches.py", "spark-31b-mtp", True)
     assert [row["head"] for row in job["layers"]] == [512, 256]
     assert (job["seconds"], job["matrices"]) == (10, [])
@@ -309,17 +317,17 @@ def test_tune_asks_for_the_layers_of_its_profile(asked: list[dict[str, Any]]) ->
         ((), "9.0", 6),
         (("serve.attention_backend=FLASH_ATTN",), "9.0", 6),
         (("serve.linear_backend=marlin",), "9.0", 0),
-        (("image=vllm/vllm-openai:v0.33.0",), "9.0", 0),
+        (("runtime.vllm=0.33.0", "image=vllm/vllm-openai:v0.33.0"), "9.0", 0),
         ((), "12.1", 0),
         (("serve.linear_backend=humming",), "12.1", 6),
     ],
 )
 def test_tune_asks_for_the_matrices_that_humming_multiplies(
-    asked: list[dict[str, Any]], nvidia_smi: FakeNvidiaSmi, sets: tuple[str, ...], capability: str, number: int
+    asked: FakeGpuPython, nvidia_smi: FakeNvidiaSmi, sets: tuple[str, ...], capability: str, number: int
 ) -> None:
     nvidia_smi.lists(card("NVIDIA H100 80GB HBM3", gib=79.65, capability=capability))
-    launches_of(("machine=h100", "image=vllm/vllm-openai:v0.32.0", *sets), [])
-    (job,) = asked
+    launches_of(asked, ("machine=h100", "image=vllm/vllm-openai:v0.32.0", *sets), [])
+    (job,) = asked.jobs
     assert len(job["matrices"]) == number
     assert job["tokens"] == [1, 4, 5, 20]
     assert not [row for row in job["layers"] if "serve.attention_backend=FLASH_ATTN" in sets]
@@ -333,11 +341,9 @@ def test_tune_asks_for_the_matrices_that_humming_multiplies(
         ("machine=cpu", "patches.speed=off"),
     ],
 )
-def test_nothing_is_measured_that_the_server_would_not_launch(
-    asked: list[dict[str, Any]], sets: tuple[str, ...]
-) -> None:
-    assert launches_of(sets, []) is None
-    assert not asked
+def test_nothing_is_measured_that_the_server_would_not_launch(asked: FakeGpuPython, sets: tuple[str, ...]) -> None:
+    assert launches_of(asked, sets, []) is None
+    assert not asked.jobs
 
 
 def test_what_was_found_is_tried_on_the_fastest_with_the_patch_that_reads_it() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import socket
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import pytest
 
 from gemmaspec.run.engine.server import Server
 from tests.support.real import RUN, free_port
@@ -190,3 +192,13 @@ def _blob(data: bytes, kind: str) -> dict[str, Any]:
 
 def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def silent_registry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a FAKE `docker` on the PATH for which no registry answers; everything else it hands to the real one."""
+    real = shutil.which("docker") or "false"
+    program = folder / "no-registry" / "docker"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$1" = manifest ] && exit 1\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)

@@ -39,6 +39,8 @@ from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.stack.speed import speed_choice, untried
 from gemmaspec.serve.doctor_subject import DoctorSubject, said_on_gpu
 
+OnGpu = Callable[..., list[str]]
+"""Asks a script as `said_on_gpu` does."""
 _FP8: Final = ("fp8", "fp8_e4m3")
 """With these caches vLLM casts the queries to FP8 too, where the GPU computes with it."""
 _START_S: Final = 300
@@ -184,7 +186,9 @@ def _draft_bytes(profile: Profile) -> int:
     return 0
 
 
-def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], None]) -> Launches | None:
+def launches_of(
+    compared: Compared, request: TuneRequest, note: Callable[[str], None], ask: OnGpu = said_on_gpu
+) -> Launches | None:
     """Measure in the image or environment that would run the tuned profile; its server must be stopped.
 
     Returns None where the profile launches other kernels, or says how. Raises EnvironmentMissing if there is no GPU,
@@ -221,7 +225,7 @@ def launches_of(compared: Compared, request: TuneRequest, note: Callable[[str], 
         "most_seconds": most_s,
     }  # fmt: skip
     note(f"launch parameters of {len(kinds)} kinds of attention layers and {len(shapes)} matrices, at most {most_s} s")
-    launches = reading(said_on_gpu(subject, server, data.FIND_LAUNCHES, json.dumps(job), limit_s=most_s + _START_S))
+    launches = reading(ask(subject, server, data.FIND_LAUNCHES, json.dumps(job), limit_s=most_s + _START_S))
     if isinstance(launches, str):
         raise EnvironmentMissing(f"nothing was measured: {launches}", hint=f"gemmaspec doctor {profile.name}")
     note(f"  {launches}")
