@@ -148,15 +148,16 @@ def verdict(measurement: Measurement, steps: Iterable[Step]) -> Verdict:
     """Return whether to take a patch: same values, no call slower by more than 3 %, a step or prompt faster by 3 %."""
     if measurement.state != "measured":
         return _of_fault(measurement)
+    gains = _gains(measurement.cases, steps)
+    most, whole = max(gains, default=(1.0, ""))
+    percent = round((most - 1) * 100)
     for case in measurement.cases:
         released, patched = case.took
         if case.part != "rest" and released < MOST_LOSS * patched:
-            return Verdict(taken=False, because=f"{case.name}: {patched / released:.2f} times as long")
-    gains = _gains(measurement.cases, steps)
+            beside = f", though {whole} gains up to {percent} %" if most >= LEAST_GAIN else ""
+            return Verdict(taken=False, because=f"{case.name}: {patched / released:.2f} times as long{beside}")
     if not gains:
         return Verdict(taken=None, because="nothing says how long the whole takes of which it is a part")
-    most, whole = max(gains)
-    percent = round((most - 1) * 100)
     if most < LEAST_GAIN:
         return Verdict(taken=False, because=f"{whole} gains {percent} %")
     return Verdict(taken=True, because=f"{whole} gains up to {percent} %")
