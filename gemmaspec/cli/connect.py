@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.text import page
 from gemmaspec.core.errors import UsageError
 
 
@@ -31,11 +32,8 @@ def connect(
     if client is None:
         titles = {key: known.title for key, known in use_case.CLIENTS.items()}
         titles |= {key: monitor.title for key, monitor in MONITORS.items()}
-        if json:
-            output.json_data({"clients": titles})
-            return
-        for key, title in titles.items():
-            output.data(f"gemmaspec connect {key:<17}{title}")
+        lines = (f"gemmaspec connect {key:<17}{title}" for key, title in titles.items())
+        page.answer({"clients": titles}, lines, as_json=json)
         return
     if client in MONITORS:
         file = MONITORS[client].text(names or ())

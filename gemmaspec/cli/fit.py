@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from gemmaspec.cli import options, output
+from gemmaspec.cli import options
 from gemmaspec.core.errors import UsageError
 
 
@@ -48,7 +48,7 @@ def fit(
     from gemmaspec.check.use_cases.fit import FitRequest
     from gemmaspec.check.use_cases.fit import fit as use_case
     from gemmaspec.cli.text import fit as text
-    from gemmaspec.cli.text import fit_brief
+    from gemmaspec.cli.text import fit_brief, page
 
     request = FitRequest(
         **options.given(
@@ -62,10 +62,6 @@ def fit(
         memory_gb=gigabytes(memory) if memory else None,
     )
     fitted = use_case(request)
-    if json:
-        output.json_data(document(fitted))
-    elif explain:
-        output.told(*text.lines(fitted))
-    else:
-        output.told(*fit_brief.lines(document(fitted)))
+    found = document(fitted)
+    page.answer(found, text.lines(fitted) if explain else fit_brief.lines(found), as_json=json)
     raise typer.Exit(0 if fitted.fits else 1)

@@ -29,8 +29,8 @@ def predict(
     similar machine, or the bytes that a step reads. The output says which. Starts nothing.
     """
     from gemmaspec.check.use_cases.predict import PredictRequest, predict_profile
+    from gemmaspec.cli.text import page, predict_brief, predict_page
     from gemmaspec.cli.text import predict as text
-    from gemmaspec.cli.text import predict_brief, predict_page
     from gemmaspec.core.files import write_whole
     from gemmaspec.core.rows import MAX_CONTEXT
 
@@ -49,13 +49,11 @@ def predict(
         contexts=lengths,
     )
     predicted = predict_profile(request)
+    document = text.document(predicted)
     if html:
-        write_whole(html, predict_page.page(text.document(predicted)))
+        write_whole(html, predict_page.page(document))
         output.progress(f"wrote {html}")
-    if json:
-        output.json_data(text.document(predicted))
-        return
+    lines = predict_brief.lines(document)
     if explain:
-        output.told(*text.lines(predicted, width=output.width_of(sys.stdout)))
-        return
-    output.told(*predict_brief.lines(text.document(predicted)))
+        lines = text.lines(predicted, width=output.width_of(sys.stdout))
+    page.answer(document, lines, as_json=json)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.text import page
 from gemmaspec.core.redact import redact
 from gemmaspec.core.sentences import readable_size
 
@@ -33,11 +34,11 @@ def pull(
         parts = use_case(
             profile, engine=options.engine_name(engine), latest=latest, overrides=set_ or (), progress=progress
         )
-    if json:
-        output.json_data({"ok": True, "parts": parts})
-        return
-    for part in parts:
-        output.data(f"{part.role:<8} {_fetched(part):<12} {part.name}{f' at {part.revision}' if part.revision else ''}")
+    page.answer({"ok": True, "parts": parts}, map(_line, parts), as_json=json)
+
+
+def _line(part: PullPart) -> str:
+    return f"{part.role:<8} {_fetched(part):<12} {part.name}{f' at {part.revision}' if part.revision else ''}"
 
 
 def _fetched(part: PullPart) -> str:

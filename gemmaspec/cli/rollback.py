@@ -49,19 +49,17 @@ def rollback(
 
 
 def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:
-    if as_json:
-        output.json_data({"known_good": [_document(good, current) for good in goods]})
-        return
-    if not goods:
-        output.progress("no known good stack has that name")
-        return
     from gemmaspec.cli.text import table
 
+    if not goods and not as_json:
+        output.progress("no known good stack has that name")
+        return
     columns = (
         table.Column(""), table.Column("ID"), table.Column("STARTED", 4), table.Column("ENGINE", 2),
         table.Column("VLLM"), table.Column("PORT", 1), table.Column("OPTIONS AND IMAGE", 3, wraps=True),
     )  # fmt: skip
-    table.show(columns, [_row(good, current) for good in goods])
+    document = {"known_good": [_document(good, current) for good in goods]}
+    table.answer(document, columns, [_row(good, current) for good in goods], as_json=as_json)
 
 
 def _document(good: KnownGood, current: str | None) -> dict[str, Any]:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from gemmaspec.cli import output
+from gemmaspec.cli.text import page
 from gemmaspec.run.stack.speed import NO_GPU
 
 if TYPE_CHECKING:
     from gemmaspec.core.patching.choice import Choices
     from gemmaspec.serve.dry_run import DryRun
 
+_NAMES: Final = 7
+"""Letters of the column of names."""
 _NAMED: Final = 3
 """Patches for speed that a line names; of more it says how many."""
 
 
 def dry_run(plan: DryRun, *, as_json: bool) -> None:
     """Print what `up --dry-run` would do."""
-    if as_json:
-        output.json_data({"ok": True, **_document(plan)})
-        return
-    _tell_changes(plan)
-    _tell_server(plan)
+    rows = chain(_change_rows(plan), _server_rows(plan))
+    page.answer({"ok": True, **_document(plan)}, page.rows_below(rows, names=_NAMES, indent=0), as_json=as_json)
 
 
 def _document(plan: DryRun) -> dict[str, object]:
@@ -64,46 +64,41 @@ def _stops(plan: DryRun) -> str | None:
     return f"{before.server.name} ({before.engine}, port {before.server.port})"
 
 
-def _tell_changes(plan: DryRun) -> None:
-    """Print where it would run, and what it would stop, fetch and write."""
+def _change_rows(plan: DryRun) -> Iterator[page.Row]:
+    """Yield where it would run, and what it would stop, fetch and write."""
     start = plan.start
-    output.told(f"engine: {start.why}")
+    yield "engine:", start.why
     for rank, host in enumerate(start.started.options.hosts):
-        output.told(f"host:   {host} (rank {rank})")
+        yield "host:", f"{host} (rank {rank})"
     if start.joins:
-        output.told("runs:   already, unchanged; only the probe would be sent")
-    if stopped := _stops(plan):
-        output.told(f"stop:   {stopped}")
+        yield "runs:", "already, unchanged; only the probe would be sent"
+    yield "stop:", _stops(plan)
     if plan.ahead:
         for part in plan.ahead.parts:
-            if part.verb == "download":
-                verb = "fetch"
-            else:
-                verb = part.verb
-            output.told(f"{verb + ':':<7} {part}")
-        output.told(f"time:   {plan.ahead.time()}")
+            verb = "fetch" if part.verb == "download" else part.verb
+            yield f"{verb}:", str(part)
+        yield "time:", plan.ahead.time()
     if start.files:
         folders = sorted({str((start.server.folder / name).parent) for name in start.files})
-        output.told(f"write:  {len(start.files)} files in {', '.join(folders)}")
+        yield "write:", f"{len(start.files)} files in {', '.join(folders)}"
 
 
-def _tell_server(plan: DryRun) -> None:
-    """Print what the server would run with, and what is known of its speed and memory."""
+def _server_rows(plan: DryRun) -> Iterator[page.Row]:
+    """Yield what the server would run with, and what is known of its speed and memory."""
     start = plan.start
-    output.told(f"env:    sets or passes on {', '.join(start.environment) or 'no variables'}")
+    yield "env:", f"sets or passes on {', '.join(start.environment) or 'no variables'}"
     if start.offline != "no":
-        output.told(f"hub:    not used by the server ({start.offline})")
-    if line := speed_line(start.server.name, plan.speed, plan.untried):
-        output.told(f"speed:  {line}")
+        yield "hub:", f"not used by the server ({start.offline})"
+    yield "speed:", speed_line(start.server.name, plan.speed, plan.untried)
     for line in plan.graphs:
-        output.told(f"graphs: WARNING: {line}")
+        yield "graphs:", f"WARNING: {line}"
     for line in plan.memory:
-        output.told(f"memory: WARNING: it does not fit: {line}")
+        yield "memory:", f"WARNING: it does not fit: {line}"
     for finding in plan.costs:
-        output.told(f"note:   {finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}")
-    output.told(f"code:   runs code of: {', '.join(plan.code) or 'vllm as it is installed'}")
-    output.told(f"run:    {shlex.join(start.command)}")
-    output.told(f"ready:  when {start.expects}")
+        yield "note:", f"{finding.code}: {finding.key or 'profile'}: {finding.message}; {finding.fix}"
+    yield "code:", f"runs code of: {', '.join(plan.code) or 'vllm as it is installed'}"
+    yield "run:", shlex.join(start.command)
+    yield "ready:", f"when {start.expects}"
 
 
 def speed_line(name: str, choice: Choices, untried: Sequence[str]) -> str:
