@@ -52,5 +52,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 def _case(case: Case) -> str:
     released, patched = case.took
-    whole = "step" if case.part == "step" else "prompt"
-    return f"{case.name}: {released:.3f} -> {patched:.3f} ms, {case.times} times a {whole}"
+    if case.part == "step":
+        whole = "a step"
+    else:
+        whole = "a prompt"
+    return f"{case.name}: {released:.3f} -> {patched:.3f} ms, {case.times} times {whole}"

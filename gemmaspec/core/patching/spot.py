@@ -154,8 +154,10 @@ def verdict(measurement: Measurement, steps: Iterable[Step]) -> Verdict:
     for case in measurement.cases:
         released, patched = case.took
         if case.part != "rest" and released < MOST_LOSS * patched:
-            beside = f", though {whole} gains up to {percent} %" if most >= LEAST_GAIN else ""
-            return Verdict(taken=False, because=f"{case.name}: {patched / released:.2f} times as long{beside}")
+            why = f"{case.name}: {patched / released:.2f} times as long"
+            if most >= LEAST_GAIN:
+                why += f", though {whole} gains up to {percent} %"
+            return Verdict(taken=False, because=why)
     if not gains:
         return Verdict(taken=None, because="nothing says how long the whole takes of which it is a part")
     if most < LEAST_GAIN:
