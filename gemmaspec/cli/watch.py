@@ -15,7 +15,8 @@ from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.redact import redact
 
 if TYPE_CHECKING:
-    from gemmaspec.look.watch import Watched, WatchLine
+    from gemmaspec.look.sidecar.rounds import WatchLine
+    from gemmaspec.look.watch import Watched
     from gemmaspec.run.kept.stacks import Started
 
 

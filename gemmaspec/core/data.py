@@ -34,7 +34,7 @@ FIND_LAUNCHES: Final = PROBES / "find_launches.py"
 _WATCH: Final = (
     *("__init__.py", "core/__init__.py", "core/webhooks.py", "run/__init__.py", "run/exchange.py", "look/__init__.py"),
     *(f"core/live/{name}.py" for name in ("__init__", "faults", "reaction", "reference", "sample", "window")),
-    *(f"look/sidecar/{name}.py" for name in ("__init__", "asking", "known", "telling", "watcher")),
+    *(f"look/sidecar/{name}.py" for name in ("__init__", "asking", "known", "rounds", "telling", "watcher")),
 )
 SIDECAR: Final = {
     "__main__.py": _PACKAGE / "look" / "sidecar" / "__main__.py",

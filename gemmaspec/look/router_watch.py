@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from gemmaspec.core.errors import GemmaspecError
@@ -14,7 +14,8 @@ from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Watch
 from gemmaspec.look import hooks
-from gemmaspec.look.watch import WatchLine, retry_after, steady_now, watch_line
+from gemmaspec.look.sidecar.rounds import Known, WatchLine, fault_event, one_round, watch_line
+from gemmaspec.look.watch import retry_after
 from gemmaspec.run.engine import router as routers
 from gemmaspec.run.kept import groups, stack_lock, stacks
 from gemmaspec.run.kept.groups import Group
@@ -27,28 +28,23 @@ from gemmaspec.serve.wait import wait
 RouterFault = Literal["router gone", "router silent", "left out"]
 """gone: its process has ended. silent: it runs, and takes no command. left out: a replica serves, without requests."""
 
-_KEEP_EVERY_S: Final = 10.0
 _PROBE_S: Final = 120.0
 
 
 @dataclass(kw_only=True)
-class WatchedRouter:
+class WatchedRouter(Known):
     """One router under watch."""
 
     name: str
     """The profile's name."""
     wish: Watch
     tellers: hooks.Tellers
-    active: dict[str, float] = field(default_factory=dict)
-    """The fault that has begun and not ended, and when, in seconds since 1970."""
     restarts: list[float] = field(default_factory=list)
     """When `watch` started it, in seconds since 1970."""
     again_at: float = 0.0
     """When something that failed is tried again, in seconds since 1970."""
     failed: int = 0
     """Attempts that failed in a row."""
-    last: str = ""
-    kept_at: float = float("-inf")
 
 
 def watched_routers(names: Sequence[str]) -> list[WatchedRouter]:
@@ -77,23 +73,23 @@ def _watched(group: Group) -> WatchedRouter:
 
 def look_at_router(router: WatchedRouter, *, interval: float = 1.0) -> Iterator[WatchLine]:
     """Look at a router once, do what its profile allows, and yield the events to log."""
-    happened = False
-    for wrong in router.tellers.problems():
-        yield watch_line(router.name, "hook", reason=wrong)
-    for line in _look(router):
-        happened = True
-        yield line
-    if happened or time.monotonic() - router.kept_at >= _KEEP_EVERY_S:
-        router.kept_at = time.monotonic()
-        with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
-            keep_watch(router.name, _verdict(router, interval))
+    problems = router.tellers.problems()
+    keep = partial(_keep, router, interval)
+    return one_round(router, router.name, problems=problems, look=_look(router), keep=keep)
+
+
+def _keep(router: WatchedRouter, interval: float) -> str:
+    """Write down what is known, for `status`. Return nothing to log: a full disk would fill the log too."""
+    with contextlib.suppress(GemmaspecError):
+        keep_watch(router.name, _verdict(router, interval))
+    return ""
 
 
 def _verdict(router: WatchedRouter, interval: float) -> Watching:
-    lately = tuple(at for at in router.restarts if abs(steady_now() - at) < HOUR_S)
+    lately = tuple(at for at in router.restarts if abs(router.clock() - at) < HOUR_S)
     return Watching(
         at=stacks.now(),
-        active=dict(router.active),
+        active=dict(router.since),
         restarts=lately,
         last=router.last,
         interval=interval,
@@ -109,7 +105,7 @@ def _look(router: WatchedRouter) -> Iterator[WatchLine]:
         return  # somebody works on it, or wants it down
     fault, reason = judged(group)
     yield from _told(router, fault, reason)
-    if fault and steady_now() >= router.again_at:
+    if fault and router.clock() >= router.again_at:
         yield from _act(router, fault)
 
 
@@ -132,18 +128,17 @@ def judged(group: Group) -> tuple[RouterFault | None, str]:
 
 def _told(router: WatchedRouter, fault: RouterFault | None, reason: str) -> Iterator[WatchLine]:
     """Say which fault has begun or ended; a router has one at a time."""
-    for over in [kind for kind in router.active if kind != fault]:
-        del router.active[over]
+    for over in [kind for kind in router.since if kind != fault]:
+        router.mark(over, begins=False)
         router.again_at, router.failed = 0.0, 0
         yield _said(router, "ends", over, "it is well again" if fault is None else reason)
-    if fault and fault not in router.active:
-        router.active[fault] = steady_now()
+    if fault and fault not in router.since:
+        router.mark(fault, begins=True)
         yield _said(router, "begins", fault, reason)
 
 
 def _said(router: WatchedRouter, what: str, fault: str, reason: str) -> WatchLine:
-    event = {"stack": router.name, "kind": fault, "begins": what == "begins", "reason": reason}
-    router.tellers.tell(event)
+    router.tellers.tell(fault_event(router.name, fault, begins=what == "begins", reason=reason))
     return watch_line(router.name, what, fault=fault, reason=reason)
 
 
@@ -158,10 +153,10 @@ def _act(router: WatchedRouter, fault: RouterFault) -> Iterator[WatchLine]:
         wished = router.wish.on_hang
     if wished != "restart":
         return
-    lately = sum(abs(steady_now() - at) < HOUR_S for at in router.restarts)
+    lately = sum(abs(router.clock() - at) < HOUR_S for at in router.restarts)
     if lately >= router.wish.most_restarts_per_hour:
         note = f"not restarted: the limit of {lately} restarts per hour is reached"
-        router.again_at = steady_now() + HOUR_S
+        router.again_at = router.clock() + HOUR_S
         router.last = f"{fault}: {note}"
         yield _said(router, "failed", fault, note)
         return
@@ -181,7 +176,7 @@ def _tried(router: WatchedRouter, fault: RouterFault) -> Iterator[WatchLine]:
     except GemmaspecError as error:
         router.failed += 1
         wait_s = retry_after(router.failed)
-        router.again_at = steady_now() + wait_s
+        router.again_at = router.clock() + wait_s
         router.last = f"{fault}: not repaired; tried again in {wait_s:.0f} s"
         yield _said(router, "failed", fault, f"{error.message}; tried again in {wait_s:.0f} s")
         return
@@ -196,7 +191,7 @@ def _repaired(router: WatchedRouter, group: Group, fault: RouterFault) -> list[s
     if fault == "left out":
         _probe_forgotten(group)
     else:
-        router.restarts.append(steady_now())
+        router.restarts.append(router.clock())
         routers.stop(group.router)
         routers.start(group.router)
         done.append("router started")

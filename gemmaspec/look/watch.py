@@ -11,7 +11,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
 
@@ -28,6 +27,7 @@ from gemmaspec.core.rows import NONE, Row
 from gemmaspec.look import hooks, suspects
 from gemmaspec.look.sidecar.asking import ask
 from gemmaspec.look.sidecar.known import KnownOfServer, Question
+from gemmaspec.look.sidecar.rounds import WatchLine, fault_event, one_round, watch_line
 from gemmaspec.run.engine.attested import OTHER_VERSION
 from gemmaspec.run.engine.choose import seats
 from gemmaspec.run.engine.memory_kills import memory_kills
@@ -54,18 +54,6 @@ _AGAIN_AT_MOST_S: Final = 600.0
 NO_REFERENCE: Final = "slower than off (no step times: gemmaspec bench PROFILE --running --save-measured)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WatchLine:
-    """One line of the log of `watch`. Times are in UTC."""
-
-    at: str
-    stack: str
-    what: str
-    """begins, ends, unreachable, answers, drained, restarted, off, failed, left, repaired, hook."""
-    fault: str | None = None
-    reason: str = ""
-
-
 class Restart(Protocol):
     """Restarts a stack, with or without speculation and patches for speed.
 
@@ -74,14 +62,6 @@ class Restart(Protocol):
     """
 
     def __call__(self, judged: Started, *, no_spec: bool, no_speed: bool) -> None: ...
-
-
-_ZERO: Final = time.time() - time.monotonic()
-
-
-def steady_now() -> float:
-    """Return the seconds since 1970 on a clock that nobody sets while this process runs."""
-    return round(_ZERO + time.monotonic(), 3)
 
 
 @dataclass(kw_only=True)
@@ -111,8 +91,6 @@ class Watched(KnownOfServer):
     """What reads this machine's memory; None where its profile does not want that guarded."""
     engine: Engine | None = None
     """The engine of a server on several machines, which is asked at every look."""
-    clock: Callable[[], float] = steady_now
-    """What says how late it is, in seconds since 1970."""
 
 
 def watched(names: Sequence[str], *, window_s: float | None = None, hang_s: float | None = None) -> list[Watched]:
@@ -179,15 +157,20 @@ def _reference(loaded: Loaded) -> Reference | None:
 
 def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: float = 1.0) -> Iterator[WatchLine]:
     """Read one stack once, act if its profile says so, and yield the events to log."""
-    happened = False
-    for wrong in stack.tellers.problems():
-        yield _line(stack, "hook", reason=wrong)
-    for line in _look(stack, power_w=power_w, restart=restart):
-        happened = True
-        yield line
-    if stack.is_due(happened=happened):
-        with contextlib.suppress(GemmaspecError):  # a full disk ends no watch
-            keep_watch(stack.started.server.name, _verdict(stack, interval))
+    return one_round(
+        stack,
+        stack.started.server.name,
+        problems=stack.tellers.problems(),
+        look=_look(stack, power_w=power_w, restart=restart),
+        keep=partial(_keep, stack, interval),
+    )
+
+
+def _keep(stack: Watched, interval: float) -> str:
+    """Write down what is known, for `status`. Return nothing to log: a full disk would fill the log too."""
+    with contextlib.suppress(GemmaspecError):
+        keep_watch(stack.started.server.name, _verdict(stack, interval))
+    return ""
 
 
 def _verdict(stack: Watched, interval: float) -> Watching:
@@ -374,10 +357,7 @@ def _end_ranks(stack: Watched, lost: State, restart: Restart) -> Iterator[WatchL
 
 def _told(stack: Watched, events: Sequence[Event], restart: Restart) -> Iterator[WatchLine]:
     for event in events:
-        if event.begins:
-            stack.since[event.kind] = stack.clock()
-        else:
-            stack.since.pop(event.kind, None)
+        stack.mark(event.kind, begins=event.begins)
         done = reaction(event, stack.policy, restarts=stack.restarts, now=stack.clock())
         if event.begins:
             speed = suspects.of(stack.started, event, stack.engine)
@@ -438,7 +418,7 @@ def _act(
 
 
 def _hand_on(stack: Watched, event: Event, reason: str) -> None:
-    stack.tellers.tell({"stack": stack.started.server.name, **dataclasses.asdict(event), "reason": reason})
+    stack.tellers.tell(fault_event(stack.started.server.name, event.kind, begins=event.begins, reason=reason))
 
 
 def retry_after(failed: int) -> float:
@@ -494,12 +474,6 @@ def _drain(stack: Watched, *, poll_s: float = _DRAIN_POLL_S) -> str:
 
 def _line(stack: Watched, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
     return watch_line(stack.started.server.name, what, fault=fault, reason=reason)
-
-
-def watch_line(stack: str, what: str, *, fault: str | None = None, reason: str = "") -> WatchLine:
-    """Return a line of the log, of now."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return WatchLine(at=now, stack=stack, what=what, fault=fault, reason=reason)
 
 
 def log(line: WatchLine, *, redact: Callable[[str], str], most: int = MOST_LOG) -> None:

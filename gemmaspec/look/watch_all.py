@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Final
 from gemmaspec.look.hooks import tried
 from gemmaspec.look.places import Places, used_by
 from gemmaspec.look.router_watch import WatchedRouter, look_at_router
-from gemmaspec.look.watch import Restart, Watched, WatchLine, look
+from gemmaspec.look.sidecar.rounds import WatchLine, go_round
+from gemmaspec.look.watch import Restart, Watched, look
 from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 
@@ -55,19 +56,13 @@ def watch_all(
     seconds. What a thread cannot handle is raised here.
     """
     shared = _Shared(interval, tell, nvidia.power())
-    threads = [
-        threading.Thread(
-            target=partial(_looks, watch, shared, partial(_restarted, shared=shared, restart=restart)),
-            name=watch.started.server.name,
-            daemon=True,
-        )
-        for watch in watches
-    ]
-    threads += [
-        threading.Thread(target=partial(_looks_at_router, router, shared), name=router.name, daemon=True)
-        for router in routers
-    ]
-    for thread in threads:
+    in_turn = partial(_restarted, shared=shared, restart=restart)
+    looks = [(watch.started.server.name, partial(_look_at_server, watch, shared, in_turn)) for watch in watches]
+    looks += [(router.name, partial(look_at_router, router, interval=interval)) for router in routers]
+    threads = []
+    for name, look_once in looks:
+        thread = threading.Thread(target=partial(_go_round, look_once, shared), name=name, daemon=True)
+        threads.append(thread)
         thread.start()
     try:
         while True:
@@ -89,24 +84,13 @@ def _restarted(judged: Started, *, no_spec: bool, no_speed: bool, shared: _Share
         restart(judged, no_spec=no_spec, no_speed=no_speed)
 
 
-def _looks(watch: Watched, shared: _Shared, restart: Restart) -> None:
-    try:
-        while not shared.over.is_set():
-            began = time.monotonic()
-            for line in look(watch, power_w=shared.power_w, restart=restart, interval=shared.interval):
-                shared.say(line)
-            shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
-    except BaseException as error:
-        shared.raised.put(error)
+def _look_at_server(watch: Watched, shared: _Shared, restart: Restart) -> Iterator[WatchLine]:
+    return look(watch, power_w=shared.power_w, restart=restart, interval=shared.interval)
 
 
-def _looks_at_router(router: WatchedRouter, shared: _Shared) -> None:
+def _go_round(look_once: Callable[[], Iterator[WatchLine]], shared: _Shared) -> None:
     try:
-        while not shared.over.is_set():
-            began = time.monotonic()
-            for line in look_at_router(router, interval=shared.interval):
-                shared.say(line)
-            shared.over.wait(max(0.0, shared.interval - (time.monotonic() - began)))
+        go_round(look_once, shared.say, interval_s=shared.interval, over=shared.over)
     except BaseException as error:
         shared.raised.put(error)
 

@@ -20,6 +20,7 @@ from gemmaspec.core import data, records
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.look.sidecar import watcher as sidecar
 from gemmaspec.look.sidecar.asking import post
+from gemmaspec.look.sidecar.rounds import WatchLine
 from gemmaspec.look.sidecar.watcher import Watcher, WatchSettings, settings_from
 from gemmaspec.run.kept import verdicts
 from gemmaspec.run.kept.stacks import Started
@@ -49,16 +50,16 @@ def beside(fake_metrics: FakeServer, tmp_path: Path, *overrides: str) -> Watcher
     return one
 
 
-def looked(one: Watcher, fake_metrics: FakeServer, *, times: int, accepted: int = 0) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
+def looked(one: Watcher, fake_metrics: FakeServer, *, times: int, accepted: int = 0) -> list[WatchLine]:
+    lines: list[WatchLine] = []
     for turn in range(1, times + 1):
         fake_metrics.metrics = counters(1000 * turn, accepted * turn)
         lines += one.look()
     return lines
 
 
-def whats(lines: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
-    return [(line["what"], line["fault"]) for line in lines]
+def whats(lines: list[WatchLine]) -> list[tuple[str, str | None]]:
+    return [(line.what, line.fault) for line in lines]
 
 
 def test_the_settings_of_a_stack_are_the_profile_s() -> None:
@@ -74,7 +75,7 @@ def test_what_needs_a_restart_is_only_reported_with_the_reason(
 ) -> None:
     one = beside(fake_metrics, tmp_path, "watch.container=true", f"watch.on_dead_draft={wish}")
     (line,) = looked(one, fake_metrics, times=4)
-    assert "not restarted: a container cannot restart its server" in line["reason"]
+    assert "not restarted: a container cannot restart its server" in line.reason
 
 
 def test_a_server_that_looks_idle_is_asked_for_a_token_once_in_its_patience(
@@ -117,7 +118,7 @@ def test_a_hang_and_silence_are_told_to_the_webhook_and_their_end_too(fake_metri
     list(one.look())
     wait_for(one.telling._wrong.qsize, seconds=30)
     lines = list(one.look())
-    assert lines[0]["reason"] == "webhook at 127.0.0.1: cannot be reached; told again in 1 s"
+    assert lines[0].reason == "webhook at 127.0.0.1: cannot be reached; told again in 1 s"
 
 
 def test_a_server_that_still_starts_is_not_called_unreachable(fake_metrics: FakeServer, tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_status_shows_what_it_knows(fake_metrics: FakeServer, tmp_path: Path) ->
 def test_a_folder_that_cannot_be_written_is_a_line(fake_metrics: FakeServer, tmp_path: Path) -> None:
     one = beside(fake_metrics, tmp_path)
     one.shared = tmp_path / "missing"
-    assert {line["what"] for line in looked(one, fake_metrics, times=4)} == {"begins", "failed"}
+    assert {line.what for line in looked(one, fake_metrics, times=4)} == {"begins", "failed"}
 
 
 def test_a_webhook_is_told_though_its_answer_never_ends() -> None:

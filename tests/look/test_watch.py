@@ -27,7 +27,8 @@ from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.core.live.reaction import Policy, reaction
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.look import hooks, memory, watch, watch_all
-from gemmaspec.look.watch import Watched, WatchLine, look
+from gemmaspec.look.sidecar.rounds import WatchLine
+from gemmaspec.look.watch import Watched, look
 from gemmaspec.run.engine.attested import OTHER_VERSION
 from gemmaspec.run.engine.server import State
 from gemmaspec.run.kept import stacks, verdicts

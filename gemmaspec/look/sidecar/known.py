@@ -10,15 +10,13 @@ from typing import Any, Final
 
 from gemmaspec.core.live.faults import Event, Faults
 from gemmaspec.core.live.sample import Sample
+from gemmaspec.look.sidecar.rounds import Known
 
 LONGEST_S: Final = 600.0
 """How long an answer is waited for; the question after it may show that a server which hung is well again."""
 
-
 _GONE_AFTER: Final = 3
 """Consecutive failed readings before the server is called unreachable."""
-_KEEP_EVERY_S: Final = 10.0
-"""Seconds between two times that the verdict is written, if nothing happens."""
 
 
 def body(model: str) -> dict[str, Any]:
@@ -53,17 +51,13 @@ class Question:
 
 
 @dataclass(kw_only=True)
-class KnownOfServer:
+class KnownOfServer(Known):
     """What the looks at one server have shown."""
 
     faults: Faults = field(default_factory=Faults)
     question: Question = field(default_factory=Question)
-    since: dict[str, float] = field(default_factory=dict)
-    """When each fault that is active began, in seconds since 1970."""
-    last: str = ""
-    """The last action, and why it was done or left undone."""
     failures: int = 0
-    kept_at: float = float("-inf")
+    """Readings in a row that have failed."""
 
     @property
     def unreachable(self) -> bool:
@@ -84,10 +78,3 @@ class KnownOfServer:
         """Ask a server that seems to do nothing for a token, once in the time after which it counts as hanging."""
         if self.faults.silent(power_w=power_w):
             self.question.ask(send, every_s=self.faults.limits.patience(power_w))
-
-    def is_due(self, *, happened: bool) -> bool:
-        """Return whether what is known is to be written down after a look."""
-        now = time.monotonic()
-        due = happened or now - self.kept_at >= _KEEP_EVERY_S
-        self.kept_at = now if due else self.kept_at
-        return due

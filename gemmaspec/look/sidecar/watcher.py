@@ -10,10 +10,10 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from gemmaspec.core.live.reaction import Policy, reaction
 from gemmaspec.core.webhooks import webhook
 from gemmaspec.look.sidecar.asking import NoReading, ask, post, read
 from gemmaspec.look.sidecar.known import KnownOfServer
+from gemmaspec.look.sidecar.rounds import WatchLine, fault_event, go_round, one_round, watch_line
 from gemmaspec.look.sidecar.telling import Telling
 
 
@@ -79,66 +80,49 @@ class Watcher(KnownOfServer):
     """False while the server still starts."""
     telling: Telling = dataclasses.field(default_factory=Telling)
 
-    def look(self) -> Iterator[dict[str, Any]]:
-        """Read the server once, act, and yield the lines to log."""
-        happened = False
-        for wrong in self.telling.problems():
-            yield self.line("hook", reason=wrong)
-        for line in self._look():
-            happened = True
-            yield line
-        if self.is_due(happened=happened):
-            yield from self._keep(time.time())
+    def look(self) -> Iterator[WatchLine]:
+        """Read the server once, tell what is wrong, and yield the lines to log."""
+        problems = self.telling.problems()
+        return one_round(self, self.settings.stack, problems=problems, look=self._look(), keep=self._keep)
 
-    def _look(self) -> Iterator[dict[str, Any]]:
+    def _look(self) -> Iterator[WatchLine]:
         try:
             sample = read(self.settings.address, key=self.key)
         except NoReading as error:
             if self.missed() and self.has_answered:
-                yield from self._begins("unreachable", str(error))
+                yield self._tell("unreachable", begins=True, reason=str(error))
             return
         if "unreachable" in self.since:
-            yield from self._ends("unreachable", "the server answers again")
+            yield self._tell("unreachable", begins=False, reason="the server answers again")
         for event in self.taken(sample):
-            yield from self._told(event)
+            yield self._told(event)
         self.ask_if_silent(self._ask)
         self.has_answered = True
 
     def _ask(self) -> None:
         ask(self.settings.address, self.settings.model, key=self.key)
 
-    def _told(self, event: Event) -> Iterator[dict[str, Any]]:
-        kind = str(event.kind)
-        if not event.begins:
-            yield from self._ends(kind, event.reason)
-            return
+    def _told(self, event: Event) -> WatchLine:
         wish = reaction(event, self.settings.policy, restarts=(), now=0.0).action
         if wish == "report":
             note = ""
         else:
             note = "; not restarted: a container cannot restart its server"
-        self.last = f"{kind}{note}" if note else self.last
-        yield from self._begins(kind, f"{event.reason}{note}")
+            self.last = f"{event.kind}{note}"
+        return self._tell(str(event.kind), begins=event.begins, reason=f"{event.reason}{note}")
 
-    def _begins(self, kind: str, reason: str) -> Iterator[dict[str, Any]]:
-        self.since[kind] = time.time()
-        yield from self._tell("begins", kind, reason)
-
-    def _ends(self, kind: str, reason: str) -> Iterator[dict[str, Any]]:
-        self.since.pop(kind, None)
-        yield from self._tell("ends", kind, reason)
-
-    def _tell(self, what: str, kind: str, reason: str) -> Iterator[dict[str, Any]]:
-        yield self.line(what, fault=kind, reason=reason)
-        event = {"stack": self.settings.stack, "kind": kind, "begins": what == "begins", "reason": reason}
+    def _tell(self, fault: str, *, begins: bool, reason: str) -> WatchLine:
+        self.mark(fault, begins=begins)
         if self.webhook:
+            event = fault_event(self.settings.stack, fault, begins=begins, reason=reason)
             self.telling.hand_on(partial(post, self.webhook, event))
+        return watch_line(self.settings.stack, "begins" if begins else "ends", fault=fault, reason=reason)
 
-    def _keep(self, now: float) -> Iterator[dict[str, Any]]:
-        """Write down what is known, for `status` on the host; a disk that is full ends no watch."""
+    def _keep(self) -> str:
+        """Write down what is known, for `status` on the host. Return why that failed: a full disk ends no watch."""
         verdict = {
             "schema": 1,
-            "at": now,
+            "at": time.time(),
             "active": self.since,
             "restarts": [],
             "last": self.last,
@@ -148,12 +132,8 @@ class Watcher(KnownOfServer):
         try:
             _replace(self.shared / VERDICT, verdict)
         except OSError as error:
-            yield self.line("failed", reason=f"cannot write {self.shared / VERDICT}: {error.strerror}")
-
-    def line(self, what: str, *, fault: str | None = None, reason: str = "") -> dict[str, Any]:
-        """Return one line of the log."""
-        at = datetime.now(timezone.utc).isoformat(timespec="seconds")  # noqa: UP017 - Python 3.10 has no UTC
-        return {"schema": 1, "at": at, "stack": self.settings.stack, "what": what, "fault": fault, "reason": reason}
+            return f"cannot write {self.shared / VERDICT}: {error.strerror}"
+        return ""
 
 
 def _replace(file: Path, document: Mapping[str, Any]) -> None:
@@ -197,9 +177,10 @@ def main(arguments: Sequence[str] = ()) -> int:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"gemmaspec: cannot watch: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(watch.line("watches", reason=_duties(watch))), flush=True)
-    while True:
-        began = time.monotonic()
-        for line in watch.look():
-            print(json.dumps(line), flush=True)
-        time.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
+    _say(watch_line(watch.settings.stack, "watches", reason=_duties(watch)))
+    go_round(watch.look, _say, interval_s=INTERVAL_S, over=threading.Event())
+    return 0
+
+
+def _say(line: WatchLine) -> None:
+    print(json.dumps({"schema": 1, **dataclasses.asdict(line)}), flush=True)
