@@ -95,15 +95,17 @@ def _swapped(loaded: Loaded) -> dict[str, object]:
     # exec: llama-swap signals the process that it started, and waits for its end
     run = f"gemmaspec up {typed} && exec gemmaspec logs -f {profile.name}"
     host = "127.0.0.1" if profile.serve.bind in ("0.0.0.0", "::") else profile.serve.bind  # noqa: S104 - compared
+    model = profile.serve.served_model_name or profile.target.model
+    together = max(64, profile.serve.max_num_seqs or 0)
     return {
         "cmd": shlex.join(["sh", "-c", run]),
         "cmdStop": f"gemmaspec down {profile.name}",
         "proxy": f"http://{host}:{profile.serve.port}",
         "checkEndpoint": "/health",
-        "useModelName": profile.serve.served_model_name or profile.target.model,
+        "useModelName": model,
         "ttl": _IDLE_S,
         "unloadTimeout": profile.container.stop_grace_seconds + 60,
-        "concurrencyLimit": max(64, profile.serve.max_num_seqs or 0),
+        "concurrencyLimit": together,
     }
 
 

@@ -182,10 +182,11 @@ def _offer(started: Started, loaded: Loaded, key: str | None, *, reference: bool
     if not long:
         lacks.add(Need.LONG)
     seen = [version.partition("+")[0] for version in (version_of(server, key), _reported(started)) if version]
+    together = min(TOGETHER, profile.serve.max_num_seqs or TOGETHER)
     return ServerOffer(
         model=server.model,
         lacks=frozenset(lacks),
-        together=min(TOGETHER, profile.serve.max_num_seqs or TOGETHER),
+        together=together,
         max_len=model.max_model_len or ServerOffer.max_len,
         entry_tokens=_entry_tokens(server, key),
         stored_length=_stored_length(loaded),

@@ -122,15 +122,17 @@ def _watched(started: Started, window_s: float | None, hang_s: float | None) -> 
         on_exit=wish.on_exit,
         most_restarts_per_hour=wish.most_restarts_per_hour,
     )
-    return Watched(
+    watched = Watched(
         started=started,
         policy=policy,
         tellers=hooks.Tellers(wish.hook, hooks.address(wish.webhook)),
         faults=Faults(limits=limits, reference=_reference(loaded)),
-        restarts=list(before.restarts) if before else [],
-        last=before.last if before else "",
-        guard=MemoryGuard() if is_guarded(started) else None,
     )
+    if before:
+        watched.restarts, watched.last = list(before.restarts), before.last
+    if is_guarded(started):
+        watched.guard = MemoryGuard()
+    return watched
 
 
 def _reference(loaded: Loaded) -> Reference | None:

@@ -116,6 +116,7 @@ def measure_cell(
     if drafts and not any(group.drafts for _, _, group, _ in parts):
         raise Broken("the server should speculate but counted no draft in a whole cell")
     first_waits = [wait for _, _, _, waits in parts for wait in waits]
+    gpu = watch.summary() if watch else None
     return MeasuredCell(
         samples=tuple(samples),
         groups=tuple(group for _, _, group, _ in parts),
@@ -123,7 +124,7 @@ def measure_cell(
         idle=sum(load.idle for _, load, _, _ in parts),
         reference_before=before,
         reference_after=after,
-        gpu=watch.summary() if watch else None,
+        gpu=gpu,
         first_waits=tuple(first_waits),
     )
 

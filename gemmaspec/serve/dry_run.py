@@ -74,13 +74,15 @@ def dry_run(request: UpRequest, note: Callable[[str], None], loaded: Loaded | No
         memory = []
     else:
         memory = list(_too_little(observed.loaded))
+    before = None if start.joins else ahead(start)
+    code = code_of(profile, container=uses_image(start.engine))
     return DryRun(
         start=start,
-        ahead=None if start.joins else ahead(start),
+        ahead=before,
         graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
         speed=speed_choice(profile, shelf, capability=capability),
         untried=untried(profile, shelf),
         memory=tuple(memory),
         costs=costly(observed.loaded, release=release_of(observed.loaded)),
-        code=tuple(code_of(profile, container=uses_image(start.engine))),
+        code=tuple(code),
     )

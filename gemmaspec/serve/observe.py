@@ -99,10 +99,11 @@ def observe(
     is_off = hub_is_off(loaded.profile)
     if runtime and describe(runtime).complete:
         runtime = None  # nothing is left to build
+    image = "unknown" if hosts else _image(server.image, loaded.profile)
     observed = Observed(
         loaded=loaded,
         lock=locked,
-        profile=str(loaded.file) if is_path(request.profile) else request.profile,
+        profile=recorded_as(request, loaded),
         engine=engine.name,
         why=why,
         remote=engine.remote,
@@ -115,11 +116,18 @@ def observe(
         hub_cache=str(cache) if cache else None,
         hub_is_off=is_off,
         runtime=runtime,
-        image="unknown" if hosts else _image(server.image, loaded.profile),
+        image=image,
         now=stacks.now(),
         boot_id=boot_id(),
     )
     return observed, engine
+
+
+def recorded_as(request: UpRequest, loaded: Loaded) -> str:
+    """Return how a record names the profile: as the user did, but a file by its whole path."""
+    if is_path(request.profile):
+        return str(loaded.file)
+    return request.profile
 
 
 def observe_stack(name: str, note: Callable[[str], None]) -> FoundStack | None:

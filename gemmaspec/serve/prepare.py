@@ -115,6 +115,7 @@ def runtime_spec(loaded: Loaded) -> RuntimeSpec:
 
 def _server(profile: Profile, **of_engine: object) -> Server:
     spec = profile.speculative
+    in_container = of_engine.get("image") is not None
     return Server(
         name=profile.name,
         folder=stack_folder(profile.name),
@@ -122,7 +123,7 @@ def _server(profile: Profile, **of_engine: object) -> Server:
         bind=profile.serve.bind,
         speculates=spec is not None,
         looks_up=spec is not None and spec.method in LOOK_UPS,
-        watched=profile.watch.container and of_engine.get("image") is not None,
+        watched=profile.watch.container and in_container,
         needs_api_key="VLLM_API_KEY" in profile.pass_env,
         gpus=MACHINES[profile.machine].gpus,
         stop_grace_s=float(profile.container.stop_grace_seconds),

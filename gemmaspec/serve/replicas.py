@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, StartFailed, UsageError
-from gemmaspec.core.profile.find import is_path
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.replica import BIND, cores_in, devices_of, replica_name, router_of
@@ -29,7 +28,7 @@ from gemmaspec.serve import down as single_down
 from gemmaspec.serve import knowngood
 from gemmaspec.serve import up as single
 from gemmaspec.serve.decide import FoundStack, UpRequest, decide
-from gemmaspec.serve.observe import load_request, observe, observe_stack
+from gemmaspec.serve.observe import load_request, observe, observe_stack, recorded_as
 from gemmaspec.serve.roll import Rolled, Rolling
 from gemmaspec.serve.rollback import current, restore
 from gemmaspec.serve.starting import Running
@@ -290,19 +289,16 @@ def _group(request: UpRequest, loaded: Loaded, engine: EngineName, *, program: s
         first_port=first_port,
         program=program,
     )
-    if is_path(request.profile):
-        typed = str(loaded.file)
-    else:
-        typed = request.profile
-    return Group(
+    group = Group(
         name=profile.name,
-        options=Options.of(request, profile=typed, engine=engine),
+        options=Options.of(request, profile=recorded_as(request, loaded), engine=engine),
         replicas=tuple(range(1, profile.replicas + 1)),
         router=router,
         drain_s=float(wanted.drain_seconds),
-        before=before.before if before else {},
-        options_before=before.options_before if before else None,
     )
+    if before:
+        return dataclasses.replace(group, before=before.before, options_before=before.options_before)
+    return group
 
 
 def _observed(request: UpRequest, before: Group | None, group: Group) -> Roll:

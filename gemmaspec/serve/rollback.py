@@ -55,12 +55,13 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float, goes_back: bool = 
     engine = stacks.engine_of(good.started)
     cache = good.started.hub_cache
     models = observe_models(_models(good), Path(cache) if cache else None)
+    server = good.started.server
     start = decide_rollback(
         good,
         good.files(),
-        before=observe_stack(good.started.server.name, told.note),
+        before=observe_stack(server.name, told.note),
         models=tuple(models),
-        command=engine.start_command(good.started.server),
+        command=engine.start_command(server),
         remote=engine.remote,
         now=stacks.now(),
         boot_id=boot_id(),

@@ -61,6 +61,8 @@ _BY_HUMMING: Final = 2
 _START_S: Final = 120
 """For the start of the script, and its end."""
 _CONTEXTS: Final = (1024, 8192)
+_MOST_BATCH: Final = 2048
+"""Tokens of the largest batch that is timed, and of a server whose own is not known."""
 _REQUESTS: Final = 8
 """The most requests at once that are measured."""
 _ANSWER: Final = 256
@@ -226,17 +228,25 @@ def job_of(resolved: Resolved, target: Checkpoint) -> dict[str, Any]:
         kinds[kind] = kinds.get(kind, 0) + 1
     names = ("heads", "kv_heads", "head", "window")
     layers = [{**dict(zip(names, kind, strict=True)), "count": count} for kind, count in sorted(kinds.items())]
+    most_heads = max(layer["kv_heads"] for layer in layers)
+    widest_head = max(layer["head"] for layer in layers)
     backend = known(resolved.backend)
+    if backend is None or "TRITON" in backend:
+        parts = ["attention", "norms"]
+    else:
+        parts = ["norms"]
+    k = (spec.num_speculative_tokens or 0) if spec else 0
+    batch = min(known(resolved.batch) or _MOST_BATCH, _MOST_BATCH)
     return {
         "device": "cuda",
-        "parts": ["attention", "norms"] if backend is None or "TRITON" in backend else ["norms"],
+        "parts": parts,
         "layers": layers,
-        "model": [max(layer["kv_heads"] for layer in layers), max(layer["head"] for layer in layers)],
+        "model": [most_heads, widest_head],
         "fp8": str(known(resolved.cache)).startswith("fp8"),
-        "k": (spec.num_speculative_tokens or 0) if spec else 0,
+        "k": k,
         "loads": loads_of(resolved),
         "sequences": known(resolved.sequences) or _REQUESTS,
-        "batch": min(known(resolved.batch) or 2048, 2048),
+        "batch": batch,
         "hidden": target.text.hidden_size,
         "matrices": [[*shape, count] for shape, count in matrices.items()],
         "weights": weights_of(target.text) // ranks,

@@ -83,9 +83,45 @@ def _is_name(value: object) -> bool:
 
 
 def dense(file: Path) -> list[ast.stmt]:
-    """Return the statements of more than DENSE nodes, without those that contain other statements."""
+    """Return the statements of more than DENSE nodes, without those that contain other statements.
+
+    Nobody reads a table at the top of a module in one breath: a row of it is looked up, so its longest row counts.
+    """
+    tables = [node for node in tree_of(file).body if isinstance(node, ast.Assign | ast.AnnAssign)]
     simple = (node for node in nodes_of(file) if isinstance(node, ast.stmt) and not isinstance(node, _BLOCKS))
-    return [node for node in simple if sum(1 for _ in ast.walk(node)) > DENSE]
+    found = []
+    for node in simple:
+        rows = _table_rows(node) if node in tables else []
+        if max((_weight(part) for part in rows), default=0) > DENSE or (not rows and _weight(node) > DENSE):
+            found.append(node)
+    return found
+
+
+def _table_rows(table: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    """Return the rows of a table; none where something else is assigned, as a call or a comprehension."""
+    if isinstance(table.value, ast.Dict):
+        return table.value.values
+    if isinstance(table.value, ast.Tuple | ast.List | ast.Set):
+        return table.value.elts
+    return []
+
+
+def _weight(node: ast.AST) -> int:
+    """Return the syntax nodes of an expression or statement.
+
+    A value that a field, an entry or an element only hands on (a name, what a name holds, a constant) is one: it is
+    data, and a record of forty fields without a computation is no dense statement.
+    """
+    is_row = isinstance(node, ast.keyword | ast.Dict | ast.Tuple | ast.List | ast.Set)
+    inner = list(ast.iter_child_nodes(node))
+    handed_on = sum(1 for part in inner if is_row and _is_plain(part))
+    return 1 + handed_on + sum(_weight(part) for part in inner if not (is_row and _is_plain(part)))
+
+
+def _is_plain(node: ast.AST) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name | ast.Constant)
 
 
 def crowded(file: Path) -> list[ast.stmt]:

@@ -124,18 +124,27 @@ def demand_of(resolved: Resolved) -> Demand:
     profile, device, vllm = resolved.profile, resolved.device, resolved.vllm
     _refuse(profile, resolved.command)
     serve, spec, graphs = profile.serve, profile.speculative, known(resolved.graphs)
-    draft_cache = resolved.draft_cache if resolved.draft else resolved.cache
+    length = _needed(resolved.length, "max_model_len")
+    sequences = _needed(resolved.sequences, "max_num_seqs")
+    batch = _needed(resolved.batch, "max_num_batched_tokens")
+    share = _needed(resolved.share, "gpu_memory_utilization")
+    cache = _sized(resolved.cache)
+    draft_cache = _sized(resolved.draft_cache if resolved.draft else resolved.cache)
     given_cache = _read(resolved.given_cache)
+    # one number with two meanings: on a CPU the whole cache, on a GPU what vLLM then measures nothing for
+    cpu_cache = given_cache if device.cpu else None
+    gpu_cache = None if device.cpu else given_cache
+    keeps_logits = bool(spec and spec.draft_sample_method == "probabilistic")
     return Demand(
         resolved=resolved,
         vllm=vllm,
-        graphs=graphs.target if graphs else "FULL_AND_PIECEWISE",
+        graphs=graphs.target if graphs else Demand.graphs,
         block_size=serve.block_size or kv_rules(vllm, cpu=device.cpu).default_block,
-        max_model_len=_needed(resolved.length, "max_model_len"),
-        max_num_seqs=_needed(resolved.sequences, "max_num_seqs"),
-        max_num_batched_tokens=_needed(resolved.batch, "max_num_batched_tokens"),
-        cache_dtype=_sized(resolved.cache),
-        draft_cache_dtype=_sized(draft_cache),
+        max_model_len=length,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=batch,
+        cache_dtype=cache,
+        draft_cache_dtype=draft_cache,
         hybrid=resolved.hybrid,
         joins_windows=JOINS_WINDOWS in resolved.patches,
         batches=2 if resolved.asynchronous else 1,
@@ -143,14 +152,14 @@ def demand_of(resolved: Resolved) -> Demand:
         nodes=resolved.nodes,
         method=resolved.asked_method,
         draft_tokens=resolved.tokens,
-        utilization=_needed(resolved.share, "gpu_memory_utilization"),
-        cpu_cache=given_cache if device.cpu else None,
-        given_cache=None if device.cpu else given_cache,
+        utilization=share,
+        cpu_cache=cpu_cache,
+        given_cache=gpu_cache,
         eager=bool(serve.enforce_eager),
         towers=resolved.towers,
         media=dict(serve.limit_mm_per_prompt or {}),
         moe_backend=resolved.command.value("--moe-backend"),
-        keeps_draft_logits=bool(spec and spec.draft_sample_method == "probabilistic"),
+        keeps_draft_logits=keeps_logits,
         runner=resolved.runner,
         whole_items=resolved.whole_items is True,
         defaults=tuple(_defaults(profile)),

@@ -67,20 +67,17 @@ def document(fit: Fit) -> dict[str, Any]:
         "flags": _flags(plan.demand),
         "attention": fit.attention,
     }
+    advice = [dataclasses.asdict(item) for item in fit.advice]
     memory = {
         "memory": _memory(plan),
         "kv_cache": _cache(plan),
         "problems": [*fit.refused, *fit.problems],
         "refused": list(fit.refused),
         "warnings": list(fit.warnings),
-        "advice": [dataclasses.asdict(item) for item in fit.advice],
+        "advice": advice,
     }
-    speed = {
-        "roofline": roofline,
-        "speed": fit.speed,
-        "link": link,
-        "measured": [measured.model_dump(exclude_none=True) for measured in fit.measured],
-    }
+    measured = [one.model_dump(exclude_none=True) for one in fit.measured]
+    speed = {"roofline": roofline, "speed": fit.speed, "link": link, "measured": measured}
     return asked | memory | speed | {"notes": list(fit.notes), "unknown": list(unknown(plan, fit.speed))}
 
 
@@ -101,17 +98,21 @@ def _with_total(weights: Weights) -> dict[str, Any]:
 
 
 def _memory(plan: MemoryPlan) -> dict[str, Any]:
+    target = _with_total(plan.target)
+    draft = _with_total(plan.draft) if plan.draft else None
+    estimates = [dataclasses.asdict(overhead) for overhead in plan.overheads]
+    not_reserved = dataclasses.asdict(plan.beyond) if plan.beyond else None
     return {
         "total": plan.device.memory,
         "free": plan.device.free,
         "requested": plan.requested,
-        "target": _with_total(plan.target),
-        "draft": _with_total(plan.draft) if plan.draft else None,
+        "target": target,
+        "draft": draft,
         "weights": plan.weights,
         "loading_peak": plan.loading,
         "loading_held": plan.held,
-        "estimates": [dataclasses.asdict(overhead) for overhead in plan.overheads],
-        "not_reserved": dataclasses.asdict(plan.beyond) if plan.beyond else None,
+        "estimates": estimates,
+        "not_reserved": not_reserved,
         "available_for_cache": plan.available,
     }
 
@@ -123,21 +124,24 @@ def _cache(plan: MemoryPlan) -> dict[str, Any] | None:
     except Unplannable:
         return None
     length, available = plan.demand.max_model_len, plan.available
-    by_sequences = {str(number): longest for number, longest in longest_by_sequences(plan)}
-    return {
+    size = {
         "groups": len(cache.groups),
         "block_bytes": cache.block_bytes,
         "num_blocks": cache.num_blocks(available),
         "size_tokens": cache.logged_tokens(available, length),
         "max_concurrency": round(cache.concurrency(available, length), 3),
+    }
+    request = {
         "request_bytes": cache.request_bytes(length),
         "request_blocks": cache.blocks_per_request(length),
+    }
+    longest = {
         "longest": plan.longest,
         "longest_for_all": plan.longest_for_all,
         "sequences": cache.sequences(available, length),
-        "longest_by_sequences": by_sequences,
-        "layers": list(layer_rows(plan)),
+        "longest_by_sequences": {str(number): longest for number, longest in longest_by_sequences(plan)},
     }
+    return size | request | longest | {"layers": list(layer_rows(plan))}
 
 
 def longest_by_sequences(plan: MemoryPlan) -> Iterator[tuple[int, int]]:
@@ -155,22 +159,23 @@ def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
     """Return the cache by kind of layer, after page sizes were unified."""
     planned = [layer for group in plan.cache.groups for layer in group.layers]
     for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):
+        if model is None:
+            continue
         for kind in ("sliding", "full"):
-            if model:
-                of_kind = [layer for layer in model.text.layers if layer.kind == kind]
-            else:
-                of_kind = []
+            of_kind = [layer for layer in model.text.layers if layer.kind == kind]
             caches = [layer.cache for layer in planned if layer.kind == kind and layer.name.startswith(f"{role}.")]
             if not of_kind:
                 continue
+            first = of_kind[0]  # layers of one kind are alike
+            kv_heads = max(1, first.kv_heads // plan.demand.tensor_parallel)
             yield {
                 "role": role,
                 "kind": kind,
                 "layers": len(of_kind),
                 "with_cache": len(caches),
-                "window": of_kind[0].window,
-                "kv_heads": max(1, of_kind[0].kv_heads // plan.demand.tensor_parallel),
-                "head_dim": of_kind[0].head_dim,
+                "window": first.window,
+                "kv_heads": kv_heads,
+                "head_dim": first.head_dim,
                 "token_bytes": sum(cache.token_bytes for cache in caches),
                 **_pages(caches[0] if caches else None),
             }

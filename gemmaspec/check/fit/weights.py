@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -89,33 +89,42 @@ def weights_of(
     linear layer.
     """
     text = model.text
-    by_rank: dict[tuple[str, str], int] = {}
-    for tensor, nbytes in _kept(model, vllm, towers):
-        place = _place(tensor)
-        divided = (place, _divided_as(tensor, place))
-        if fp8_online and _linear(tensor, place):
-            size = nbytes // 2
-        else:
-            size = nbytes
-        by_rank[divided] = by_rank.get(divided, 0) + size
     sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
-    for (place, part), nbytes in by_rank.items():
+    for (place, part), nbytes in _by_division(_kept(model, vllm, towers), fp8_online=fp8_online).items():
         sizes[place] += math.ceil(nbytes * on_each(text, part, gpus))
     if text.experts:
         share = text.experts_per_token / text.experts
     else:
         share = 0.0
+    if text.tied_embeddings:
+        head = 0
+    else:
+        head = sizes["lm_head"]
     return Weights(
         decoder=sizes["decoder"],
         experts=sizes["experts"],
         embeddings=sizes["embeddings"],
-        head=0 if text.tied_embeddings else sizes["lm_head"],
+        head=head,
         per_layer=sizes["per-layer"],
         towers=sizes["towers"],
         rotary=rotary_tables(text),
         experts_share=share,
         head_of_a_token=_head_of_a_token(model, sizes["embeddings"]),
     )
+
+
+def _by_division(tensors: Iterable[tuple[Tensor, int]], *, fp8_online: bool) -> dict[tuple[str, str], int]:
+    """Return the bytes of tensors by their place in the model and by how GPUs share them."""
+    sizes: dict[tuple[str, str], int] = {}
+    for tensor, nbytes in tensors:
+        place = _place(tensor)
+        divided = (place, _divided_as(tensor, place))
+        if fp8_online and _linear(tensor, place):
+            size = nbytes // 2
+        else:
+            size = nbytes
+        sizes[divided] = sizes.get(divided, 0) + size
+    return sizes
 
 
 def _head_of_a_token(model: Checkpoint, table: int) -> int | None:

@@ -98,13 +98,15 @@ def _of_layer(name: str, text: TextModel, layer: Layer) -> Shape | None:
         return None
     queries, keys, inner = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim, text.inner(layer)
     per_layer, hidden = text.hidden_size_per_layer_input, text.hidden_size
-    shapes: dict[str, Shape] = {
+    attention: dict[str, Shape] = {
         "self_attn.q_proj": (queries, hidden),
         "self_attn.o_proj": (hidden, queries),
         "self_attn.k_proj": (keys, hidden),
         "self_attn.v_proj": (keys, hidden),
         "self_attn.q_norm": (layer.head_dim,),
         "self_attn.k_norm": (layer.head_dim,),
+    }
+    others: dict[str, Shape] = {
         "mlp.gate_proj": (inner, hidden),
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
@@ -113,7 +115,7 @@ def _of_layer(name: str, text: TextModel, layer: Layer) -> Shape | None:
     }
     if "layernorm" in module or module == "post_per_layer_input_norm":
         return (hidden,)
-    return shapes.get(module)
+    return (attention | others).get(module)
 
 
 def _of_mixture(name: str, text: TextModel) -> Shape | None:

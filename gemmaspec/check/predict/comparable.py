@@ -143,7 +143,7 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
     )
     yield (
         f"its CUDA graphs are {_modes(kind.drafting)} with a draft and {kind.alone} without",
-        lambda row: _modes((row.graphs, row.head_graphs)) if row.k else row.graphs,
+        _graphs_of,
         lambda row: row.graphs is not None and (row.graphs, row.head_graphs) == kind.graphs(row),
     )
     yield (
@@ -158,6 +158,13 @@ def _parts(kind: Kind) -> Iterator[tuple[str, Any, Any]]:
         lambda row: row.setting.graphs,
         lambda row: kind.graphs(row)[0] == "full" or row.setting.graphs == kind.compiled,
     )
+
+
+def _graphs_of(row: Row) -> str | None:
+    """Return the CUDA graphs of a row in words; None where they were not recorded."""
+    if row.k:
+        return _modes((row.graphs, row.head_graphs))
+    return row.graphs
 
 
 def _apart(row: Row, kind: Kind) -> tuple[frozenset[str], frozenset[str]]:

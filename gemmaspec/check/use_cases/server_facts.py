@@ -241,6 +241,7 @@ def kind_of(facts: ServerFacts) -> Kind:
     plain = profile.model_copy(update={"speculative": None, "draft": None})
     alone = resolved_of(plain, target=resolved.target)
     alone_modes = known(alone.graphs) if vllm else None
+    graphs_alone, _ = _graphs(plain, alone_modes, compiled)
     return Kind(
         vllm=vllm,
         backend=facts.backend,
@@ -248,7 +249,7 @@ def kind_of(facts: ServerFacts) -> Kind:
         kv_cache=_cache(resolved),
         linear_kernel=resolved.command.value("--linear-backend"),
         compiled=compiled,
-        alone=_graphs(plain, alone_modes, compiled)[0],
+        alone=graphs_alone,
         drafting=_graphs(profile, facts.modes, compiled),
         patches=frozenset(facts.taken.patches),
         idle=facts.taken.idle,

@@ -50,12 +50,13 @@ def describe(config: Fields) -> Described:
         dtype = text.text(name, dtype)
     for name in ("torch_dtype", "dtype"):
         dtype = config.text(name, dtype)
+    usual = architecture or _USUAL.get(model_type, "")
     return Described(
         architecture=architecture or model_type or "unknown",
         model_type=model_type or config.text("speculators_model_type", "unknown"),
         dtype=dtype,
         text=_text(config, text, architecture, model_type),
-        modalities=_modalities(config, architecture or _USUAL.get(model_type, "")),
+        modalities=_modalities(config, usual),
         speculator=_speculator(config, text, architecture, model_type),
         token_ids=_token_ids(config, text),
     )

@@ -35,12 +35,10 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
         shared = text.count("num_kv_shared_layers", 0)
     if shared > total:
         raise CheckpointError(f"{text.where}: num_kv_shared_layers is {shared}, but there are only {total} layers")
-    moe = text.flag("enable_moe_block")
     if "unified" in text.text("model_type", ""):
         defaults = _UNIFIED
     else:
         defaults = _OTHERS
-    per_layer = text.count("hidden_size_per_layer_input", defaults["per_layer"])
     overrides, nothing = _overrides(text, total), Fields({}, text.where)
     window = _window(text, defaults["window"])
     layers = [_gemma_layer(text, overrides.get(index, nothing), kind, window) for index, kind in enumerate(kinds)]
@@ -50,14 +48,32 @@ def gemma_text(text: Fields, *, tied: bool, reads_target: bool = False) -> TextM
         intermediate_size=text.count("intermediate_size", 9216, least=1),
         vocab_size=text.count("vocab_size", 262_144, least=1),
         max_position_embeddings=text.count("max_position_embeddings", defaults["context"], least=1),
-        hidden_size_per_layer_input=per_layer,
-        vocab_size_per_layer_input=text.count("vocab_size_per_layer_input", 262_144) if per_layer else 0,
-        experts=text.count("num_experts", 0) if moe else 0,
-        experts_per_token=text.count("top_k_experts", 0) if moe else 0,
-        expert_inner=text.count("moe_intermediate_size", text.count("expert_intermediate_size", 0)) if moe else 0,
         tied_embeddings=tied,
         double_wide=text.flag("use_double_wide_mlp"),
+        **_embeddings_per_layer(text, defaults["per_layer"]),
+        **_experts(text),
     )
+
+
+def _embeddings_per_layer(text: Fields, default: int) -> dict[str, int]:
+    """Return the sizes of the embeddings that each layer adds, as TextModel names them; none where no layer does."""
+    width = text.count("hidden_size_per_layer_input", default)
+    if width == 0:
+        return {}
+    words = text.count("vocab_size_per_layer_input", 262_144)
+    return {"hidden_size_per_layer_input": width, "vocab_size_per_layer_input": words}
+
+
+def _experts(text: Fields) -> dict[str, int]:
+    """Return the sizes of a mixture of experts, as TextModel names them; none for a dense model."""
+    if not text.flag("enable_moe_block"):
+        return {}
+    older = text.count("expert_intermediate_size", 0)
+    return {
+        "experts": text.count("num_experts", 0),
+        "experts_per_token": text.count("top_k_experts", 0),
+        "expert_inner": text.count("moe_intermediate_size", older),
+    }
 
 
 def plain_text(text: Fields, *, tied: bool) -> TextModel:
@@ -126,12 +142,16 @@ def _gemma_layer(text: Fields, own: Fields, kind: LayerKind, window: int) -> Lay
         if heads_in_common:
             kv_heads = text.count("num_global_key_value_heads", kv_heads, least=1)
     heads = text.count("num_attention_heads", 8, least=1)
+    if kind == "sliding":
+        own_window = own.count("sliding_window", window, least=1)
+    else:
+        own_window = None
     return Layer(
         kind=kind,
         heads=own.count("num_attention_heads", heads, least=1),
         kv_heads=own.count("num_key_value_heads", kv_heads, least=1),
         head_dim=own.count("head_dim", head_dim, least=1),
-        window=own.count("sliding_window", window, least=1) if kind == "sliding" else None,
+        window=own_window,
         keys_are_values=heads_in_common and kind == "full",
     )
 

@@ -47,11 +47,13 @@ def _in_config(own: Fields) -> Quantization:
         return _modelopt(own, "config.json")
     if method == "compressed-tensors":
         return _compressed_tensors(own)
+    algorithm = own.text("quant_algo", own.text("fmt", method))
+    bits = own.count("bits", own.count("w_bit", 0))  # AWQ says w_bit
     return Quantization(
         method=method,
-        algorithm=own.text("quant_algo", own.text("fmt", method)).upper(),
+        algorithm=algorithm.upper(),
         group_size=_size_of_groups(own),
-        bits=own.count("bits", own.count("w_bit", 0)) or None,
+        bits=bits or None,
         symmetric=own.flag("sym", True),
         block=_block(own.counts("weight_block_size")),
         excluded=own.texts("modules_to_not_convert") or own.texts("ignored_layers"),
@@ -85,22 +87,28 @@ def _by_layer(fields: Fields) -> dict[str, str]:
 
 
 def _compressed_tensors(fields: Fields) -> Quantization:
-    algorithms = {_scheme(group) for group in _groups(fields)}
-    if len(algorithms) == 1:
-        algorithm = next(iter(algorithms))
+    algorithms = sorted({_scheme(group) for group in _groups(fields)})
+    if not algorithms:
+        algorithm = fields.text("format", "unknown")
+    elif len(algorithms) == 1:
+        algorithm = algorithms[0]
     else:
         algorithm = MIXED
     weights = [part for group in _groups(fields) if (part := group.section("weights"))]
     blocks = {_block(part.counts("block_structure")) for part in weights}
+    group_sizes = {_size_of_groups(part) for part in weights}
+    block = None
+    if len(blocks) == 1:
+        (block,) = blocks
     return Quantization(
         method="compressed-tensors",
-        algorithm=algorithm if algorithms else fields.text("format", "unknown"),
+        algorithm=algorithm,
         kv_cache=_kv_scheme(fields),
         group_size=_group_of(fields),
-        several_group_sizes=len({_size_of_groups(part) for part in weights}) > 1,
-        block=next(iter(blocks)) if len(blocks) == 1 else None,
+        several_group_sizes=len(group_sizes) > 1,
+        block=block,
         excluded=fields.texts("ignore"),
-        of_groups=tuple(sorted(algorithms)),
+        of_groups=tuple(algorithms),
     )
 
 

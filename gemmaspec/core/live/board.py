@@ -118,6 +118,8 @@ def _view_json(view: View) -> dict[str, Any]:
     gauges = None
     if sample:
         gauges = {"running": sample.running, "waiting": sample.waiting, "kv_usage": sample.kv_usage}
+    now = dataclasses.asdict(view.now) if view.now else None
+    lately = dataclasses.asdict(view.lately) if view.lately else None
     return {
         "name": view.name,
         "engine": view.engine,
@@ -127,8 +129,8 @@ def _view_json(view: View) -> dict[str, Any]:
         "vllm": view.vllm,
         "patches": list(view.patches),
         "gauges": gauges,
-        "now": dataclasses.asdict(view.now) if view.now else None,
-        "lately": dataclasses.asdict(view.lately) if view.lately else None,
+        "now": now,
+        "lately": lately,
     }
 
 

@@ -57,23 +57,32 @@ def window(before: Sample, now: Sample) -> Window | None:
     accepted = now.accepted_tokens - before.accepted_tokens
     steps = now.steps - before.steps
     queries = now.prefix_queries - before.prefix_queries
-    # a step's time is known only where steps followed each other: with work at both ends
-    busy = steps > 0 and before.running > 0 and now.running > 0
+    generated = now.generation_tokens - before.generation_tokens
     prompt_tokens = now.prompt_tokens - before.prompt_tokens
     cached = now.prefix_hits - before.prefix_hits
+    preemptions = now.preemptions - before.preemptions
+    acceptance_length = k = step_ms = prefix_hit_share = None
+    if drafts:
+        acceptance_length = 1 + accepted / drafts
+        k = drafted / drafts
+    # a step's time is known only where steps followed each other: with work at both ends
+    if steps > 0 and before.running > 0 and now.running > 0:
+        step_ms = 1000 * seconds / steps
+    if queries:
+        prefix_hit_share = cached / queries
     return Window(
         seconds=seconds,
-        tokens_per_second=(now.generation_tokens - before.generation_tokens) / seconds,
+        tokens_per_second=generated / seconds,
         prompt_tokens_per_second=prompt_tokens / seconds,
         drafts=int(drafts),
         drafted_per_second=drafted / seconds,
         accepted_per_second=accepted / seconds,
-        acceptance_length=1 + accepted / drafts if drafts else None,
-        k=drafted / drafts if drafts else None,
+        acceptance_length=acceptance_length,
+        k=k,
         by_position=_by_position(before, now, drafts),
-        step_ms=1000 * seconds / steps if busy else None,
-        prefix_hit_share=cached / queries if queries else None,
-        preemptions=int(now.preemptions - before.preemptions),
+        step_ms=step_ms,
+        prefix_hit_share=prefix_hit_share,
+        preemptions=int(preemptions),
         ttft=_quantiles(before, now, TTFT),
         tpot=_quantiles(before, now, TPOT),
         e2e=_quantiles(before, now, E2E),

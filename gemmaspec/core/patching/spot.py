@@ -207,17 +207,19 @@ def shape_of(resolved: Resolved) -> dict[str, str | int | None]:
     resolved = replace(resolved, target=None, draft=None)
     profile, spec = resolved.profile, resolved.profile.speculative
     serve = profile.serve
+    draft = profile.draft.model if profile.draft else None
+    k = spec.num_speculative_tokens if spec else 0
     return {
         "target": profile.target.model,
         "revision": profile.target.revision,
-        "draft": profile.draft.model if profile.draft else None,
+        "draft": draft,
         "tensor_parallel": serve.tensor_parallel_size or 1,
         "pipeline_parallel": serve.pipeline_parallel_size or 1,
         "quantization": profile.target.quantization,
         "cache": known(resolved.cache),
         "backend": known(resolved.backend),
         "method": resolved.method,
-        "k": spec.num_speculative_tokens if spec else 0,
+        "k": k,
         "sequences": known(resolved.sequences),
         "length": known(resolved.length),
         "batch": known(resolved.batch),

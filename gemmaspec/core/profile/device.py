@@ -63,12 +63,17 @@ def named(machine: Machine) -> Device | None:
     """Return a machine by its name in profiles; None for one without a fixed amount of memory."""
     if machine.memory_gb is None:
         return None
+    bandwidth = link = None
+    if machine.bandwidth_gb_s:
+        bandwidth = machine.bandwidth_gb_s * GB
+    if machine.link_gbit_s:
+        link = machine.link_gbit_s * GB / 8
     return Device(
         name=machine.name,
         memory=round(machine.memory_gb * GB),
-        bandwidth=machine.bandwidth_gb_s * GB if machine.bandwidth_gb_s else None,
+        bandwidth=bandwidth,
         capability=machine.compute_capability,
         cpu=not machine.gpus,
         gpus=machine.most_gpus,
-        link=machine.link_gbit_s * GB / 8 if machine.link_gbit_s else None,
+        link=link,
     )

@@ -144,6 +144,7 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
     configs = {name: {pair[0]: pair[1] for pair in rest} for name, rest in below["configs"].items()}
     methods = [row for row in drafting.METHODS if drafting.within(vllm, row.versions)]
     unsupported = [text for (text,) in below["runner"].get("unsupported", ())]
+    names = {kind: frozenset(below[kind]) for kind in FILES["names"]}
     return Facts(
         vllm=vllm,
         speculative_keys=frozenset(below["speculative"]),
@@ -153,7 +154,7 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
         environment_values=_values(below["environment"]),
         environment_forms=forms,
         configs=configs,
-        **{kind: frozenset(below[kind]) for kind in FILES["names"]},
+        **names,
         torch=words["torch"],
         transformers_declared=words["transformers"],
         transformers_working=transformers_for(vllm) or words["transformers"],

@@ -50,6 +50,8 @@ class Flag:
 def flag_of(name: str, rest: Sequence[Fact]) -> Flag:
     """Return a flag from the facts below its name."""
     choices = last(rest, "choices")
+    short = next(iter(last(rest, "short")), None)
+    form = next(iter(last(rest, "form")), "")
     return Flag(
         name=name,
         choices=choices or None,
@@ -57,6 +59,6 @@ def flag_of(name: str, rest: Sequence[Fact]) -> Flag:
         negatable=("negatable",) in rest,
         bare=("bare",) in rest,
         paired=("paired",) in rest,
-        short=next(iter(last(rest, "short")), None),
-        form=next(iter(last(rest, "form")), ""),
+        short=short,
+        form=form,
     )

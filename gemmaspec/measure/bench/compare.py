@@ -130,11 +130,12 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any], *, tolerance: float | No
             hint="gemmaspec bench PROFILE --k 0,4 --concurrency 1 --context 256    # the same loads in both",
         )
     changes = tuple(_change(before, other, tolerance) for before, other in pairs)
+    of_a, of_b = zip(*pairs, strict=True)
     return Comparison(
         differences=tuple(_differences(a, b, pairs)),
         changes=changes,
-        only_a=_alone(a["rows"], [before for before, _ in pairs]),
-        only_b=_alone(b["rows"], [other for _, other in pairs]),
+        only_a=_alone(a["rows"], of_a),
+        only_b=_alone(b["rows"], of_b),
         b_complete=bool(b.get("complete", True)),
     )
 
@@ -197,6 +198,7 @@ def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None)
         noise = max([TOLERANCE, *spreads])
     else:
         noise = tolerance
+    assumed = tolerance is None and not spreads
     return CellChange(
         method=_from_to(a["method"], b["method"]),
         patches=_from_to(said(a), said(b)),
@@ -206,7 +208,7 @@ def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None)
         a=a,
         b=b,
         noise=noise,
-        assumed=tolerance is None and not spreads,
+        assumed=assumed,
     )
 
 

@@ -77,12 +77,12 @@ def _medians(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     by_position = zip(*(cell["acceptance"] for cell in cells), strict=True)
     # an answer of one token has no time per token
     timed = [cell["tpot_ms"]["median"] for cell in cells if cell["tpot_ms"]]
-    return {
-        "acceptance": [round(statistics.median(rates), 6) for rates in by_position],
-        **{name: statistics.median(cell[name] for cell in cells) for name in _AVERAGED},
-        "ttft_ms": statistics.median(cell["ttft_ms"]["median"] for cell in cells),
-        "tpot_ms": statistics.median(timed or [0.0]),
-    }
+    figures: dict[str, Any] = {"acceptance": [round(statistics.median(rates), 6) for rates in by_position]}
+    for name in _AVERAGED:
+        figures[name] = statistics.median(cell[name] for cell in cells)
+    figures["ttft_ms"] = statistics.median(cell["ttft_ms"]["median"] for cell in cells)
+    figures["tpot_ms"] = statistics.median(timed or [0.0])
+    return figures
 
 
 def _row(cells: Sequence[Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,9 +88,13 @@ def figures(cell: MeasuredCell, *, concurrency: int, k: int) -> dict[str, Any]:
     samples = cell.samples
     tokens = sum(sample.completion_tokens for sample in samples)
     spans = [Span(sample.sent, sample.last, sample.completion_tokens) for sample in samples]
+    rate = overhead = 0.0
+    if cell.wall > 0:
+        rate = tokens / cell.wall
+        overhead = cell.idle / (cell.wall * concurrency)
     speed = {
         "tokens_per_second": steady_rate(spans, concurrency),
-        "output_tokens_per_second": tokens / cell.wall if cell.wall > 0 else 0.0,
+        "output_tokens_per_second": rate,
         "step_ms": step(cell) * 1000,
     }
     acceptance = rates(cell.groups, k)
@@ -105,7 +109,7 @@ def figures(cell: MeasuredCell, *, concurrency: int, k: int) -> dict[str, Any]:
         "prompt_tokens": statistics.median([sample.prompt_tokens for sample in samples]),
         "completion_tokens": tokens,
         "wall_seconds": cell.wall,
-        "overhead": cell.idle / (cell.wall * concurrency) if cell.wall > 0 else 0.0,
+        "overhead": overhead,
         "foreign_tokens": sum(group.foreign_tokens for group in cell.groups),
     }
     return speed | _waits(cell) | accepted | work

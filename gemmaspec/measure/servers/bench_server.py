@@ -339,13 +339,16 @@ def _of_log(of_log: Logged, profile: Profile) -> dict[str, Any]:
         heads = list(of_log.backends[1:2])
     modes = as_logged(resolved_of(profile), of_log.mode or "", eager_draft=of_log.eager_draft)
     known = {
-        "attention_backend": named[0] if named else None,
-        "draft_backend": next(iter(heads or named), None) if profile.draft else None,
+        "attention_backend": next(iter(named), None),
         "graphs": GRAPH_MODES.get(modes.target),
-        "head_graphs": GRAPH_MODES.get(modes.draft or "") if profile.draft and of_log.mode else None,
         "kv_cache_dtype": of_log.kv_cache,
+        "linear_kernel": of_log.linear_kernel,
+        "sampling": of_log.sampling,
     }
-    known |= {"linear_kernel": of_log.linear_kernel, "sampling": of_log.sampling}
+    if profile.draft:
+        known["draft_backend"] = next(iter(heads or named), None)
+    if profile.draft and of_log.mode:
+        known["head_graphs"] = GRAPH_MODES.get(modes.draft or "")
     return {name: value for name, value in known.items() if value is not None}
 
 

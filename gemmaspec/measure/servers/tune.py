@@ -363,13 +363,15 @@ class _TuneRun:
             "gemmaspec": __version__,
             "profile": self._compared.base.profile.name,
         }
+        spent_s = self._spent_before + time.monotonic() - self._clock
+        choice = choose(self._tried, self._compared.field)
         document = {
             **head,
             "settings": self._settings.settings(),
-            "spent_s": round(self._spent_before + time.monotonic() - self._clock, 1),
+            "spent_s": round(spent_s, 1),
             "provenance": self._provenance,
             **stored.tried_json(self._tried, self._compared.field),
-            "choice": stored.choice_json(choose(self._tried, self._compared.field)),
+            "choice": stored.choice_json(choice),
         }
         write_whole(self._file, text_of(document), mode=0o600)
         return document

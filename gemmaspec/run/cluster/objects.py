@@ -89,6 +89,7 @@ def _values(server: PodServer) -> Mapping[str, Any]:
         "group": gid,
         "volume_group": gid or USER,
     }
+    sleep = [profile.container.python, "-I", "-c", f"import time; time.sleep({_DEREGISTER_S})"]
     container = {
         "image": profile.image,
         "command": [unexpanded(word) for word in server.command],
@@ -97,7 +98,7 @@ def _values(server: PodServer) -> Mapping[str, Any]:
         "port": profile.serve.port,
         "drafted": server.probe("drafted", state=STATE_FILE, deadline_s=_PROOF_S),
         "answers": server.probe("answers", state=STATE_FILE, deadline_s=_ANSWER_S),
-        "sleep": [profile.container.python, "-I", "-c", f"import time; time.sleep({_DEREGISTER_S})"],
+        "sleep": sleep,
     }
     return {
         **named,

@@ -27,17 +27,22 @@ def state_of(attributes: dict[str, Any]) -> State:
         detail.append(clean(str(seen["Error"])))
     if seen["Status"] in ("created", "paused"):
         detail.append(seen["Status"])
-    # Docker gives 0 for one that has not ended
-    ended = seen["Status"] not in ("created", "running", "paused")
-    killed = "memory ran out: the kernel has killed a process of its container"
+    if seen["Status"] in ("created", "running", "paused"):
+        exit_code = None  # Docker gives 0 for one that has not ended
+    else:
+        exit_code = int(seen["ExitCode"])
+    if seen.get("OOMKilled"):
+        starved = "memory ran out: the kernel has killed a process of its container"
+    else:
+        starved = ""
     return State(
         status=_STATUS.get(seen["Status"], "exited"),
-        exit_code=int(seen["ExitCode"]) if ended else None,
+        exit_code=exit_code,
         restarts=int(attributes.get("RestartCount", 0)),
         detail=", ".join(detail),
         unhealthy=bool(health) and health["Status"] == "unhealthy",
         ended=_ended(seen),
-        starved=killed if seen.get("OOMKilled") else "",
+        starved=starved,
     )
 
 

@@ -224,6 +224,7 @@ class ProcessEngine:
         """
         command = launch_args(server)
         group = memory_kills.memory_group()
+        group_kills = memory_kills.group_kills(group) if group else None
         made = Record(
             stack=server.name,
             nonce=secrets.token_hex(16),
@@ -234,7 +235,7 @@ class ProcessEngine:
             namespace=record.namespace(),
             machine=record.machine_id(),
             group=str(group or ""),
-            group_kills=memory_kills.group_kills(group) if group else None,
+            group_kills=group_kills,
         )
         record.write(server.run_dir, made)
         try:

@@ -149,6 +149,7 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
         tokenizer = _tokenizer_config(files)
     if not tokens and tokenizer:
         tokens = named_tokens(tokenizer, described.token_ids)
+    has_tokenizer = any(name in files.sizes for name in _TOKENIZERS)
     checkpoint = Checkpoint(
         ref=ref,
         revision=files.revision,
@@ -167,7 +168,7 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
         missing_files=missing,
         unindexed_files=unindexed(files, there),
         other_weights=other_weights(files),
-        has_tokenizer=any(name in files.sizes for name in _TOKENIZERS),
+        has_tokenizer=has_tokenizer,
         tokenizer_damaged=_damaged(files),
         source=files.source,
         config=config.content,

@@ -116,32 +116,35 @@ def compose_yaml(
     the root stays writable in that case. With a `seat` the files are in a volume, into which `docker compose cp` brings
     them, and no folder of the machine is created. What may write to the volume starts nothing but this plan.
     """
-    if seat:
-        command, listens = (seat.command, seat.listens)
-    else:
-        command, listens = (served.command, LOOPBACK)
+    command = seat.command if seat else served.command
     passed, seated = dict.fromkeys((*profile.pass_env, OFFLINE)), seat.environment if seat else {}
     if single_file:
         inline = [_inline(name, text) for name, text in files.items()]
     else:
         inline = []
     mounts = _mounts(profile, single_file=single_file, volume=volume, seat=seat)
+    volumes = [mount.source for mount in mounts if mount.type == "volume"]
+    plan = plan_sha256(files) if volume or seat else None
+    environment = {**container_environment(profile, served), **seated}
+    pass_env = [name for name in passed if name not in {"VLLM_API_KEY", *profile.env}]
+    serves = seat is None or seat.serves
+    bind = f"[{profile.serve.bind}]" if ":" in profile.serve.bind else profile.serve.bind
     text = _template().render(
         gemmaspec=__version__,
         name=profile.name,
         summary=profile.summary,
         project=f"gemmaspec-{profile.name}",
         image=profile.image,
-        entrypoint=launcher_command(profile, plan=plan_sha256(files) if volume or seat else None),
+        entrypoint=launcher_command(profile, plan=plan),
         command=command,
-        environment={**container_environment(profile, served), **seated},
-        pass_env=[name for name in passed if name not in {"VLLM_API_KEY", *profile.env}],
-        api_key="VLLM_API_KEY" in profile.pass_env and (seat is None or seat.serves),
+        environment=environment,
+        pass_env=pass_env,
+        api_key=serves and "VLLM_API_KEY" in profile.pass_env,
         seat=seat,
-        bind=f"[{profile.serve.bind}]" if ":" in profile.serve.bind else profile.serve.bind,
+        bind=bind,
         port=profile.serve.port,
         mounts=mounts,
-        volumes=[mount.source for mount in mounts if mount.type == "volume"],
+        volumes=volumes,
         single_file=single_file,
         configs=inline,
         watch=_watch(profile),
@@ -151,13 +154,29 @@ def compose_yaml(
         shm_size=profile.container.shm_size,
         gpus=MACHINES[profile.machine].gpus,
         devices=profile.devices,
-        health=seat.health if seat and seat.health else health_check(profile, served.model, host=listens),
-        # A rank that starts alone finds nobody: a server on several machines starts again as a whole, or not at all.
-        restarts=0 if seat and seat.host_network else profile.container.restarts,
+        health=_health(profile, served, seat),
+        restarts=_restarts(profile, seat),
         stop_grace_seconds=profile.container.stop_grace_seconds,
     )
     _check(text, command, inline)
     return text
+
+
+def _health(profile: Profile, served: Served, seat: Seat | None) -> Sequence[str]:
+    """Return Docker's check of the container: that of its seat, else a question to the server where it listens."""
+    if seat is None:
+        return health_check(profile, served.model, host=LOOPBACK)
+    return seat.health or health_check(profile, served.model, host=seat.listens)
+
+
+def _restarts(profile: Profile, seat: Seat | None) -> int:
+    """Return how often Docker starts the server again that has exited.
+
+    A rank that starts alone finds nobody: a server on several machines starts again as a whole, or not at all.
+    """
+    if seat and seat.host_network:
+        return 0
+    return profile.container.restarts
 
 
 def container_environment(profile: Profile, served: Served) -> dict[str, str]:

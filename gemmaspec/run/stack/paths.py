@@ -53,14 +53,25 @@ def container_paths(profile: Profile) -> Paths:
     brings_template = bool(profile.chat.template) and not template
     if brings_template:
         template = f"{IN_CONTAINER}/{TEMPLATE_FILE}"
+    if profile.nodes == 1:
+        host = "0.0.0.0"  # noqa: S104 - inside the container's own network
+    else:
+        host = profile.serve.bind
     return Paths(
-        host="0.0.0.0" if profile.nodes == 1 else profile.serve.bind,  # noqa: S104 - inside the container's own network
+        host=host,
         target="/models/target" if is_local(profile.target.model) else profile.target.model,
         draft="/models/draft" if draft and is_local(draft) else draft,
         template=template,
         brings_template=brings_template,
-        draft_ids=f"{IN_CONTAINER}/{draft_ids.FILE}" if has_ids(profile) else None,
+        draft_ids=_ids_in(profile, IN_CONTAINER),
     )
+
+
+def _ids_in(profile: Profile, folder: str | Path) -> str | None:
+    """Return the path of the list of ids in the stack's folder; None without one."""
+    if has_ids(profile):
+        return f"{folder}/{draft_ids.FILE}"
+    return None
 
 
 def has_ids(profile: Profile) -> bool:
@@ -84,16 +95,19 @@ def host_paths(profile: Profile, *, folder: Path, state: Path) -> Paths:
             return on_host(path, state=state)
         return None
 
+    draft = profile.draft.model if profile.draft else None
+    brings_template = bool(profile.chat.template)
+    template = str(folder / TEMPLATE_FILE) if brings_template else None
     return Paths(
         host=profile.serve.bind,
         target=on_host(profile.target.model, state=state),
-        draft=here(profile.draft.model if profile.draft else None),
-        template=str(folder / TEMPLATE_FILE) if profile.chat.template else None,
+        draft=here(draft),
+        template=template,
         python=here(profile.runtime.python),
         huggingface=here(profile.caches.huggingface),
         compile=here(profile.caches.compile),
-        brings_template=bool(profile.chat.template),
-        draft_ids=str(folder / draft_ids.FILE) if has_ids(profile) else None,
+        brings_template=brings_template,
+        draft_ids=_ids_in(profile, folder),
     )
 
 

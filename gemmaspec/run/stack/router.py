@@ -5,6 +5,7 @@ Checked against HAProxy 2.6, the first with `balance hash`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -45,8 +46,9 @@ def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, f
     servers = (f"server r{index} 127.0.0.1:{first_port + index - 1} disabled" for index in range(1, MOST_REPLICAS + 1))
     lines = _FORM.read_text(encoding="utf-8").splitlines(keepends=True)
     form = "".join(line for line in lines if policy == "conversation" or "set-var(" not in line)
+    address = f"[{bind}]" if ":" in bind else bind
     return Template(form).substitute(
-        address=f"[{bind}]" if ":" in bind else bind,
+        address=address,
         port=port,
         metrics_port=metrics_port,
         socket=ADMIN_SOCKET,
@@ -56,6 +58,10 @@ def haproxy_config(*, bind: str, port: int, metrics_port: int, policy: Policy, f
         connections_of_one=CONNECTIONS_OF_ONE,
         metrics_connections=_METRICS_CONNECTIONS,
         all_connections=CONNECTIONS + _METRICS_CONNECTIONS,
-        balance="\n".join(f"    {line}" for line in _BALANCE[policy]),
-        servers="\n".join(f"    {line}" for line in servers),
+        balance=_indented(_BALANCE[policy]),
+        servers=_indented(servers),
     )
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
