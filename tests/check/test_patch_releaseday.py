@@ -20,7 +20,7 @@ from gemmaspec.core.releases.facts import newest, rows_of
 from gemmaspec.run.trees.reader import FolderReader
 from tests.support import vllm_trees as fake
 from tests.support.launching import CORE
-from tests.support.real import STATE
+from tests.support.real import cpu_site
 
 SHIFTED = CORE.replace("def value():", 'def value():\n    """What it is."""\n    check()')
 REWRITTEN = CORE.replace('return "stock"', "return compute()")
@@ -230,8 +230,7 @@ def test_a_build_is_compared_with_the_release_before_it(
 @pytest.fixture
 def next_release(tmp_path: Path) -> Path:
     """The files of an installed vLLM 0.32.0 that release-day reads, as a build of 0.34 that dropped four names."""
-    installed = next(STATE.glob("runtimes/cpu-0.32.0-*/lib/python3*/site-packages"))
-    shutil.copytree(installed / "vllm", tmp_path / "vllm", ignore=_not_python)
+    shutil.copytree(cpu_site() / "vllm", tmp_path / "vllm", ignore=_not_python)
     (tmp_path / "vllm/_version.py").write_text("__version__ = '0.34.0.dev5+gabc'\n")
     for file, old, new in [
         ("engine/arg_utils.py", '"--disable-hybrid-kv-cache-manager"', '"--hybrid-kv-cache-manager-off"'),

@@ -38,7 +38,7 @@ export VLLM_CPU_KVCACHE_SPACE=1
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[int]:
     """Yield the pid of a script with a case, an array and an `if`, whose vLLM is starting."""
-    (vllm,) = (real.STATE / "runtimes").glob("cpu-0.32.0-*/bin/vllm")
+    vllm = real.cpu_python().with_name("vllm")
     file = tmp_path / "serve.sh"
     file.write_text(SCRIPT % {"models": MODELS, "vllm": vllm})
     file.chmod(0o755)

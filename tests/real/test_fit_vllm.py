@@ -12,7 +12,7 @@ import pytest
 from gemmaspec.check.proof.prove import Probes
 from gemmaspec.check.proof.source import source_of
 from tests.support.kv_shapes import asking, cases, ours, theirs
-from tests.support.real import STATE
+from tests.support.real import cpu_python
 
 ENDS = ("0.19.0", "0.20.0", "0.20.1", "0.24.0", "0.26.0", "0.27.0", "0.29.0", "0.31.0", "0.33.0")
 """The releases between which something of the planning changed, and the first and the last."""
@@ -30,9 +30,8 @@ def differences(vllm: str, wanted: Sequence[dict[str, Any]], answers: Sequence[d
 
 @pytest.mark.real_process
 def test_every_number_is_that_of_the_installed_vllm() -> None:
-    (runtime,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
     wanted = cases(200, seed=1)
-    answers = theirs(runtime, wanted)
+    answers = theirs(cpu_python(), wanted)
     assert differences("0.32.0", wanted, answers) == []
     assert sum("error" not in answer for answer in answers) > 100
     assert any("error" in answer for answer in answers)

@@ -23,7 +23,8 @@ from gemmaspec.core.patching.patch import Shelf
 from gemmaspec.core.patching.spot import Step, verdict
 from gemmaspec.serve import spot
 from tests.support import placed, real
-from tests.support.spot_job import JOB, python, site_packages
+from tests.support.real import cpu_python, cpu_site
+from tests.support.spot_job import JOB
 
 pytestmark = [pytest.mark.real_process, pytest.mark.network]
 
@@ -68,7 +69,7 @@ if os.fork() == 0:  # outlives its session, and goes on writing where the result
 
 def copy(folder: Path, name: str, line: str) -> None:
     """Write a copy of the real patch with another line, under another name."""
-    place, site = folder / name, site_packages()
+    place, site = folder / name, cpu_site()
     shutil.copytree(data.PATCHES / PATCH, place)
     for file in ("known.json", "evidence.json"):
         (place / file).unlink()
@@ -92,7 +93,7 @@ def copy(folder: Path, name: str, line: str) -> None:
 def triton() -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("GEMMASPEC_STATE", str(real.SHARED))
-        yield triton_folder(python(), progress=print)
+        yield triton_folder(cpu_python(), progress=print)
 
 
 def measured(folder: Path, shelf: Shelf, names: list[str], triton: Path, **job: Any) -> Mapping[str, Any]:
@@ -105,7 +106,7 @@ def measured(folder: Path, shelf: Shelf, names: list[str], triton: Path, **job: 
     spot.bundle(bundle, planned, shelf)
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(triton)}
     done = subprocess.run(
-        [str(python()), str(bundle / spot.SCRIPT)], capture_output=True, text=True, timeout=900, env=environment
+        [str(cpu_python()), str(bundle / spot.SCRIPT)], capture_output=True, text=True, timeout=900, env=environment
     )
     assert done.returncode == 0, done.stderr
     answer = spot.read(done.stderr.strip().splitlines(), names)

@@ -403,7 +403,7 @@ def left_running(engine: str) -> list[str]:
 
 def package_digest() -> str:
     """sha256 over every Python file of the runtime's vLLM."""
-    (package,) = (real.STATE / "runtimes").glob("cpu-0.32.0-*/lib/python*/site-packages/vllm")
+    package = real.cpu_site() / "vllm"
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         digest.update(str(file.relative_to(package)).encode() + file.read_bytes())

@@ -24,8 +24,7 @@ DIES = f"--- a/{CORE}\n+++ b/{CORE}\n@@ -143 +143,2 @@\n {LINE}\n+        no_suc
 @pytest.mark.xdist_group("apart")
 def test_a_real_server_is_started_again_without_a_patch_for_speed_that_kills_it(tmp_path: Path) -> None:
     dies = write_speed_patch(tmp_path, "dies", pays="", diff=DIES, path=CORE, scope="EngineCore.__init__")
-    (site,) = (real.STATE / "runtimes").glob("cpu-0.32.0-*/lib/python*/site-packages")
-    placed.record(dies, {CORE: (site / CORE).read_text()})  # without known places it would be left out
+    placed.record(dies, {CORE: (real.cpu_site() / CORE).read_text()})  # without known places it would be left out
     write_speed_patch(tmp_path, "no-place", pays="", path=CORE, scope="EngineCore.__init__", old="        gone()")
     patches, env = ("--set", "patches.speed=[dies, no-place]"), {"GEMMASPEC_PATCHES": str(tmp_path)}
     shape = kv_cache.other_shape(tmp_path / "other")

@@ -25,7 +25,8 @@ from gemmaspec.serve import doctor_gpu, spot
 from gemmaspec.serve.decide import UpRequest
 from tests.support import real
 from tests.support.fake_nvidia_smi import FakeNvidiaSmi
-from tests.support.spot_job import JOB, python
+from tests.support.real import cpu_python
+from tests.support.spot_job import JOB
 
 NORMS = "gemma4-fused-norms"
 V32 = ("image=vllm/vllm-openai:v0.32.0", "runtime.vllm=0.32.0")
@@ -149,7 +150,7 @@ def test_without_a_gpu_that_torch_sees_every_decision_stays_as_it_was(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     profile = load_profile("spark-31b-mtp", overrides=V32).profile
     before = speed_choice(profile, Shelf([data.PATCHES]))
-    outcome = spot.measure(request(NORMS, interpreter=python()), print)
+    outcome = spot.measure(request(NORMS, interpreter=cpu_python()), print)
     (found,) = outcome.found
     assert (found.kept.measurement.state, found.kept.measurement.side) == ("crashed", "released")
     assert found.verdict.taken is None
@@ -163,12 +164,12 @@ def test_without_a_gpu_that_torch_sees_every_decision_stays_as_it_was(
 def test_a_start_decides_by_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gb10: None) -> None:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("GEMMASPEC_STATE", str(real.SHARED))
-        triton = triton_folder(python(), progress=print)
+        triton = triton_folder(cpu_python(), progress=print)
     monkeypatch.setattr(spot, "job_of", lambda *_: {**JOB, "loads": [[1, 40]]})
     monkeypatch.setattr(spot, "bundle", functools.partial(spot.bundle, paths=[str(triton)]))
     monkeypatch.setattr(spot, "steps_of", lambda *_: (kept_spot.Step(load=(1, 40), ms=100.0),))
     store = tmp_path / "state" / kept_spot.FOLDER
-    outcome = spot.measure(request(NORMS, interpreter=python()), print)
+    outcome = spot.measure(request(NORMS, interpreter=cpu_python()), print)
     (found,) = outcome.found
     assert found.kept.measurement.state == "measured"
     assert found.kept.key.place.startswith("no GPU, torch 2.13.0")

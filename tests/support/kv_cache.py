@@ -11,7 +11,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from gemmaspec.core.data import MODELS
-from tests.support.real import PORT, PROFILE, STATE, Done, gemmaspec
+from tests.support.real import PORT, PROFILE, Done, cpu_python, gemmaspec
 
 LOGGED = re.compile(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
 
@@ -41,8 +41,7 @@ def other_shape(out: Path) -> list[str]:
 
     The words with which `up` serves it alone, with the hybrid manager and a small batch.
     """
-    (runtime,) = (STATE / "runtimes").glob("cpu-0.32.0-*/bin/python")
-    script = [str(runtime), "-c", OTHER_SHAPE, str(MODELS / "tiny-target"), str(out)]
+    script = [str(cpu_python()), "-c", OTHER_SHAPE, str(MODELS / "tiny-target"), str(out)]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return [*OTHER, *FP8, "--set", f"target.model={out}"]

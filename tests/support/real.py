@@ -30,6 +30,7 @@ import pytest
 from gemmaspec.core.data import MODELS
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.run.runtime import ensure_runtime
+from gemmaspec.run.runtime.managed import site_packages
 from gemmaspec.serve.prepare import runtime_spec
 
 RUN = secrets.token_hex(3)
@@ -104,6 +105,11 @@ def cpu_python() -> Path:
     with pytest.MonkeyPatch.context() as own:
         own.setenv("GEMMASPEC_STATE", str(STATE))
         return ensure_runtime(runtime_spec(load_profile("tiny-cpu")), progress=print)
+
+
+def cpu_site() -> Path:
+    """The site-packages of that runtime."""
+    return site_packages(cpu_python())
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

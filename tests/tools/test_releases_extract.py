@@ -23,7 +23,7 @@ from gemmaspec.core.releases.facts import releases, rows_of
 from gemmaspec.core.releases.flags import Flag
 from gemmaspec.run.trees import listing
 from gemmaspec.run.trees.reader import FolderReader, ReleaseReader
-from tests.support.real import STATE
+from tests.support.real import cpu_site
 
 SERVE = """
     from vllm.entrypoints.cli_args import make_arg_parser
@@ -376,7 +376,7 @@ def test_a_release_read_again_gives_what_the_table_has(release: str) -> None:
 @pytest.fixture
 def installed() -> Path:
     """site-packages of the runtime with the vLLM that the real tests run."""
-    return next(STATE.glob("runtimes/cpu-0.32.0-*/lib/python3*/site-packages"))
+    return cpu_site()
 
 
 @pytest.mark.real_process
