@@ -172,7 +172,7 @@ def test_a_start_decides_by_what_was_measured(monkeypatch: pytest.MonkeyPatch, t
     outcome = spot.measure(request(NORMS, interpreter=cpu_python()), print)
     (found,) = outcome.found
     assert found.kept.measurement.state == "measured"
-    assert found.kept.key.place.startswith("no GPU, torch 2.13.0")
+    assert found.kept.key.place.startswith("NVIDIA GB10, 580.95.05, 12.1, [N/A], [N/A], torch 2.13.0")
     # an interpreted kernel takes many times as long as torch's own
     assert found.verdict.taken is False
     profile = load_profile("spark-31b-mtp", overrides=V32).profile
