@@ -36,10 +36,10 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.releases.facts import facts_for
 from gemmaspec.run.engine.process import ProcessEngine
 from gemmaspec.run.machine.readings import disk_of
-from gemmaspec.run.models.hub import Unreachable
 from gemmaspec.serve import doctor_machine
 from gemmaspec.serve.doctor_machine import together
 from gemmaspec.serve.doctor_subject import DoctorSubject
+from tests.support import hub as hub_of
 from tests.support.warm import Harness
 
 SUMMARY = """\
@@ -400,22 +400,18 @@ def _models_of(folder: Path) -> tuple[DoctorSubject, dict[str, CheckResult]]:
 def test_without_a_network_the_shapes_that_ship_say_what_is_to_be_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-
-    def nobody(model: str, revision: str | None, *, role: str) -> None:
-        asked.append(model)
-        raise Unreachable(f"{role}.model: the Hub does not answer for {model}", hint=f"ping {model}")
-
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(doctor_machine, "list_files", nobody)
-    subject, rows = _models_of(tmp_path)
-    assert len(asked) == 1
+    with hub_of.serve() as asked:
+        asked.aim(monkeypatch, tmp_path)
+        asked.faults.append(hub_of.Fault(".", times=99, status=503))
+        subject, rows = _models_of(tmp_path)
+    assert len([one for one in asked.requests if one.path.startswith("/api/models/")]) == 1, "the second is not tried"
     for role, least in (("target", 16e9), ("draft", 0.5e9)):
         assert rows[role].state == "failed"
         model = subject.profile.target.model if role == "target" else subject.profile.draft.model
-        assert rows[role].message.startswith(f"the Hub does not answer for {model}, and it is not in the cache; ")
+        said = f"cannot query the Hub about {model}: it answers 503, and it is not in the cache; "
+        assert rows[role].message.startswith(said)
         assert rows[role].message.endswith("GB to fetch, computed from shapes that ship with gemmaspec")
-        assert rows[role].fix == f"ping {model}"
+        assert rows[role].fix == f"curl -I {asked.url}/{model}"
         assert least < subject.to_fetch[role] < 3 * least
 
 
@@ -438,8 +434,6 @@ def test_a_cache_with_all_weights_is_enough_without_the_hub(tmp_path: Path, monk
 def test_models_of_the_hub_are_weighed_against_the_disk(
     doctor: Callable[..., Told], profiles: Path, tmp_path: Path
 ) -> None:
-    from tests.support import hub as hub_of
-
     file = profiles / "mine.yaml"
     with hub_of.serve() as hub:
         hub.add("some/target", {"config.json": b"{}", "model.safetensors": hub_of.Zeros(b"", 10**15)})

@@ -62,9 +62,8 @@ def test_drafted_asks_a_whole_question_with_the_key(
 
 
 def test_a_server_that_answers_and_does_not_draft_has_not_started(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(probe, "SETTLE_S", 0.001)
     server.drafts_per_answer = 0
     assert ask(server, tmp_path / "s", "drafted", "--speculates") == 1
     assert "does not draft" in capsys.readouterr().out

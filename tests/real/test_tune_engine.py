@@ -61,8 +61,7 @@ server.serve_forever()
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    monkeypatch.setattr(fake_runtime, "PROGRAM", PROGRAM)
-    place = fake_runtime.installed(tmp_path / "fake")
+    place = fake_runtime.installed(tmp_path / "fake", PROGRAM)
     fake_runtime.make_models()
     for name, value in place.environment().items():
         monkeypatch.setenv(name, value)

@@ -166,10 +166,10 @@ class Fake:
         return harness().race(*commands, env=self.environment(env), timeout=timeout)
 
 
-def installed(root: Path) -> Fake:
-    """Make an environment with the fake, tiny models that are configurations alone, and a folder for profiles."""
+def installed(root: Path, program: str = PROGRAM) -> Fake:
+    """Make an environment whose `vllm` is the fake or another program, and a folder for profiles."""
     place = make_place(root)
-    (place.python.parent / "vllm").write_text(f"#!{place.python}\n{PROGRAM}")
+    (place.python.parent / "vllm").write_text(f"#!{place.python}\n{program}")
     (place.package / "__init__.py").write_text("")
     for name, version in (("transformers", "5.19.0"), ("torch", "2.13.0"), ("vllm", "0.32.0")):
         told = place.site / f"{name}-{version}.dist-info" / "METADATA"
