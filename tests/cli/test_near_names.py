@@ -14,7 +14,9 @@ from gemmaspec.run.kept import stacks
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path))
-    monkeypatch.setattr(stacks, "names_of_stacks", lambda: ["fk", "spark-31b-e2b"])
+    for name in ("fk", "spark-31b-e2b"):
+        stacks.stack_folder(name).mkdir(parents=True)
+        stacks.save(stacks.rescue(name))
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "watch", "smoke", "restart", "down", "rollback"])

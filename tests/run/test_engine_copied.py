@@ -67,10 +67,9 @@ def test_a_docker_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "docker").write_text("#!/bin/sh\nsleep 60 & wait\n")
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(compose, "REMOTE_S", 0.2)
     server, _, _ = prepare(load_profile("spark-31b-mtp"), engine="docker", remote=True)
     began = time.monotonic()
     with pytest.raises(EnvironmentMissing, match="did not end within") as raised:
-        compose.act(server, "create", {"DOCKER_HOST": "tcp://far:1", "DOCKER_CONTEXT": ""})
+        compose.act(server, "create", {"DOCKER_HOST": "tcp://far:1", "DOCKER_CONTEXT": ""}, limit_s=0.2)
     assert time.monotonic() - began < 50, "its children are ended too"
     assert raised.value.hint == "DOCKER_HOST=tcp://far:1 docker info"

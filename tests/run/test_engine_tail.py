@@ -23,9 +23,7 @@ def test_the_last_lines_are_those_that_splitting_the_whole_gives(
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "log"
     file.write_bytes(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tail, "_BLOCK", block)
-        found = b"".join(tail.read(file, tail=count))
+    found = b"".join(tail.read(file, tail=count, block=block))
     expected = text.splitlines(keepends=True)
     assert found == b"".join(expected[-count:] if count else [])
 

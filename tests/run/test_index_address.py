@@ -14,6 +14,7 @@ import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
 from gemmaspec.run.index.address import MOST_REDIRECTS, fetch
+from tests.support.vllm_trees import forget_index
 
 
 class Misbehaving(BaseHTTPRequestHandler):
@@ -160,12 +161,14 @@ def test_certificates_are_those_of_pip(monkeypatch: pytest.MonkeyPatch, tmp_path
     named = tmp_path / "own.pem"
     named.write_text("no certificate")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(named))
-    monkeypatch.setattr("gemmaspec.run.index.wheels.pip_settings", dict)
+    forget_index()
     with pytest.raises(EnvironmentMissing, match="cannot read https"):
         fetch("https://127.0.0.1:9/x")
-    monkeypatch.setattr("gemmaspec.run.index.wheels.pip_settings", lambda: {"cert": certifi.where()})
+    monkeypatch.setenv("PIP_CERT", certifi.where())
+    forget_index()
     with pytest.raises(EnvironmentMissing, match="connection refused"):
         fetch("https://127.0.0.1:9/x")
+    forget_index()
 
 
 @pytest.mark.parametrize(("netrc", "sent"), [("127.0.0.1", "Basic bWU6czNjcmV0"), ("example.org", None)])

@@ -21,6 +21,7 @@ from gemmaspec.run.engine.server import Server, State
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.trees.verdicts import compare, verdicts
 from tests.support import vllm_trees as fake
+from tests.support.fake_engine import FakeMachine
 from tests.support.launching import CORE, Place, make_place, patch_of, plan_of
 
 PATH = "vllm/v1/core.py"
@@ -161,7 +162,7 @@ def test_a_plan_with_something_else_than_a_sha256_is_refused(wrong: str, place: 
 
 
 @pytest.fixture
-def started(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Server, DiskEngine, Place]:
+def started(place: Place, machine: FakeMachine) -> tuple[Server, DiskEngine, Place]:
     """A launch with two patches on one file, remembered as the stack `fake`."""
     second = {"scope": "value", "line": 16, "old": ['    return "patched"  # by us'], "new": ["    return 2"]}
     plan = plan_of(patch_of(), patch_of("two", second), patch_of("not", path="vllm/v1/plain.py", **NOT_NEEDED))
@@ -173,7 +174,7 @@ def started(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tu
     server = Server(name="fake", folder=folder, port=1, model="m", speculates=True)
     stacks.save(stacks.Started(engine="process", server=server, profile="fake"))
     engine = DiskEngine(place)
-    monkeypatch.setattr(stacks, "engine_of", lambda _: engine)
+    machine.engines["process"] = engine
     return server, engine, place
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,22 +15,21 @@ from hypothesis import strategies as st
 
 from gemmaspec.cli.text.stack import answer_rows
 from gemmaspec.core.errors import GemmaspecError, StartFailed, TimedOut
-from gemmaspec.core.live.sample import Counters
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.run.engine import http
-from gemmaspec.run.engine.answer import Collector, Malformed
+from gemmaspec.run.engine.answer import MAX_BYTES, Collector, Malformed
 from gemmaspec.run.engine.http import NoAnswer
 from gemmaspec.run.engine.server import Server
-from gemmaspec.run.ready import first_request as probing
-from gemmaspec.run.ready.first_request import healthy, probe
+from gemmaspec.run.ready import first_request
+from gemmaspec.run.ready.first_request import healthy
 from gemmaspec.serve.prepare import prepare
 from tests.support.fake_server import FakeServer, fake_server
 
+probe = partial(first_request.probe, settle_s=0.0)
+
 
 @pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+def vllm() -> Iterator[FakeServer]:
     """A fake of vLLM; nobody waits for its counters."""
-    monkeypatch.setattr(probing, "SETTLE_S", 0.0)
     with fake_server() as server:
         yield server
 
@@ -52,7 +52,7 @@ def test_a_server_that_answers_and_drafts_is_measured(vllm: FakeServer) -> None:
     body, sampled = [body for path, _, body in vllm.requests if path == "/v1/chat/completions"]
     assert body["model"] == "tiny"
     assert (body["temperature"], sampled["temperature"], sampled["logprobs"]) == (0, 1, True)
-    assert body["max_tokens"] == probing.MAX_TOKENS
+    assert body["max_tokens"] == first_request.MAX_TOKENS
 
 
 def test_a_sampled_answer_of_tokens_that_the_target_would_not_choose_is_no_start(vllm: FakeServer) -> None:
@@ -109,10 +109,12 @@ def test_counters_that_cannot_be_read_are_an_error(vllm: FakeServer) -> None:
     assert "cannot be read" in refusal(vllm.server()).message
 
 
-def test_counters_that_come_late_are_waited_for(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = iter([0, 0, 0, 2, 5, 5])
-    monkeypatch.setattr(probing._Asking, "_counters", lambda _: Counters(drafts=(n := next(counted)), drafted=4 * n))
+def test_counters_that_come_late_are_waited_for(vllm: FakeServer) -> None:
+    for drafts in (0, 0, 0, 2, 5, 5):
+        vllm.drafted = drafts
+        vllm.metrics_in_turn.append(vllm.counters())
     assert probe(vllm.server(), timeout_s=10).drafts == 5
+    assert vllm.metrics_in_turn == []
 
 
 @pytest.mark.parametrize(
@@ -214,12 +216,10 @@ def test_a_body_that_is_no_completion_is_an_error(vllm: FakeServer, body: bytes)
     assert refusal(vllm.server()).exit_code == 6
 
 
-def test_a_huge_body_is_not_read(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_BYTES", 100_000)
-    monkeypatch.setattr(probing, "MAX_BYTES", 100_000)
+def test_a_huge_body_is_not_read(vllm: FakeServer) -> None:
     vllm.body = b" " * 50_000_000
     began = time.perf_counter()
-    assert "more than 100000 bytes" in refusal(vllm.server()).message
+    assert f"more than {MAX_BYTES} bytes" in refusal(vllm.server()).message
     assert time.perf_counter() - began < 60
 
 

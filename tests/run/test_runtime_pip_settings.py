@@ -12,6 +12,7 @@ import uv
 
 from gemmaspec.run.runtime import pip_settings
 from gemmaspec.run.runtime.pip_settings import translate
+from tests.support.vllm_trees import forget_index
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,11 @@ def test_what_is_set_for_uv_itself_is_kept() -> None:
 
 
 def test_the_environment_of_uv_has_what_pip_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gemmaspec.run.index.wheels.pip_settings", lambda: {"find-links": "/some/wheels"})
+    monkeypatch.setenv("PIP_FIND_LINKS", "/some/wheels")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
+    forget_index()
     assert pip_settings.uv_environment()["UV_FIND_LINKS"] == "/some/wheels"
+    forget_index()
 
 
 def test_the_translation_can_be_used_before_anything_is_installed() -> None:

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.index import wheels
 from gemmaspec.run.runtime import RuntimeSpec
 from gemmaspec.run.runtime.released import ensure_released
+from tests.support import vllm_trees
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An index of its own, instead of pip's."""
-    monkeypatch.setattr(wheels, "simple_index_urls", lambda: [tmp_path.as_uri()])
-    monkeypatch.setattr(wheels, "_find_links", list)
-    wheels._project_files.cache_clear()
-    yield tmp_path
-    wheels._project_files.cache_clear()
+    folder = tmp_path / "simple"
+    folder.mkdir()
+    vllm_trees.use_index(monkeypatch, tmp_path)
+    yield folder
+    vllm_trees.forget_index()
 
 
 def release(index: Path, project: str, *files: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gemmaspec.run.runtime import shims
+from tests.support import vllm_trees
 from tests.support.wheels import write_wheel
 
 REGISTRATIONS = "import torch\n\n# why\nimport torchvision.extension  # noqa: F401\n\n\ndef wrapper():\n    pass\n"
@@ -98,11 +99,12 @@ def test_the_broken_file_of_an_old_release_is_replaced_by_a_released_one(package
 
 
 @pytest.mark.parametrize("version", ["0.19.1", "0.20.3", "0.21.0", "0.32.0"])
-def test_other_releases_keep_their_own_file(packages: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("asked the package index")
-
-    monkeypatch.setattr("gemmaspec.run.index.wheels.read_from_wheel", never)
-    before = content(packages)
-    shims.repair_cpu_speculation(packages, version)
-    assert content(packages) == before
+def test_other_releases_keep_their_own_file(
+    packages: Path, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index without wheels, and an empty cache: who asks it fails."""
+    for _ in vllm_trees.own_cache(monkeypatch, tmp_path / "cache"):
+        vllm_trees.use_index(monkeypatch, tmp_path)
+        before = content(packages)
+        shims.repair_cpu_speculation(packages, version)
+        assert content(packages) == before

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gemmaspec.core.errors import EnvironmentMissing, UsageError
+from gemmaspec.core.files import cache_dir
 from gemmaspec.run.trees import listing as listing_of
 from gemmaspec.run.trees.listing import Listing, choose, published, select
 from tests.support import vllm_trees as fake
+
+
+def asked_earlier(seconds: float) -> None:
+    """Have the kept answer of the index be so much older."""
+    file = cache_dir() / "releases" / "vllm.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "asked": kept["asked"] - seconds}))
+
 
 LISTING = Listing(wheels=dict.fromkeys(("0.19.0", "0.24.0", "0.26.0", "0.27.1", "0.27.1rc1", "0.28.0"), ""))
 
@@ -51,8 +59,7 @@ def test_the_index_is_asked_once_a_day(monkeypatch: pytest.MonkeyPatch, tmp_path
     fake.write_index(tmp_path, ["0.19.0", "0.20.0"])
     fake.forget_index()
     assert published().releases() == ["0.19.0"]
-    later = time.time() + listing_of.FRESH_S
-    monkeypatch.setattr(listing_of.time, "time", lambda: later)
+    asked_earlier(listing_of.FRESH_S)
     assert published().releases() == ["0.19.0", "0.20.0"]
 
 

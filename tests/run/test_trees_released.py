@@ -6,10 +6,10 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gemmaspec.run.trees import released
 from gemmaspec.run.trees.listing import published
 from gemmaspec.run.trees.released import Releases
 from gemmaspec.run.trees.tree import Tree, Unreadable
@@ -89,29 +89,27 @@ def test_without_an_index_each_release_says_so(root: Path) -> None:
     assert all(isinstance(tree, Unreadable) for tree in trees.values())
 
 
-def test_a_bug_in_a_thread_reaches_the_one_who_waits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
+def test_a_bug_in_a_thread_reaches_the_one_who_waits(root: Path) -> None:
+    class Broken(Releases):
+        def _fetch(self, *_: object) -> Any:
+            raise ZeroDivisionError
 
-    monkeypatch.setattr(released.Releases, "_fetch", broken)
     with pytest.raises(ZeroDivisionError):
-        opened(Releases(published()), "0.19.0")
+        opened(Broken(published()), "0.19.0")
 
 
-def test_leaving_half_way_begins_nothing_new(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(released, "THREADS", 1)
+def test_leaving_half_way_begins_nothing_new(root: Path) -> None:
     begun: list[str] = []
     left = threading.Event()
-    fetch = released.Releases._fetch
 
-    def counted(self: Releases, version: str, *rest: object) -> object:
-        if begun:
-            left.wait(30)
-        begun.append(version)
-        return fetch(self, version, *rest)  # type: ignore[arg-type]
+    class Counted(Releases):
+        def _fetch(self, version: str, *rest: Any) -> Any:
+            if begun:
+                left.wait(30)
+            begun.append(version)
+            return super()._fetch(version, *rest)
 
-    monkeypatch.setattr(released.Releases, "_fetch", counted)
-    trees = Releases(published()).open(fake.RELEASES, lambda _: WANTED)
+    trees = Counted(published(), threads=1).open(fake.RELEASES, lambda _: WANTED)
     next(trees)
     trees.close()  # type: ignore[attr-defined]
     left.set()

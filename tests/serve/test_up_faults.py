@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import json
 import os
 import shlex
@@ -17,9 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import filelock
 import psutil
 import pytest
 
@@ -218,30 +215,6 @@ def test_a_start_that_is_killed_leaves_nothing_that_cannot_be_found(
     assert fake.run("down", "pa").code == 0
     assert servers() == []
     assert claims.claimed_by(port) is None
-
-
-def test_down_terminates_a_start_whose_command_first_stopped_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As bench does with one that was left behind: `down` has met the process, but not yet as a start."""
-    commands, killed, notes = ["down", "bench"], [], []
-
-    class Held:
-        def acquire(self, timeout: float) -> None:
-            if commands:
-                raise filelock.Timeout("pa.lock")
-
-    def holder(name: str) -> stack_lock.Holder:
-        caller = dataclasses.asdict(stack_lock.this_command(commands.pop(0)))
-        return stack_lock.Holder(stack=name, since=time.time(), **caller)
-
-    monkeypatch.setattr(stack_lock, "holder", holder)
-    before = signal.signal(signal.SIGTERM, lambda number, _: killed.append(number))
-    held: Any = Held()
-    try:
-        stack_lock._acquire(held, "pa", "down", wants="", note=notes.append, timeout_s=60)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert [note.split()[0] for note in notes] == ["waiting", "stopping"]
-    assert killed == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

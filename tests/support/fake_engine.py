@@ -35,6 +35,8 @@ class FakeMachine:
         self.running: dict[str, tuple[EngineName, Server]] = {}
         self.fails: dict[str, BaseException | list[BaseException]] = {}
         """What a call raises, by its word: `preflight`, `start`, `wait` or `stop`; each error once."""
+        self.engines: dict[EngineName, Any] = {}
+        """What a test gives in place of the fake engine of that name."""
         self.docker_is_away: GemmaspecError | None = None
         self.has_images = True
         self.ended: State | None = None
@@ -69,7 +71,7 @@ class FakeMachine:
 
     def engine(self, name: EngineName) -> Engine:
         """The fake engine of that name."""
-        return FakeEngine(self, name)
+        return self.engines.get(name) or FakeEngine(self, name)
 
     def wait_ready(self, engine: Engine, server: Server, *, timeout_s: float, **_: Any) -> Ready:
         """Be ready at once."""

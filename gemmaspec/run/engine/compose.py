@@ -71,13 +71,13 @@ def environment() -> dict[str, str]:
     return kept | {"GEMMASPEC_STATE": str(state_dir())}
 
 
-def act(server: Server, verb: str, where: Mapping[str, str] = NOWHERE) -> None:
+def act(server: Server, verb: str, where: Mapping[str, str] = NOWHERE, *, limit_s: float = REMOTE_S) -> None:
     """Run the command of `args_of`. Raise EnvironmentMissing for a problem of the machine, StartFailed otherwise.
 
     Raise EnvironmentMissing also if the daemon has not answered within five minutes, except while it may pull.
     """
     ensure_docker_cli()
-    done = _run(args_of(server, verb), where, timeout_s=None if verb == "up" else REMOTE_S)
+    done = _run(args_of(server, verb), where, timeout_s=None if verb == "up" else limit_s)
     if done.returncode:
         raise why_not_up(server, done.stderr)
 

@@ -14,7 +14,9 @@ _BLOCK: Final = 64 * 1024
 _POLL_S: Final = 0.1
 
 
-def read(path: Path, *, tail: int | None, alive: Callable[[], bool] | None = None) -> Iterator[bytes]:
+def read(
+    path: Path, *, tail: int | None, alive: Callable[[], bool] | None = None, block: int = _BLOCK
+) -> Iterator[bytes]:
     """Yield the file's bytes from its start, or from its last `tail` lines; nothing if it is missing.
 
     With `alive`, yield new bytes as they come, until `alive()` is false and everything is read. A file that was
@@ -25,7 +27,7 @@ def read(path: Path, *, tail: int | None, alive: Callable[[], bool] | None = Non
     except FileNotFoundError:
         return
     try:
-        file.seek(0 if tail is None else _start_of_last(file, tail))
+        file.seek(0 if tail is None else _start_of_last(file, tail, block))
         while True:
             # Check before reading, so that everything that was written before the end is still read.
             more = alive() if alive else False
@@ -56,8 +58,8 @@ def _replaced(file: IO[bytes], path: Path) -> bool:
     return not os.path.samestat(now, os.fstat(file.fileno()))
 
 
-def _start_of_last(file: IO[bytes], count: int) -> int:
-    """Return the offset from which the last `count` lines begin, found from the end."""
+def _start_of_last(file: IO[bytes], count: int, most: int) -> int:
+    """Return the offset from which the last `count` lines begin, found from the end by `most` bytes at once."""
     position = file.seek(0, os.SEEK_END)
     if count <= 0:
         return position
@@ -66,7 +68,7 @@ def _start_of_last(file: IO[bytes], count: int) -> int:
     else:
         ends = count
     while position > 0:
-        size = min(_BLOCK, position)
+        size = min(most, position)
         position -= size
         block = _at(file, position, size)
         offset = size

@@ -29,10 +29,17 @@ STARTS: Final = ("up", "restart", "rollback", "bench", "tune")
 """Commands that lock a stack for as long as a server takes to start; the others end soon by themselves."""
 
 _POLL_S: Final = 0.1
-_SHORT_S: Final = 120.0
-"""How long a command waits for another one to end; `down` takes up to a server's grace period."""
-_UNSEEN_S: Final = 2.0
-"""How long a lock may be held before its holder's record is missed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a command waits for whoever holds its stack, in seconds of its clock."""
+
+    short_s: float = 120.0
+    """Until another command must have ended; `down` takes up to a server's grace period."""
+    unseen_s: float = 2.0
+    """Until its record is missed."""
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +166,8 @@ def owned(
     *,
     wants: str = "",
     note: Callable[[str], None] = lambda _: None,
-    timeout_s: float = _SHORT_S,
+    timeout_s: float = Patience.short_s,
+    patience: Patience = Patience(),
 ) -> Iterator[Owner]:
     """Lock a stack while the body runs; SIGTERM acts like Ctrl-C.
 
@@ -175,7 +183,7 @@ def owned(
     lock = filelock.FileLock(state_dir() / "owners" / f"{name}.lock", mode=0o600)
     try:
         make_folder(Path(lock.lock_file).parent)
-        _acquire(lock, name, command, wants=wants, note=note, timeout_s=timeout_s)
+        _acquire(lock, _Waiting(name, command, wants=wants, note=note, timeout_s=timeout_s, patience=patience))
     except OSError as error:
         raise unwritable(Path(lock.lock_file), error) from None
     try:
@@ -190,19 +198,10 @@ def owned(
         lock.release()
 
 
-def _acquire(
-    lock: filelock.BaseFileLock,
-    name: str,
-    command: str,
-    *,
-    wants: str,
-    note: Callable[[str], None],
-    timeout_s: float,
-) -> None:
+def _acquire(lock: filelock.BaseFileLock, waiting: _Waiting) -> None:
     """Take the lock, waiting for it if allowed."""
-    waiting = _Waiting(name=name, command=command, wants=wants, note=note, timeout_s=timeout_s)
     while not _taken(lock):
-        waiting.look(holder(name))
+        waiting.look(holder(waiting.name))
         if waiting.over():
             # Looking takes time on a busy machine, and the holder may have ended meanwhile.
             if _taken(lock):
@@ -231,19 +230,21 @@ class _Waiting:
 
     def __init__(
         self,
-        *,
         name: str,
         command: str,
+        *,
         wants: str,
         note: Callable[[str], None],
         timeout_s: float,
+        patience: Patience,
     ) -> None:
-        self._name = name
+        self.name = name
         self._command = command
         self._wants = wants
         self._note = note
         self._timeout_s = timeout_s
-        self._began = time.monotonic()
+        self._patience = patience
+        self._began = patience.clock()
         self._met = self._began
         self._other: Holder | None = None
         self._phase = ""
@@ -255,7 +256,7 @@ class _Waiting:
             self._nobody_seen()
             return
         if self._other is None or other.since != self._other.since:  # not the pid: bench stops a server and starts one
-            self._met = time.monotonic()
+            self._met = self._patience.clock()
             self._phase = other.phase
             _meet(other, self._command, wants=self._wants, note=self._note, timeout_s=self._timeout_s)
         elif self._joins(other) and other.phase != self._phase:
@@ -265,17 +266,17 @@ class _Waiting:
 
     def over(self) -> bool:
         """Return whether it has waited as long as it may."""
-        now = time.monotonic()
+        now = self._patience.clock()
         if self._other and self._joins(self._other):
             return now - self._began >= self._timeout_s
-        return now - self._met >= _SHORT_S
+        return now - self._met >= self._patience.short_s
 
     def timed_out(self) -> TimedOut:
         """Return the error that says for whom it waited, and how long."""
-        waited = time.monotonic() - self._began
+        waited = self._patience.clock() - self._began
         return TimedOut(
-            f"{self._name} is still held by {self._other or 'another gemmaspec'} after {waited:.0f} s",
-            hint=f"gemmaspec status {self._name}",
+            f"{self.name} is still held by {self._other or 'another gemmaspec'} after {waited:.0f} s",
+            hint=f"gemmaspec status {self.name}",
         )
 
     def _joins(self, other: Holder) -> bool:
@@ -283,11 +284,12 @@ class _Waiting:
 
     def _nobody_seen(self) -> None:
         """Say once that the holder cannot be seen; it writes its record within moments, unless it runs elsewhere."""
-        if self._other or not self._says_unseen or time.monotonic() - self._began < _UNSEEN_S:
+        unseen_s = self._patience.clock() - self._began
+        if self._other or not self._says_unseen or unseen_s < self._patience.unseen_s:
             return
         self._says_unseen = False
         self._note(
-            f"waiting for another gemmaspec command that holds {self._name}; "
+            f"waiting for another gemmaspec command that holds {self.name}; "
             "its process cannot be seen from here (another container?)"
         )
 

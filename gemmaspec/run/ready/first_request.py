@@ -98,16 +98,24 @@ def healthy(server: Server) -> bool:
         return False
 
 
-def probe(server: Server, *, timeout_s: float, api_key: str | None = None, any_text: bool = False) -> Answer:
+def probe(
+    server: Server,
+    *,
+    timeout_s: float,
+    api_key: str | None = None,
+    any_text: bool = False,
+    settle_s: float = SETTLE_S,
+) -> Answer:
     """Send real requests, which prove that a server is ready: a greedy one, and while it drafts a sampled one.
 
     All of it, its counters included, may take `timeout_s`. `api_key` defaults to the key of the environment, if the
     server needs one. `any_text` accepts an unreadable answer, for a server with dummy weights that is only timed.
+    `settle_s`: seconds between two looks at its counters.
     Raises NoAnswer if the connection breaks or the server fails, TimedOut, and StartFailed if the answer is not a chat
     completion, is empty, contains markers that should have been removed, or was not drafted although the server has a
     model or head that drafts for every text, and if the sampled one has tokens that the target would hardly choose.
     """
-    asking = _Asking(server, api_key or api_key_for(server), time.monotonic() + timeout_s, timeout_s)
+    asking = _Asking(server, api_key or api_key_for(server), time.monotonic() + timeout_s, timeout_s, settle_s)
     answer = asking.measured()
     must_draft = server.speculates and not server.looks_up
     if complaint := judge(answer, speculates=must_draft, any_text=any_text):
@@ -165,6 +173,7 @@ class _Asking:
     key: str | None
     ends: float
     timeout_s: float
+    settle_s: float
 
     def measured(self) -> Answer:
         """Ask one question greedily, and measure the answer."""
@@ -233,5 +242,5 @@ class _Asking:
             if added.drafted and added == last:
                 return added
             last = added
-            time.sleep(SETTLE_S)
+            time.sleep(self.settle_s)
         return last

@@ -26,7 +26,8 @@ _ABSENT: Final = ".absent"
 class Releases:
     """Opens released wheels and counts the transferred bytes."""
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, *, threads: int = THREADS) -> None:
+        self._threads = threads
         self._listing = listing
         self._sizes: dict[str, int] = {}
         self._received: list[int] = []
@@ -66,7 +67,7 @@ class Releases:
         done: queue.SimpleQueue[Tree | Unreadable | Exception] = queue.SimpleQueue()
         for version in wanted:
             todo.put(version)
-        for _ in range(min(THREADS, len(wanted))):
+        for _ in range(min(self._threads, len(wanted))):
             work = (todo, done, wanted, wheels)
             threading.Thread(
                 target=self._work, args=work, daemon=True
