@@ -341,6 +341,12 @@ def lint_codes() -> str:
     return f"## {sections}".replace("](../../../docs/", "](../")
 
 
+def formats() -> str:
+    """Return what the files of a stack hold, as sections of a page."""
+    _, _, sections = data.FORMATS.read_text(encoding="utf-8").partition("\n### ")
+    return f"## {sections}".replace("\n### ", "\n## ")
+
+
 def patches() -> str:
     """Return every shipped patch: the bug, the releases, and who needs it."""
     return "\n\n".join(_patch(one) for one in Shelf((data.PATCHES,)).values())
@@ -576,6 +582,7 @@ SITE: Final[Mapping[str, Callable[[], str]]] = {
     "patches": patches,
     "failures": failures,
     "inspect-findings": inspect_findings,
+    "formats": formats,
 }
 """Parts that a command prints, and that only the site holds."""
 

@@ -19,6 +19,8 @@ _WORDS: Final = 3
 PAGES: Final = ("explanations/patching.md",)
 """Pages with tables of words: the first column is a word or several in code marks, the others say what it is. The wheel
 contains them."""
+_FILES: Final = ("plan.json", "report.json", "launch.py")
+"""Sections of data.FORMATS."""
 WORDS: Final[Mapping[str, str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 """Words of the output that no table of the pages explains."""
 
@@ -56,6 +58,7 @@ def names() -> Mapping[str, tuple[str, ...]]:
     return {
         "exit codes": tuple(codes),
         "words": tuple(WORDS),
+        "files of a stack": _FILES,
         "patch states": tuple(states),
         "findings of inspect": tuple(meanings()),
         "failures": tuple(_failures()),
@@ -137,6 +140,11 @@ def _rows() -> Iterator[tuple[tuple[str, ...], str]]:
                 yield tuple(re.findall(r"`([a-z-]+)`", cells[0])), "\n".join(cells[1:])
 
 
+def _of_file(asked: str) -> Iterator[Explained]:
+    if asked in _FILES and (text := _section(data.FORMATS.read_text(encoding="utf-8"), re.escape(asked))):
+        yield Explained(name=asked, kind="file of a stack", text=text)
+
+
 def _of_smoke(asked: str) -> Iterator[Explained]:
     if not re.fullmatch(r"[sS]\d{1,2}", asked):
         return
@@ -162,7 +170,7 @@ def _of_word(asked: str) -> Iterator[Explained]:
 
 
 _LOOKS: Final[tuple[Callable[[str], Iterator[Explained]], ...]] = (
-    _of_lint, _of_exit, _of_word, _of_page, _of_inspect, _of_failure, _of_smoke, _of_patch,
+    _of_lint, _of_exit, _of_word, _of_page, _of_inspect, _of_file, _of_failure, _of_smoke, _of_patch,
 )  # fmt: skip
 
 
