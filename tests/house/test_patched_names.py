@@ -1,4 +1,7 @@
-"""What a test puts something in the place of exists: a move within the package is seen here, and not test by test."""
+"""What tests put something in the place of: it exists, and it is little, because a test that does so knows the rooms.
+
+A move within the package is seen here, and not test by test.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,12 @@ from typing import Final
 
 TESTS: Final = Path(__file__).parent.parent
 _DOTTED: Final = re.compile(r"gemmaspec(\.\w+)+")
+MOST: Final = 80
+"""How often tests may call `monkeypatch.setattr` or `mock.patch`: what it was when it was last lowered, and a tenth.
+
+It is lowered, never raised. What a test gives instead is a parameter of the use case, a fake engine (support/), a
+server that answers, a program on the PATH, a variable of the environment or a file.
+"""
 
 
 def patched(tree: ast.AST) -> Iterator[str]:
@@ -21,6 +30,15 @@ def patched(tree: ast.AST) -> Iterator[str]:
         name = node.args[0] if node.args else None
         if isinstance(name, ast.Constant) and _DOTTED.fullmatch(str(name.value)):
             yield str(name.value)
+
+
+def places(tree: ast.AST) -> Iterator[str]:
+    """Yield each call that puts something in the place of an attribute for as long as a test runs."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called.endswith(".setattr") or re.search(r"\bmock\.patch\b", called):
+                yield called
 
 
 def exists(name: str) -> bool:
@@ -38,7 +56,7 @@ def exists(name: str) -> bool:
 
 def test_every_name_that_a_test_patches_exists() -> None:
     names = {name: file for file in TESTS.rglob("*.py") for name in patched(ast.parse(file.read_text("utf-8")))}
-    assert len(names) > 20
+    assert names
     assert {name: file.name for name, file in names.items() if not exists(name)} == {}
 
 
@@ -50,3 +68,13 @@ def test_a_name_that_is_gone_is_seen() -> None:
         ("gemmaspec.serve.up.gone", False),
         ("gemmaspec.serve.up.up", True),
     ]
+
+
+def test_tests_patch_no_more_than_they_did() -> None:
+    found = sum(len(list(places(ast.parse(file.read_text("utf-8"))))) for file in TESTS.rglob("*.py"))
+    assert 0 < found <= MOST, f"{found} calls of monkeypatch.setattr and mock.patch, and {MOST} is the bound"
+
+
+def test_each_way_to_patch_is_counted() -> None:
+    text = "m.setattr(a, 'b', 1)\nmock.patch('a.b')\nmock.patch.object(a, 'b')\nsetattr(a, 'b', 1)\npatch(OLD, NEW)"
+    assert list(places(ast.parse(text))) == ["m.setattr", "mock.patch", "mock.patch.object"]
