@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile
 from gemmaspec.core.own_folder import ensure_own
 from gemmaspec.core.profile.engines import ENGINES
@@ -129,3 +129,5 @@ def _find(name: str, note: Callable[[str], None]) -> tuple[Started, bool]:
     except UnreadableFile as error:
         note(f"{error.message}; stopping the server that its folder names")
         return stacks.rescue(name), True
+    except UsageError as error:
+        raise error.amended(error.message, hint="gemmaspec status") from None  # and not `up`, to end something

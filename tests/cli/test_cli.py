@@ -116,6 +116,24 @@ def test_a_mistake_is_one_clear_error_with_its_exit_code(
     assert printed.out == ""
 
 
+def test_down_of_an_unknown_server_does_not_offer_to_start_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["down", "tiny-cpu-ngram"]) == 2
+    assert "  try: gemmaspec status\n" in capsys.readouterr().err
+
+
+def test_a_tuned_profile_that_is_missing_names_the_command_that_writes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "spark-31b-mtp-tuned", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "spark-31b-mtp was not tuned yet, so spark-31b-mtp-tuned is missing" in said
+    assert "try: gemmaspec tune spark-31b-mtp\n" in said
+
+
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_an_unknown_machine_names_what_to_give_instead(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "nvidia-31b-mtp", "--machine", "4090+5090"]) == 2
+    assert "  try: --m" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "override",
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ def test_an_acceptance_that_the_profile_sets_stays() -> None:
 
 
 def test_a_cpu_draws_no_lots(tmp_path: Path) -> None:
-    shutil.copytree(MODELS, tmp_path / "state" / "tiny")
+    """The tiny pair ships, and no start has copied it to the state folder yet."""
     found = dummy_overrides("tiny-cpu", (), Arm(method="draft_model", k=4), lambda _: None)
     assert not any("synthetic" in one for one in found)
     made = {

@@ -317,7 +317,7 @@ def on_its_machine(request: PredictRequest) -> Loaded:
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
     machine = asked = as_named(request.machine) if request.machine else None
     if asked is not None and asked != HERE and asked not in MACHINES:
-        raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}")
+        raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}", hint="--machine h100    # or another of these")
     if asked == HERE or (asked is None and machine_kind(loaded.profile.machine) == ANY_GPU):
         gpus = nvidia.gpus()
         machine = machine_with([gpu.name for gpu in gpus])

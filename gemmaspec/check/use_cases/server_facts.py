@@ -199,7 +199,9 @@ def _found(name: str, taken: Sequence[int]) -> Device:
         return this_gpu(taken) or this_cpu()
     name = as_named(name)
     if name not in MACHINES:
-        raise UsageError(f"--machine: {unknown_machine(name, [HERE])}")
+        raise UsageError(
+            f"--machine: {unknown_machine(name, [HERE])}", hint="--memory GB    # for a GPU that is not one of these"
+        )
     if not MACHINES[name].gpus:
         return this_cpu()
     known, here = named(MACHINES[name]), this_gpu(taken)

@@ -15,6 +15,8 @@ import platformdirs
 from gemmaspec.core import data
 from gemmaspec.core.errors import UsageError
 
+TUNED: Final = "-tuned"
+"""The end of the name of a profile that `tune` writes."""
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 FLEET: Final = "fleet.yaml"
 """The file that lists machines in a folder of profiles; it is not a profile."""
@@ -104,6 +106,11 @@ def find_profile(name: str, folders: Sequence[Path]) -> Path:
     if re.search(r"\bvllm\b.*\s", name):
         raise UsageError(
             "this is a command, not a profile", hint=f"gemmaspec profile new NAME --from-command {shlex.quote(name)}"
+        )
+    parent = name.removesuffix(TUNED)
+    if parent != name and parent in known:
+        raise UsageError(
+            f"{parent} was not tuned yet, so {name} is missing", hint=f"gemmaspec tune {parent}    # writes it"
         )
     exact = [other for other in known if other.lower() == name.lower()]
     near = exact or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)

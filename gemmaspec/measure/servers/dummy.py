@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from gemmaspec.core import data
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
@@ -46,7 +47,8 @@ def draws_lots(run: Profile) -> bool:
 def _overrides(run: Profile, arm: Arm, note: Callable[[str], None]) -> Iterator[str]:
     into = state_dir() / NAME / run.name
     for model in models_of(run):
-        made = dummy_model(model.model, model.folder if model.local else None, into=into / model.role, note=note)
+        folder = data.shipped(model.model) or (model.folder if model.local else None)
+        made = dummy_model(model.model, folder, into=into / model.role, note=note)
         yield f"{model.role}.model={json.dumps(str(made))}"
         if model.revision:
             yield f"{model.role}.revision="

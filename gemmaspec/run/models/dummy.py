@@ -50,7 +50,7 @@ def dummy_model(model: str, folder: Path | None, *, into: Path, note: Callable[[
 
 def _copied(model: str, folder: Path) -> Iterator[tuple[str, str]]:
     if not (folder / "config.json").is_file():
-        raise UsageError(f"{model} has no config.json, so its shapes are not known")
+        raise UsageError(f"{model} has no config.json, so its shapes are not known", hint=f"ls {folder}")
     for file in sorted(folder.iterdir()):
         if file.suffix in _COPIED and not file.name.endswith(".index.json") and file.is_file():
             if file.stat().st_size > _MOST_BYTES:
