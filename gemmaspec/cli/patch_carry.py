@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemmaspec.cli import options, output
+from gemmaspec.cli.text import page
 
 if TYPE_CHECKING:
     from gemmaspec.check.carry.rebase import Rebased
@@ -81,11 +82,7 @@ def new(
     from gemmaspec.check.carry import workspace
 
     places = workspace.open_workspace(patch, file or (), release=release, tree=tree)
-    if json:
-        output.json_data({"ok": True, "patch": patch, "files": list(places)})
-        return
-    for place in places:
-        output.data(str(place))
+    page.answer({"ok": True, "patch": patch, "files": places}, map(str, places), as_json=json)
     output.progress(f"edit {'it' if len(places) == 1 else 'them'}, then: gemmaspec patch commit {patch}")
 
 
@@ -98,17 +95,17 @@ def commit(patch: OldId, folder: options.PatchFolder = None, json: options.Json 
 
     done = workspace.commit(patch, folder=folder, say=output.progress)
     text = done.patch.text
-    if json:
-        facts: dict[str, object] = {
-            "patch": patch,
-            "folder": str(done.patch.folder),
-            "diff": done.diff,
-            "versions": done.versions,
-        }
-        facts |= {"reviewed": text.reviewed, "unchanged": done.unchanged, "also": done.also}
-        output.json_data({"ok": True, **facts})
-        return
-    output.data(str(done.patch.folder / done.diff))
+    document = {
+        "ok": True,
+        "patch": patch,
+        "folder": done.patch.folder,
+        "diff": done.diff,
+        "versions": done.versions,
+        "reviewed": text.reviewed,
+        "unchanged": done.unchanged,
+        "also": done.also,
+    }
+    page.answer(document, [str(done.patch.folder / done.diff)], as_json=json)
     for path in done.unchanged:
         output.progress(f"not edited, and not in it: {path}")
     if done.also:
@@ -138,11 +135,15 @@ def import_(
     )
     origin = done.patch.text.imported
     assert origin
-    if json:
-        facts = {"patch": done.patch.id, "folder": str(done.patch.folder), "imported": origin}
-        output.json_data({"ok": True, **facts, "dropped": done.dropped, "tried": done.tried or None})
-        return
-    output.data(str(done.patch.folder))
+    document = {
+        "ok": True,
+        "patch": done.patch.id,
+        "folder": done.patch.folder,
+        "imported": origin,
+        "dropped": done.dropped,
+        "tried": done.tried or None,
+    }
+    page.answer(document, [str(done.patch.folder)], as_json=json)
     output.progress(f"from {origin.source}, sha256 {origin.sha256}")
     for path in done.dropped:
         output.progress(f"left out, because it is not in vllm/**/*.py: {path}")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
 from gemmaspec.cli.text import page, table
+from gemmaspec.cli.text.stack import report_rows
 
 if TYPE_CHECKING:
     from gemmaspec.look.pods import PodStatus
-from gemmaspec.cli.text.stack import report_rows
 
 _COLUMNS = (
     table.Column("POD"), table.Column("NAMESPACE", 2), table.Column("PROFILE", 3), table.Column("NODE", 4),
@@ -20,23 +21,28 @@ _COLUMNS = (
 
 def show(pods: Sequence[PodStatus], *, one: bool, as_json: bool) -> None:
     """Print the pods as a table; with a profile named, what the first one's launcher reports, too."""
-    if as_json:
-        output.json_data({"pods": [_document(each) for each in pods]})
-        return
-    if not pods:
+    if not pods and not as_json:
         output.progress(
             "no gemmaspec pods in this namespace; for another one: gemmaspec status --kubernetes --namespace NAME"
         )
         return
-    table.show(_COLUMNS, [_row(each) for each in pods])
+    page.answer({"pods": [_document(each) for each in pods]}, _lines(pods, one=one), as_json=as_json)
+
+
+def _lines(pods: Sequence[PodStatus], *, one: bool) -> Iterator[str]:
+    yield from table.lines(_COLUMNS, [_row(each) for each in pods], width=output.width_of(sys.stdout))
+    yield from page.rows_below(_rows(pods, one=one))
+
+
+def _rows(pods: Sequence[PodStatus], *, one: bool) -> Iterator[page.Row]:
     reports = [each.report for each in pods if each.report]
     if one and reports:
-        output.told(*page.rows_below(report_rows(reports[0])))
+        yield from report_rows(reports[0])
         if len(reports) > 1 and not any(each.findings for each in pods):
-            output.told(f"  same      the plan and every patched file, in {len(reports)} of {len(pods)} pods")
+            yield "same", f"the plan and every patched file, in {len(reports)} of {len(pods)} pods"
     for each in pods:
         for finding in each.findings:
-            output.told(f"  CHANGED   {each.pod.name}: {finding}")
+            yield "CHANGED", f"{each.pod.name}: {finding}"
 
 
 def _row(status: PodStatus) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gemmaspec.cli import output
@@ -123,20 +124,17 @@ _COLOURS: Mapping[Word, int] = {
 
 def show(servers: Sequence[Status], routers: Sequence[RouterStatus], *, one: bool, as_json: bool) -> None:
     """Print the status of all stacks and routers as a table, or of one stack, or one router with its replicas."""
-    if as_json:
-        document = {"stacks": [_document(each) for each in servers]}
-        if routers:
-            document["routers"] = [_router_document(each) for each in routers]
-        output.json_data(document)
-    elif not servers and not routers:
+    if not servers and not routers and not as_json:
         output.progress("no stack was started on this machine")
-    elif one:
-        for each in servers:
-            output.told(*_page(each))
-        for router in routers:
-            output.told(*_router_page(router))
+        return
+    document = {"stacks": [_document(each) for each in servers]}
+    if routers:
+        document["routers"] = [_router_document(each) for each in routers]
+    if one:
+        pages = [*map(_page, servers), *map(_router_page, routers)]
+        page.answer(document, chain.from_iterable(pages), as_json=as_json)
     else:
-        table.show(_COLUMNS, [*map(_row, servers), *map(router_row, routers)])
+        table.answer(document, _COLUMNS, [*map(_row, servers), *map(router_row, routers)], as_json=as_json)
 
 
 def _row(status: Status) -> tuple[str, ...]:
