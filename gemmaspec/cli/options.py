@@ -112,9 +112,9 @@ def complete_release(incomplete: str) -> list[str]:
 
 def complete_profile(incomplete: str) -> list[str]:
     """Return the names of profiles that begin with what was typed."""
-    from gemmaspec.core.profile.find import profile_folders, profile_names
+    from gemmaspec.core.profile.find import profile_names
 
-    return [name for name in profile_names(profile_folders()) if name.startswith(incomplete)]
+    return [name for name in profile_names() if name.startswith(incomplete)]
 
 
 def complete_key(incomplete: str) -> list[str]:

@@ -84,12 +84,16 @@ def read_text(data: bytes, *, file: str, error: type[GemmaspecError] = ProfileEr
         raise error(f"{file}:{line}: {sentence}") from None
 
 
-def parse(text: str, *, file: str, error: type[GemmaspecError] = ProfileError, references: bool = False) -> Document:
-    """Parse one YAML document into plain data with places.
+def parse(
+    text: str | bytes, *, file: str, error: type[GemmaspecError] = ProfileError, references: bool = False
+) -> Document:
+    """Parse one YAML document into plain data with places. Bytes are those of a file in UTF-8.
 
     `references` allows aliases and merge keys, which Compose files have: an alias is the same object, and never a copy.
     Raise `error` with file:line for anything that is not plain maps, lists and scalars.
     """
+    if isinstance(text, bytes):
+        text = read_text(text, file=file, error=error)
     if len(text) > MAX_CHARACTERS:
         raise error(f"{file}: larger than {MAX_CHARACTERS} characters")
     try:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from gemmaspec.core import records
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileError, UsageError
 from gemmaspec.core.files import UnreadableFile, state_dir
-from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.state_id import state_id
 from gemmaspec.run.engine.server import Node
@@ -94,7 +94,7 @@ def _runtimes_in_use() -> Iterator[Path]:
         started = records.read(stacks.Started, record)
         if started and started.server.python:
             yield from started.server.python.parents
-    for file in profile_names(profile_folders()).values():
+    for file in profile_names().values():
         with contextlib.suppress(GemmaspecError):  # not valid, or for docker alone
             yield runtime_dir(runtime_spec(load_profile(str(file))))
 

@@ -267,12 +267,12 @@ def test_the_line_about_speed_names_the_next_command_or_is_not_there() -> None:
     from gemmaspec.cli.text.dry_run import speed_line
     from gemmaspec.core import data
     from gemmaspec.core.patching.patch import Shelf
-    from gemmaspec.core.profile.find import profile_folders, profile_names
+    from gemmaspec.core.profile.find import profile_names
     from gemmaspec.core.profile.load import load_profile
     from gemmaspec.run.stack.speed import speed_choice, untried
 
     shelf, said = Shelf(data.patch_folders()), {}
-    for name in profile_names(profile_folders()):
+    for name in profile_names():
         profile = load_profile(name).profile
         said[name] = speed_line(name, speed_choice(profile, shelf), untried(profile, shelf))
     assert said["tiny-cpu"] == ""

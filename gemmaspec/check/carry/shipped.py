@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import GemmaspecError
-from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Profile
 
@@ -55,7 +55,7 @@ def is_required(patch: str, *, asked_for: bool = False) -> bool:
 
 def at_hand() -> Sequence[Profile]:
     """Return every profile that can be run, including the user's own; invalid ones are skipped, lint reports them."""
-    files = profile_names(profile_folders()).values()
+    files = profile_names().values()
     return _loaded(tuple((file, file.stat().st_mtime_ns) for file in files if file.is_file()))
 
 

@@ -15,7 +15,7 @@ from gemmaspec.core import data, draft_ids
 from gemmaspec.core.errors import GemmaspecError, ProfileError
 from gemmaspec.core.finding import Finding, Severity
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.foreign_code import code_of, is_plain, trusts_models
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Draft, Profile, Target
@@ -183,7 +183,7 @@ def _shipped(model: Checkpoint) -> PublishedCheckpoint | None:
 
 
 def _files(*, every: bool) -> list[Path]:
-    files = list(profile_names(profile_folders()).values())
+    files = list(profile_names().values())
     users = [file for file in files if not _is_shipped(file)]
     if users and not every:
         return users

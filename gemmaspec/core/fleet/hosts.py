@@ -46,8 +46,8 @@ class Fleet:
     hosts: tuple[Host, ...]
 
 
-def parse_fleet(text: str, *, file: str) -> Fleet:
-    """Return the hosts of a fleet.yaml.
+def parse_fleet(text: str | bytes, *, file: str) -> Fleet:
+    """Return the hosts of a fleet.yaml; bytes are those of a file.
 
     Raise ProfileError that lists every problem, each on its own line as file:line: text.
     """

@@ -170,10 +170,9 @@ def compile_of(profile: Profile, command: Command) -> str:
 
 
 def _flags_for(profile: Profile) -> Mapping[str, Flag]:
-    from gemmaspec.core.releases.facts import facts_near, newest  # few profiles have extra_args
+    from gemmaspec.core.releases.facts import facts_near  # few profiles have extra_args
 
-    stated = vllm_of(profile)
-    return facts_near(stated or newest()).flags
+    return facts_near(vllm_of(profile)).flags
 
 
 def _serve(profile: Profile) -> Iterator[Argument]:

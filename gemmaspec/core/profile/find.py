@@ -33,10 +33,10 @@ def own_folder() -> Path:
     return platformdirs.user_config_path("gemmaspec") / "profiles"
 
 
-def profile_names(folders: Sequence[Path]) -> dict[str, Path]:
-    """Return every profile that can be run, by name; an earlier folder hides a later one."""
+def profile_names(folders: Sequence[Path] | None = None) -> dict[str, Path]:
+    """Return every profile that can be run, by name; an earlier folder hides a later one. None: all folders."""
     files: dict[str, Path] = {}
-    for folder in folders:
+    for folder in profile_folders() if folders is None else folders:
         for file in sorted(folder.glob("*.yaml")) if folder.is_dir() else ():
             if not file.name.startswith("_") and file.name != FLEET and file.stem.isprintable():
                 files.setdefault(file.stem, file)

@@ -51,7 +51,7 @@ class Loaded:
     @property
     def typed(self) -> str:
         """The profile as typed in a command: its name if that finds this file, else the path."""
-        file = profile_names(profile_folders()).get(self.file.stem)
+        file = profile_names().get(self.file.stem)
         if file == self.file:
             return self.file.stem
         return shlex.quote(str(self.file))
@@ -111,7 +111,7 @@ def _read(file: Path) -> Document:
         raise ProfileError(f"cannot read {file}: No such file or directory")
     if foreign := foreign_file(content.decode("utf-8-sig", "replace")):
         raise UsageError(f"{shown} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(shown)))
-    document = strict_yaml.parse(strict_yaml.read_text(content, file=shown), file=shown)
+    document = strict_yaml.parse(content, file=shown)
     if document.data in ({}, None):
         raise ProfileError(
             f"{shown}:1: the file is empty; a profile names at least schema, name, summary, machine and target",

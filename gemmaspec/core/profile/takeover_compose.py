@@ -45,8 +45,7 @@ def from_compose(
     """
     if (foreign := foreign_file(content.decode("utf-8-sig", "replace"))) and foreign[0] != COMPOSE_FILE:
         raise UsageError(f"{file} is {foreign[0]}", hint=foreign[1].format(file=shlex.quote(file)))
-    text = strict_yaml.read_text(content, file=file, error=UsageError)
-    document = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
+    document = strict_yaml.parse(content, file=file, error=UsageError, references=True).data
     whole = document if configured is None else configured
     if isinstance(whole, Mapping):
         services = whole.get("services")

@@ -57,8 +57,7 @@ def _without_model(words: list[str]) -> list[str]:
 
 
 def _words(content: bytes, file: str) -> list[str]:
-    text = strict_yaml.read_text(content, file=file, error=UsageError)
-    data = strict_yaml.parse(text, file=file, error=UsageError, references=True).data
+    data = strict_yaml.parse(content, file=file, error=UsageError, references=True).data
     if not isinstance(data, dict):
         raise UsageError(f"{file} cannot be what vllm serve {_FLAG} reads: it holds no map")
     words: list[str] = []

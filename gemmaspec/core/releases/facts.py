@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from packaging.version import InvalidVersion, Version
@@ -15,11 +14,10 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.releases import drafting, table
 from gemmaspec.core.releases import spans as runs
 from gemmaspec.core.releases.drafting import Method, transformers_for
-from gemmaspec.core.releases.flags import Flag, flag_of
+from gemmaspec.core.releases.flags import Flag
 from gemmaspec.core.releases.model_runner import RunnerRule, runner_for
-from gemmaspec.core.releases.table import FILES, Fact, Nested, last
+from gemmaspec.core.releases.table import DATA, FILES, Fact, whole_table
 
-_DATA: Final = Path(__file__).parent / "data"
 _KINDS: Final = {
     "flag": "flags",
     "speculative key": "speculative",
@@ -90,7 +88,7 @@ class Facts:
 @functools.cache
 def releases() -> tuple[str, ...]:
     """Return the releases of the table, oldest first."""
-    return tuple(json.loads((_DATA / "releases.json").read_text(encoding="utf-8"))["releases"])
+    return tuple(json.loads((DATA / "releases.json").read_text(encoding="utf-8"))["releases"])
 
 
 def newest() -> str:
@@ -130,7 +128,7 @@ def facts_for(vllm: str) -> Facts | None:
 
 def rows_of(release: str) -> frozenset[Fact]:
     """Return the rows of a release of the table."""
-    return table.facts_of(whole_table(), release, releases())
+    return table.facts_of(release, releases())
 
 
 def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
@@ -139,7 +137,7 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
     for kind, name, *rest in facts:
         below[kind].setdefault(name, []).append(tuple(rest))
     words = {kind: next(iter(below[kind]), "") for kind in FILES["packages"]}
-    flags = {name: flag_of(name, rest) for name, rest in below["flags"].items()}
+    flags = {name: _flag(name, rest) for name, rest in below["flags"].items()}
     forms = {name: rest[0][0] for name, rest in below["environment_forms"].items()}
     configs = {name: {pair[0]: pair[1] for pair in rest} for name, rest in below["configs"].items()}
     methods = [row for row in drafting.METHODS if drafting.within(vllm, row.versions)]
@@ -165,16 +163,41 @@ def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
     )
 
 
+def _flag(name: str, rest: Sequence[Fact]) -> Flag:
+    """Return a flag from the facts below its name."""
+    choices = _last(rest, "choices")
+    short = next(iter(_last(rest, "short")), None)
+    form = next(iter(_last(rest, "form")), "")
+    return Flag(
+        name=name,
+        choices=choices or None,
+        folds=("folds",) in rest,
+        negatable=("negatable",) in rest,
+        bare=("bare",) in rest,
+        paired=("paired",) in rest,
+        short=short,
+        form=form,
+    )
+
+
 def _values(below: Mapping[str, Sequence[Fact]]) -> dict[str, frozenset[str]]:
     """Return the values of the keys that have a list."""
-    return {name: values for name, rest in below.items() if (values := last(rest, "values"))}
+    return {name: values for name, rest in below.items() if (values := _last(rest, "values"))}
 
 
-def nearest(vllm: str) -> str:
+def _last(rest: Sequence[Fact], kind: str) -> frozenset[str]:
+    """Return the names of one kind that end their facts: the choices of a flag."""
+    return frozenset(fact[1] for fact in rest if len(fact) > 1 and fact[0] == kind)
+
+
+def nearest(vllm: str | None) -> str:
     """Return the release whose facts fit a version best: itself, else the newest before it, else the oldest.
 
-    A build between two releases (0.26.1.dev3+gabc) counts as the release before it.
+    A build between two releases (0.26.1.dev3+gabc) counts as the release before it. None, a version that nobody
+    stated, counts as the newest release.
     """
+    if vllm is None:
+        return newest()
     try:
         wanted = Version(vllm)
     except InvalidVersion:
@@ -185,8 +208,8 @@ def nearest(vllm: str) -> str:
     return releases()[0]
 
 
-def facts_near(vllm: str) -> Facts:
-    """Return the facts of the release that fits a version best."""
+def facts_near(vllm: str | None) -> Facts:
+    """Return the facts of the release that fits a version best; of the newest for a version that nobody stated."""
     known = nearest(vllm)
     facts = facts_for(known)
     assert facts
@@ -215,14 +238,3 @@ def first_with(architecture: str) -> str | None:
     """Return the first release of the table that has a model for an architecture; None if none has."""
     known = ((release, facts_for(release)) for release in releases())
     return next((release for release, facts in known if facts and architecture in facts.architectures), None)
-
-
-@functools.cache
-def whole_table() -> Mapping[Fact, str]:
-    """Return every fact with its span."""
-    return table.read(_file(name) for name in FILES)
-
-
-def _file(name: str) -> Nested:
-    nested: Nested = json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return nested

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from gemmaspec.core.releases.table import Fact, last
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +42,3 @@ class Flag:
     def takes(self, value: str) -> bool:
         """Return whether a value is one of the choices."""
         return self.choices is None or (value.lower().replace("-", "_") if self.folds else value) in self.choices
-
-
-def flag_of(name: str, rest: Sequence[Fact]) -> Flag:
-    """Return a flag from the facts below its name."""
-    choices = last(rest, "choices")
-    short = next(iter(last(rest, "short")), None)
-    form = next(iter(last(rest, "form")), "")
-    return Flag(
-        name=name,
-        choices=choices or None,
-        folds=("folds",) in rest,
-        negatable=("negatable",) in rest,
-        bare=("bare",) in rest,
-        paired=("paired",) in rest,
-        short=short,
-        form=form,
-    )

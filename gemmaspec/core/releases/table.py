@@ -7,7 +7,10 @@ its own span under "in".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.releases import spans
@@ -15,6 +18,8 @@ from gemmaspec.core.releases import spans
 Fact = tuple[str, ...]
 Nested = dict[str, "str | Nested"]
 
+DATA: Final = Path(__file__).parent / "data"
+"""The folder of the files."""
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "flags": ("flags",),
     "speculative": ("speculative",),
@@ -40,23 +45,21 @@ FILES: Final[Mapping[str, tuple[str, ...]]] = {
 IN: Final = "in"
 
 
-def read(files: Iterable[Nested]) -> dict[Fact, str]:
-    """Return every fact of some files with its span."""
+@functools.cache
+def whole_table() -> Mapping[Fact, str]:
+    """Return every fact with its span."""
     facts: dict[Fact, str] = {}
-    for nested in files:
+    for name in FILES:
+        nested: Nested = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
         _collect(nested, (), facts)
     return facts
 
 
-def facts_of(table: Mapping[Fact, str], release: str, releases: Sequence[str]) -> frozenset[Fact]:
-    """Return the facts of one release."""
+def facts_of(release: str, releases: Sequence[str]) -> frozenset[Fact]:
+    """Return the facts of one release; `releases` are all of the table, oldest first."""
+    table = whole_table()
     having = {span: release in spans.read(span, releases) for span in set(table.values())}
     return frozenset(fact for fact, span in table.items() if having[span])
-
-
-def last(rest: Sequence[Fact], kind: str) -> frozenset[str]:
-    """Return the names of one kind that end their facts: the choices of a flag."""
-    return frozenset(fact[1] for fact in rest if len(fact) > 1 and fact[0] == kind)
 
 
 def _collect(nested: Nested, above: Fact, facts: dict[Fact, str]) -> None:

@@ -15,7 +15,7 @@ from gemmaspec.core.errors import DifferencesFound, GemmaspecError, TimedOut, Us
 from gemmaspec.core.files import read_regular, state_dir, write_whole
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.find import profile_names
 from gemmaspec.measure.bench.cells import Arm, Cell, Task
 from gemmaspec.measure.bench.prompts import PromptSet, chosen
 from gemmaspec.measure.bench.result import text_of
@@ -58,7 +58,7 @@ class TuneOutcome:
     @property
     def in_profiles(self) -> bool:
         """Whether the written profile is found by its name."""
-        return self.file is not None and profile_names(profile_folders()).get(self.file.stem) == self.file
+        return self.file is not None and profile_names().get(self.file.stem) == self.file
 
 
 def tune(request: TuneRequest, progress: StartProgress) -> TuneOutcome:

@@ -17,7 +17,7 @@ from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.backends import backend_for
 from gemmaspec.core.releases.drafting import BLOCKS
-from gemmaspec.core.releases.facts import nearest, newest
+from gemmaspec.core.releases.facts import nearest
 from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.measure.bench.cells import NONE, Arm, arm_of, arms_of
@@ -220,7 +220,7 @@ _TRIES: Final = (
 
 def _tries(profile: Profile, vllm: str | None, *, sampled: bool) -> Iterator[Arm]:
     """Yield the rows of _TRIES that go with a profile, its release and its traffic, and that it does not set itself."""
-    release, spec = nearest(vllm or newest()), profile.speculative
+    release, spec = nearest(vllm), profile.speculative
     four_bits = "fp4" in profile.target.model.lower()
     for attempt in _TRIES:
         section, _, key = attempt.overrides[0].partition("=")[0].partition(".")
@@ -247,7 +247,7 @@ def _attention(profile: Profile, vllm: str | None) -> Iterator[Arm]:
         capability = MACHINES[profile.machine].compute_capability
     else:
         capability = None
-    release = nearest(vllm or newest())
+    release = nearest(vllm)
     if backend_for(release, capability or _HOPPER, masks=False, fp8=False) != "FLASH_ATTN":
         return
     if (profile.serve.attention_backend or "").upper() == "TRITON_ATTN":

@@ -12,7 +12,6 @@ from gemmaspec.core.files import read_regular
 from gemmaspec.core.fleet.hosts import EXAMPLE, Fleet, Host, choose, parse_fleet
 from gemmaspec.core.profile.find import FLEET, own_folder, profile_folders
 from gemmaspec.core.profile.load import Loaded
-from gemmaspec.core.strict_yaml import read_text
 from gemmaspec.run.engine.server import Node
 
 
@@ -43,7 +42,7 @@ def load_fleet(beside: Path | None = None) -> Fleet:
     for folder in folders:
         file = folder / FLEET
         if (content := read_regular(file, follow=True)) is not None:
-            return parse_fleet(read_text(content, file=str(file)), file=str(file))
+            return parse_fleet(content, file=str(file))
     raise UsageError(
         f"there is no {FLEET}, which lists the machines that a server can span",
         hint=f"write {own_folder() / FLEET}:\nhosts:\n  NAME: {EXAMPLE}",

@@ -13,7 +13,7 @@ from gemmaspec.core import data
 from gemmaspec.core.checkpoint.published.shipped import draft_for
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.files import write_whole
-from gemmaspec.core.profile.find import own_folder, profile_folders, profile_names
+from gemmaspec.core.profile.find import own_folder, profile_names
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_with
 from gemmaspec.core.profile.takeover import TOKENS, TakenOver
@@ -72,7 +72,7 @@ def new_profile(name: str, *, parent: str) -> New:
     """
     file = _new_file(name)
     loaded = load_profile(parent)
-    known = profile_names(profile_folders())
+    known = profile_names()
     if loaded.file.stem not in known or loaded.file.parent not in (own_folder(), data.PROFILES):
         raise UsageError(f"{parent} is in neither your own nor the shipped profiles, and `extends` searches only those")
     profile = loaded.profile
@@ -269,7 +269,7 @@ def check_name(name: str) -> None:
 def _new_file(name: str) -> Path:
     """Return the file of a new profile. Raises UsageError for a name that is invalid or taken."""
     check_name(name)
-    known = profile_names(profile_folders())
+    known = profile_names()
     file = own_folder() / f"{name}.yaml"
     if name in known or file.exists():
         raise UsageError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from gemmaspec.core import data
 from gemmaspec.core.errors import ProfileError
 from gemmaspec.core.files import state_dir
-from gemmaspec.core.profile.find import own_folder, profile_folders, profile_names
+from gemmaspec.core.profile.find import own_folder, profile_names
 from gemmaspec.core.profile.load import load_profile
 
 
@@ -30,7 +30,7 @@ class Listed:
 def listed() -> list[Listed]:
     """Return every profile, by name."""
     started = {record.parent.name for record in (state_dir() / "stacks").glob("*/record.json")}
-    return [_row(name, file, started) for name, file in profile_names(profile_folders()).items()]
+    return [_row(name, file, started) for name, file in profile_names().items()]
 
 
 def _row(name: str, file: Path, started: set[str]) -> Listed:
