@@ -46,8 +46,8 @@ def up(
     deploys.
     """
     from gemmaspec.cli.text import dry_run as dry_run_of
+    from gemmaspec.run.kept.asked_profile import load_for
     from gemmaspec.serve.decide import UpRequest
-    from gemmaspec.serve.observe import read_request
 
     profile = profile or _offered(yes=yes, dry_run=dry_run)
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
@@ -64,7 +64,7 @@ def up(
         )
     )
     name = Path(profile).stem if is_path(profile) else profile
-    loaded = read_request(request)
+    loaded = load_for("up", request.profile, overrides=request.overrides, no_spec=request.no_spec)
     has_replicas = loaded.profile.replicas > 1
     if instead_of and (dry_run or detach or has_replicas):
         raise UsageError(

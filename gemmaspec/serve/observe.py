@@ -31,24 +31,10 @@ from gemmaspec.serve.decide import FoundStack, Here, ModelSeen, Observed, UpRequ
 from gemmaspec.serve.prepare import prepare
 
 
-def read_request(request: UpRequest) -> Loaded:
-    """Return the requested profile as it is written, which may have replicas.
-
-    Raises UsageError for the name of a replica, and what load_profile raises.
-    """
-    try:
-        return load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-    except GemmaspecError:
-        from gemmaspec.run.kept.groups import need_profile  # a dry run stays quick without it
-
-        need_profile(request.profile, "up")
-        raise
-
-
 def load_request(request: UpRequest, loaded: Loaded | None = None) -> Loaded:
     """Return the requested profile as it is written, or the replica of it that is meant.
 
-    `loaded`: what `read_request` returned, where it was called. Raises what load_profile raises, and UsageError for a
+    `loaded`: the profile as it is written, where it was read. Raises what load_profile raises, and UsageError for a
     profile with replicas or a replica that it does not have.
     """
     if loaded is None:

@@ -44,7 +44,7 @@ from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.resolve import Resolved, resolved_of
 from gemmaspec.run.engine.choose import choose_engine
 from gemmaspec.run.engine.server import EngineName
-from gemmaspec.run.kept.groups import need_profile
+from gemmaspec.run.kept.asked_profile import load_for
 from gemmaspec.run.kept.models import hub_cache
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.models.open import open_checkpoint
@@ -158,8 +158,7 @@ def plan(request: MeasureRequest) -> Planned:
     Raises EnvironmentMissing for a profile without a GPU, UsageError for a release that is not known, or a patch that
     is not one for speed.
     """
-    need_profile(request.profile, "patch measure")
-    loaded = load_profile(request.profile, overrides=request.overrides)
+    loaded = load_for("patch measure", request.profile, overrides=request.overrides)
     profile = loaded.profile
     need_one_machine(profile, "patch measure")
     vllm = vllm_of(profile)

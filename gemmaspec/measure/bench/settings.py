@@ -16,6 +16,7 @@ from gemmaspec.core.profile.engines import EngineName
 from gemmaspec.core.profile.fields import Speculative
 from gemmaspec.core.profile.find import is_path
 from gemmaspec.core.profile.model import Profile
+from gemmaspec.core.rows import RESULT
 
 OWN: Final = "gemmaspec"
 """The name of the prompts that ship."""
@@ -119,20 +120,6 @@ def in_words(name: str, value: Any) -> str:
     return f"with {option} {','.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def with_stored(request: BenchRequest, stored: Mapping[str, Any], *, file: str) -> BenchRequest:
-    """Return a request with the settings of a result. Raises UsageError where they are not what bench writes."""
-    names = request.settings().keys()
-    try:
-        same = TypeAdapter(BenchRequest).validate_python({"out": request.out, **{name: stored[name] for name in names}})
-    except (KeyError, ValidationError) as error:
-        if isinstance(error, ValidationError):
-            key = error.errors()[0]["loc"][0]
-        else:
-            key = error.args[0]
-        raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
-    return replace(request, **{name: getattr(same, name) for name in names})
-
-
 _MEASURING_SERVE: Final = (
     *("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
     *("kv_cache_dtype", "block_size", "tensor_parallel_size", "pipeline_parallel_size", "seed"),
@@ -150,7 +137,7 @@ _MEASURING: Final = frozenset(
 """Keys that only decide how fast a server is and what it drafts: none names code, a file, an address or a model."""
 
 
-def beyond_measuring(settings: BenchRequest) -> dict[str, str]:
+def _beyond_measuring(settings: BenchRequest) -> dict[str, str]:
     """Return the settings of somebody else's result that could do more than measure, each as its option is typed.
 
     By the setting's name: a profile's path, other prompts than those that ship, an address, and overrides of keys
@@ -166,6 +153,48 @@ def beyond_measuring(settings: BenchRequest) -> dict[str, str]:
     if settings.url is not None:
         words["url"] = shlex.join(("--url", settings.url))
     return words
+
+
+def taken_up(request: BenchRequest, stored: Mapping[str, Any], *, own: bool) -> BenchRequest:
+    """Return a request that resumes a run: with the settings of its result, except for those that the caller states.
+
+    Settings that are not this user's `own` may set only what measures. Raises UsageError where they are not what bench
+    writes, and for those from elsewhere that would do more, with the command that states it.
+    """
+    earlier = _with_stored(request, stored, file=str(request.out / RESULT))
+    if not own:
+        _refuse_foreign(request, earlier)
+    stated = {name: getattr(request, name) for name in earlier.settings().keys() & request.given}
+    return replace(earlier, **{**stated, "profile": request.profile or earlier.profile})
+
+
+def _with_stored(request: BenchRequest, stored: Mapping[str, Any], *, file: str) -> BenchRequest:
+    """Return a request with the settings of a result. Raises UsageError where they are not what bench writes."""
+    names = request.settings().keys()
+    try:
+        same = TypeAdapter(BenchRequest).validate_python({"out": request.out, **{name: stored[name] for name in names}})
+    except (KeyError, ValidationError) as error:
+        if isinstance(error, ValidationError):
+            key = error.errors()[0]["loc"][0]
+        else:
+            key = error.args[0]
+        raise UsageError(f"{file}: settings.{key} is missing or not what bench writes") from None
+    return replace(request, **{name: getattr(same, name) for name in names})
+
+
+def _refuse_foreign(request: BenchRequest, earlier: BenchRequest) -> None:
+    """Raise UsageError if a result from elsewhere would do more than measure, and the caller has not stated that."""
+    beyond = _beyond_measuring(earlier)
+    given = {*request.given, *(["profile"] if request.profile else [])}
+    if unstated := [text for name, text in beyond.items() if name not in given]:
+        profile = request.profile or beyond.get("profile") or earlier.profile
+        options = " ".join(text for name, text in beyond.items() if name != "profile")
+        raise UsageError(
+            f"{request.out / RESULT} was not written by your gemmaspec, and it asks for more than a measurement: "
+            f"{', '.join(unstated)}; only what you type yourself is done",
+            hint=f"gemmaspec bench {profile} --resume {shlex.quote(str(request.out))} {options}".rstrip()
+            + "    # if you trust all of it",
+        )
 
 
 def acceptance_only(request: BenchRequest, profile: Profile) -> BenchRequest:

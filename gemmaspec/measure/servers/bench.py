@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,13 +31,14 @@ from gemmaspec.measure.bench import result, rows
 from gemmaspec.measure.bench.cells import Arm, Task, arms_of, cells_of, order
 from gemmaspec.measure.bench.page import page
 from gemmaspec.measure.bench.prompts import PromptSet, chosen
-from gemmaspec.measure.bench.settings import BenchRequest, acceptance_only, beyond_measuring, in_words, with_stored
+from gemmaspec.measure.bench.settings import BenchRequest, acceptance_only, in_words, taken_up
 from gemmaspec.measure.cell import Asking
 from gemmaspec.measure.servers import counted_ids, dummy
 from gemmaspec.measure.servers.bench_cells import Measuring, prompt_set
 from gemmaspec.measure.servers.bench_server import Servers
 from gemmaspec.measure.stream import Broken
-from gemmaspec.run.kept import groups, measurements
+from gemmaspec.run.kept import measurements
+from gemmaspec.run.kept.asked_profile import load_for, need_one_server
 from gemmaspec.run.kept.stack_lock import StartProgress
 from gemmaspec.run.kept.stacks import warn_of_neighbours
 from gemmaspec.run.stack.speed import speed_choice
@@ -162,10 +162,9 @@ def bench(request: BenchRequest, progress: StartProgress) -> dict[str, Any]:
     """
     if request.resume:
         request = resumed(request)
-    groups.need_profile(request.profile, "bench")
-    loaded = load_profile(request.profile, overrides=request.overrides)
+    loaded = load_for("bench", request.profile, overrides=request.overrides)
     if not request.url:
-        groups.need_one_server(request.profile, loaded, "bench", url=True)
+        need_one_server(request.profile, loaded, "bench", url=True)
     if request.acceptance:
         request = acceptance_only(request, loaded.profile)
     if request.dummy_weights and (request.running or request.url):
@@ -186,27 +185,8 @@ def resumed(request: BenchRequest) -> BenchRequest:
     without a result of bench, and for one from elsewhere that would do more, with the command that states it.
     """
     document = result.read_result(request.out)
-    earlier = with_stored(request, document["settings"], file=str(request.out / RESULT))
-    settings = earlier.settings()
-    if not is_own(settings, document.get("signature")):
-        _refuse_foreign(request, earlier)
-    stated = {name: getattr(request, name) for name in settings.keys() & request.given}
-    return dataclasses.replace(earlier, **{**stated, "profile": request.profile or earlier.profile})
-
-
-def _refuse_foreign(request: BenchRequest, earlier: BenchRequest) -> None:
-    """Raise UsageError if a result from elsewhere would do more than measure, and the caller has not stated that."""
-    beyond = beyond_measuring(earlier)
-    given = {*request.given, *(["profile"] if request.profile else [])}
-    if unstated := [text for name, text in beyond.items() if name not in given]:
-        profile = request.profile or beyond.get("profile") or earlier.profile
-        options = " ".join(text for name, text in beyond.items() if name != "profile")
-        raise UsageError(
-            f"{request.out / RESULT} was not written by your gemmaspec, and it asks for more than a measurement: "
-            f"{', '.join(unstated)}; only what you type yourself is done",
-            hint=f"gemmaspec bench {profile} --resume {shlex.quote(str(request.out))} {options}".rstrip()
-            + "    # if you trust all of it",
-        )
+    own = is_own(document["settings"], document.get("signature"))
+    return taken_up(request, document["settings"], own=own)
 
 
 def decided(request: BenchRequest, loaded: Loaded, prompts: PromptSet) -> BenchRequest:

@@ -93,13 +93,13 @@ def prompt_set(named: str, note: Callable[[str], None]) -> PromptSet:
         return read_prompts(data.PROMPTS, name=OWN)
     if os.path.exists(named):  # noqa: PTH110 - Path.exists raises for a name that is too long
         return read_prompts(Path(named), name=named)
-    from gemmaspec.run.models.datasets import dataset_ref, fetch_dataset
+    from gemmaspec.run.models.datasets import fetch_dataset
 
-    ref = dataset_ref(named)
-    if ref is None:
+    fetched = fetch_dataset(named, note)
+    if fetched is None:
         raise UsageError(
             f"--prompts: missing folder {named}",
             hint="a data set of the Hugging Face Hub is named with its revision: --prompts OWNER/NAME@REVISION",
         )
-    folder, commit = fetch_dataset(ref, note)
-    return read_prompts(folder, name=f"{ref.name}@{commit}")
+    folder, name = fetched
+    return read_prompts(folder, name=name)

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemmaspec.core.errors import UsageError
-from gemmaspec.core.profile.load import load_profile
 from gemmaspec.measure.bench.cells import Arm, Task, arms_of, cells_of, order
 from gemmaspec.measure.bench.settings import BenchRequest
 from gemmaspec.measure.servers import dummy
 from gemmaspec.measure.servers.bench import decided, patch_arms
 from gemmaspec.measure.servers.bench_cells import prompt_set
-from gemmaspec.run.kept import groups
+from gemmaspec.run.kept.asked_profile import load_for, need_one_server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +41,8 @@ def planned(request: BenchRequest, note: Callable[[str], None]) -> BenchPlan:
     """
     if request.running or request.url or request.resume:
         raise UsageError("--dry-run says which servers would be started, and --running, --url and --resume name one")
-    groups.need_profile(request.profile, "bench")
-    loaded = load_profile(request.profile, overrides=request.overrides)
-    groups.need_one_server(request.profile, loaded, "bench", url=True)
+    loaded = load_for("bench", request.profile, overrides=request.overrides)
+    need_one_server(request.profile, loaded, "bench", url=True)
     if request.dummy_weights:
         prompts = dummy.PROMPTS
     else:

@@ -31,7 +31,7 @@ from gemmaspec.measure.tune.arms import Field, field_of
 from gemmaspec.measure.tune.launches import Launches, layers, reading, tokens
 from gemmaspec.measure.tune.trials import TuneRequest
 from gemmaspec.run.engine.choose import choose_engine
-from gemmaspec.run.kept.groups import need_one_server, need_profile
+from gemmaspec.run.kept.asked_profile import load_for, need_one_server
 from gemmaspec.run.kept.models import hub_cache, models_of
 from gemmaspec.run.machine import readings
 from gemmaspec.run.models.hub_cache import cached_snapshot
@@ -74,8 +74,7 @@ class Compared:
         server on several machines, for replicas, and where there is nothing to choose from.
         """
         profile = asked.profile
-        need_profile(profile, "tune")
-        base = load_profile(profile, overrides=asked.overrides)
+        base = load_for("tune", profile, overrides=asked.overrides)
         need_one_machine(base.profile, "tune")
         need_one_server(profile, base, "tune")
         loads = limits.concurrencies(base.profile, sorted(asked.loads), usual=USUAL_LOADS, why=limits.QUEUED)

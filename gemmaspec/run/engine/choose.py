@@ -61,6 +61,13 @@ def _lacking_image(docker: DockerEngine, profile: Profile) -> str:
     return f"docker answers, but the image {image} is not on this machine, and no registry has it"
 
 
+def engine_with(name: EngineName, nodes: Sequence[Node]) -> Engine:
+    """Return the engine that a server was started with: of this name, or of these machines where it spans several."""
+    if nodes:
+        return engine_of_nodes(nodes)
+    return engine_named(name)
+
+
 def engine_named(name: EngineName) -> Engine:
     """Return the engine of that name, without checking whether it is usable."""
     match name:

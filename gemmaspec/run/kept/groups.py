@@ -14,8 +14,6 @@ from typing import Final
 from gemmaspec.core import records
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import make_folder, read_regular, state_dir
-from gemmaspec.core.profile.find import is_path, profile_folders, profile_names
-from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.replica import replica_name
 from gemmaspec.run.engine.router import RouterServer
 from gemmaspec.run.engine.routing import RouterPlace
@@ -76,33 +74,6 @@ def find(name: str) -> Group:
     if group := read(name):
         return group
     raise UsageError(f"{name} has no replicas on this machine", hint="gemmaspec status")
-
-
-def need_one_server(typed: str, loaded: Loaded, command: str, *, url: bool = False) -> None:
-    """Raise UsageError for a profile with replicas, where a command starts or measures one server.
-
-    With `url`, the command takes the address of a server that runs.
-    """
-    count, name = loaded.profile.replicas, loaded.profile.name
-    if count == 1:
-        return
-    hint = f"gemmaspec {command} {typed} --set replicas=1 --set router=    # starts one server"
-    running = next((one for one in stacks.replicas_of(name) if stacks.look(stacks.find(one)).status == "running"), None)
-    if url and running:
-        hint = f"gemmaspec {command} {typed} --url {stacks.find(running).server.base_url}/v1    # {running} as it runs"
-    raise UsageError(f"{name} has {count} replicas, and {command} works on one server", hint=hint)
-
-
-def need_profile(typed: str, command: str) -> None:
-    """Raise UsageError for the name of a replica, where a command takes a profile."""
-    if is_path(typed) or typed in profile_names(profile_folders()):
-        return
-    started = stacks.read_stack(typed)
-    if started and started.replica is not None:
-        name = started.options.profile
-        raise UsageError(
-            f"{typed} is a replica of {name}, and {command} takes a profile", hint=f"gemmaspec {command} {name}"
-        )
 
 
 def names() -> Sequence[str]:

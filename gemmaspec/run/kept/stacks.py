@@ -15,7 +15,7 @@ from gemmaspec.core import records
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import UnreadableFile, state_dir
 from gemmaspec.core.profile.engines import engine_of_files
-from gemmaspec.core.profile.find import profile_folders, profile_names
+from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.foreign_words import nearest
 from gemmaspec.core.server_state import Recorded, ServerState, state_of
 from gemmaspec.run.engine.proc import boot_id
@@ -169,7 +169,7 @@ def find(name: str) -> Started:
     meant = f"; did you mean {near}?" if near else ""
     raise UsageError(
         f"no stack named {name!r} was started on this machine (started: {started_here}){meant}",
-        hint=f"gemmaspec up {name}" if name in profile_names(profile_folders()) else "gemmaspec status",
+        hint=f"gemmaspec up {name}" if name in profile_names() else "gemmaspec status",
     )
 
 
@@ -208,8 +208,13 @@ def orphaned() -> Mapping[str, Record]:
 
 def replicas_of(name: str) -> Sequence[str]:
     """Return the names of the replicas that were started of a profile, in their order."""
+    return [replica.server.name for replica in started_replicas(name)]
+
+
+def started_replicas(name: str) -> Sequence[Started]:
+    """Return the records of the replicas that were started of a profile, in their order."""
     ours = [one for one in started_stacks() if one.replica is not None and one.server.name == f"{name}-{one.replica}"]
-    return [replica.server.name for replica in sorted(ours, key=lambda replica: replica.replica or 0)]
+    return sorted(ours, key=lambda replica: replica.replica or 0)
 
 
 def _has_process(name: str) -> bool:
@@ -227,12 +232,9 @@ def started_stacks() -> Sequence[Started]:
 
 def engine_of(started: Started) -> Engine:
     """Return the engine that a stack was started with."""
-    from gemmaspec.run.engine.choose import engine_named, engine_of_nodes
+    from gemmaspec.run.engine.choose import engine_with
 
-    nodes = started.server.nodes
-    if nodes:
-        return engine_of_nodes(nodes)
-    return engine_named(started.engine)
+    return engine_with(started.engine, started.server.nodes)
 
 
 def look(started: Started, engine: Engine | None = None) -> State:

@@ -41,14 +41,18 @@ def dataset_ref(text: str) -> DatasetRef | None:
     return None
 
 
-def fetch_dataset(ref: DatasetRef, note: Callable[[str], None]) -> tuple[Path, str]:
-    """Return the folder with a data set's JSONL files, and its commit. Fetches them unless this machine has them.
+def fetch_dataset(named: str, note: Callable[[str], None]) -> tuple[Path, str] | None:
+    """Return the folder with a data set's JSONL files, and its name with the commit. None for a text that names none.
 
-    A commit that is on this machine needs no network; for a branch or a tag the Hub is asked which commit it is.
-    Raises EnvironmentMissing for a set that is missing, gated, too large, without JSONL files, or out of reach.
+    Fetches them unless this machine has them. A commit that is on this machine needs no network; for a branch or a tag
+    the Hub is asked which commit it is. Raises EnvironmentMissing for a set that is missing, gated, too large, without
+    JSONL files, or out of reach.
     """
+    ref = dataset_ref(named)
+    if ref is None:
+        return None
     if is_commit(ref.revision) and (here := _place(ref.name, ref.revision)).is_dir():
-        return here, ref.revision
+        return here, named
     remote = dataset_on_hub(ref.name, ref.revision)
     commit = remote.revision
     if not is_commit(commit):
@@ -62,7 +66,7 @@ def fetch_dataset(ref: DatasetRef, note: Callable[[str], None]) -> tuple[Path, s
         else:
             licence = ""
         note(f"fetched {ref.name}@{commit}: {len(sizes)} files, {sum(sizes.values()) / 1000:,.0f} kB{licence}")
-    return folder, str(commit)
+    return folder, f"{ref.name}@{commit}"
 
 
 def _wanted(remote: HubFiles, ref: DatasetRef) -> Mapping[str, int]:
