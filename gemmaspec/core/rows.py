@@ -340,6 +340,11 @@ def parse_rows(text: str, *, file: str) -> tuple[Row, ...]:
     return parsed
 
 
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Return the rows of a measured file, or of the result in a folder. Raises UsageError."""
+    return parse_rows(read_text(path, limit=MAX_BYTES), file=str(path))
+
+
 def setting_json(setting: Setting) -> dict[str, Any]:
     """Return what a row says of its setting."""
     document: dict[str, Any] = {"compile": setting.compile, **({"vllm": setting.vllm} if setting.vllm else {})}

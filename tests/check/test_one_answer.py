@@ -20,7 +20,7 @@ sys.path.insert(0, str(TOOLS))
 from oracle_resolved import ANSWERS, CHANGES, Pair, pairs  # noqa: E402
 
 from gemmaspec.check.fit.demand import demand_of  # noqa: E402
-from gemmaspec.check.use_cases.server_facts import facts_of, kind_of  # noqa: E402
+from gemmaspec.check.use_cases.server_facts import facts_of  # noqa: E402
 from gemmaspec.core.errors import UsageError  # noqa: E402
 from gemmaspec.core.profile.device import named  # noqa: E402
 from gemmaspec.core.profile.graphs import LOST  # noqa: E402
@@ -95,7 +95,7 @@ def by_name(pair: Pair) -> Answers:
 def by_predict(pair: Pair) -> Answers:
     """What decides which measured cells speak for a server."""
     facts = facts_of(pair.loaded)
-    kind = kind_of(facts)
+    kind = facts.kind
     answers = {"target": kind.backend, "images": kind.images, **of(facts.resolved)}
     if facts.modes:
         assert kind.drafting == (GRAPH_MODES[facts.modes.target], GRAPH_MODES.get(facts.modes.draft or ""))

@@ -17,7 +17,7 @@ from gemmaspec.check.predict.efficiency import Roofline, law_of
 from gemmaspec.check.predict.predict import QUANTILE, Cells, Predicted, alone_of, baseline_of, predict, predicted_json
 from gemmaspec.check.predict.several import between, on_one_gpu, on_several
 from gemmaspec.check.predict.several import known as known_links
-from gemmaspec.check.use_cases.server_facts import ServerFacts, facts_of, kind_of, shipped_for
+from gemmaspec.check.use_cases.server_facts import ServerFacts, facts_of, shipped_for
 from gemmaspec.check.use_cases.verifying import waiting_of
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import UsageError
@@ -29,7 +29,7 @@ from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, as_named, m
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.profile.rules import need_one_machine
-from gemmaspec.core.rows import MAX_BYTES, NONE, Row, Setting, parse_rows, read_text
+from gemmaspec.core.rows import NONE, Row, Setting, read_rows
 from gemmaspec.run.kept import measurements
 from gemmaspec.run.kept.attention import expected, lacking, words
 from gemmaspec.run.machine import nvidia
@@ -123,7 +123,7 @@ def step_of(request: PredictRequest) -> float | None:
     if rows:
         return rows[0].step.seconds
     facts = facts_of(on_its_machine(request))
-    if gpus_each(facts.profile) > 1 or "full" not in kind_of(facts).drafting:
+    if gpus_each(facts.profile) > 1 or "full" not in facts.kind.drafting:
         return None
     step = _by_roofline(facts, request).rows[0].step
     return step.seconds * (1 + QUANTILE * step.deviation)
@@ -148,10 +148,9 @@ def predicted(facts: ServerFacts, request: PredictRequest) -> Prediction:
     if source is None and gpus_each(profile) > 1:
         return _on_several(facts, request)
     if source is None:
-        kind = kind_of(facts)
-        shipped = shipped_for(profile, kind)
+        shipped = shipped_for(facts)
         drafts = profile.speculative and MACHINES[profile.machine].gpus
-        if shipped is None and drafts and "full" not in kind.drafting:
+        if shipped is None and drafts and "full" not in facts.kind.drafting:
             return _bound(facts, request, ["it drafts without full CUDA graphs, and no server that does was measured"])
         if shipped is None:
             return _by_roofline(facts, request)
@@ -335,7 +334,7 @@ def _source(loaded: Loaded, request: PredictRequest) -> Source | None:
     """Return the best available rows; None if only shipped cells are left. Raises UsageError for other files."""
     profile, named = loaded.profile, request.measured
     if named is not None:
-        rows = parse_rows(read_text(named, limit=MAX_BYTES), file=str(named))
+        rows = read_rows(named)
         strange = measurements.foreign(rows, profile)
         if strange and not request.other_machine:
             raise UsageError(
@@ -450,7 +449,7 @@ def _otherwise(rows: Sequence[Row], facts: ServerFacts) -> Iterator[str]:
         yield f"the profile's server compiles as {compiles}; no server that does was measured"
     elif mine not in graphs:
         yield f"the cells are of {', '.join(sorted(graphs))} servers, and this one is {mine}: steps times a factor"
-    kind = kind_of(facts)
+    kind = facts.kind
     served = {"kv_cache_dtype": kind.kv_cache, "images": kind.images, "linear_kernel": kind.linear_kernel}
     for key, wanted in served.items():
         others = {getattr(row, key) for row in rows} - {None}

@@ -92,6 +92,29 @@ class ServerFacts:
         return None
 
     @cached_property
+    def kind(self) -> Kind:
+        """What its server will be, as rows describe one."""
+        profile, resolved = self.profile, self.resolved
+        compiled = Setting(compile=resolved.compile).graphs
+        plain = profile.model_copy(update={"speculative": None, "draft": None})
+        alone = resolved_of(plain, target=resolved.target)
+        alone_modes = known(alone.graphs) if self.vllm else None
+        graphs_alone, _ = _graphs(plain, alone_modes, compiled)
+        return Kind(
+            vllm=self.vllm,
+            backend=self.backend,
+            images=known(resolved.images) is not False,
+            kv_cache=_cache(resolved),
+            linear_kernel=resolved.command.value("--linear-backend"),
+            compiled=compiled,
+            alone=graphs_alone,
+            drafting=_graphs(profile, self.modes, compiled),
+            patches=frozenset(self.taken.patches),
+            idle=self.taken.idle,
+            parallel=resolved.parallel,
+        )
+
+    @cached_property
     def plan(self) -> MemoryPlan:
         """The memory that its models need. Published shapes come before the network. Raises as `plan_on` does."""
         return self.known_plan or plan_on(self.profile, release_for(self.loaded, None)[0], shapes=True)
@@ -221,8 +244,9 @@ class Shipped:
     sources: tuple[str, ...]
 
 
-def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
-    """Return the rows of the store that are comparable with a profile; None where none is of its machine and target."""
+def shipped_for(facts: ServerFacts) -> Shipped | None:
+    """Return the rows of the store that are comparable with a server; None where none is of its machine and target."""
+    profile = facts.profile
     runs = measurements.like(profile)
     method = profile.speculative.method if profile.speculative else NONE
     rows = tuple(  # once each: patches share cells
@@ -231,32 +255,9 @@ def shipped_for(profile: Profile, kind: Kind) -> Shipped | None:
     if not rows:
         return None
     elsewhere = [row for run in measurements.like(profile, elsewhere=True) for row in run.rows]
-    comparable = comparable_rows(rows, kind, elsewhere)
+    comparable = comparable_rows(rows, facts.kind, elsewhere)
     named = [run.source for run in runs if any(row in comparable.measured for row in run.rows)]
     return Shipped(comparable=comparable, sources=tuple(dict.fromkeys(named or (run.source for run in runs))))
-
-
-def kind_of(facts: ServerFacts) -> Kind:
-    """Return what a profile's server will be."""
-    profile, vllm, resolved = facts.profile, facts.vllm, facts.resolved
-    compiled = Setting(compile=facts.resolved.compile).graphs
-    plain = profile.model_copy(update={"speculative": None, "draft": None})
-    alone = resolved_of(plain, target=resolved.target)
-    alone_modes = known(alone.graphs) if vllm else None
-    graphs_alone, _ = _graphs(plain, alone_modes, compiled)
-    return Kind(
-        vllm=vllm,
-        backend=facts.backend,
-        images=known(resolved.images) is not False,
-        kv_cache=_cache(resolved),
-        linear_kernel=resolved.command.value("--linear-backend"),
-        compiled=compiled,
-        alone=graphs_alone,
-        drafting=_graphs(profile, facts.modes, compiled),
-        patches=frozenset(facts.taken.patches),
-        idle=facts.taken.idle,
-        parallel=resolved.parallel,
-    )
 
 
 def _graphs(profile: Profile, modes: GraphModes | None, compiled: str) -> tuple[GraphMode, GraphMode | None]:

@@ -26,17 +26,16 @@ def later_release(patch: Patch) -> str | None:
     return None
 
 
-def is_backport_for(patch: Patch, *, vllm: str, method: str, backend: str | None) -> bool:
-    """Return whether a patch brings what a later release does to a server of this release, method and backend.
+def reason_for(patch: Patch, *, vllm: str, method: str, backend: str | None) -> str | None:
+    """Return the reason, to follow a patch's name, for what a later release does; None where it does not count.
 
-    The methods are those that need the patch, the backends those that it was written for.
+    It counts for a server of this release, method and backend. The methods are those that need the patch, the backends
+    those that it was written for.
     """
-    if later_release(patch) is None or not patch.claims(vllm) or patch.text.required_by is None:
-        return False
+    later = later_release(patch)
+    if later is None or not patch.claims(vllm) or patch.text.required_by is None:
+        return None
     backends = {name for claim in patch.text.pays for name in claim.backends}
-    return method in patch.text.required_by.methods and backend in backends
-
-
-def why_taken(patch: Patch) -> str:
-    """Return the reason for a backport, to follow its name."""
-    return f"as vLLM {later_release(patch)} does"
+    if method in patch.text.required_by.methods and backend in backends:
+        return f"as vLLM {later} does"
+    return None

@@ -10,9 +10,8 @@ from typing import Final
 
 from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
-from gemmaspec.core.patching import spot
-from gemmaspec.core.patching.backports import is_backport_for, why_taken
-from gemmaspec.core.patching.evidence import Claim, family_of, pairs_of, supporting
+from gemmaspec.core.patching import backports, spot
+from gemmaspec.core.patching.evidence import Claim, family_of, pairs_of, pairs_within
 from gemmaspec.core.patching.patch import Patch
 
 Speed = str | Sequence[str]
@@ -141,8 +140,9 @@ def decision(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch], kept: 
             return Decision(taken=found.taken, because=f"{measured.origin}: {found.because}", place=place)
     if is_shown(patch, setting):
         return Decision(taken=True)
-    if is_backport_for(patch, vllm=setting.vllm, method=setting.method, backend=setting.backend):
-        return Decision(taken=True, because=why_taken(patch))
+    as_later = backports.reason_for(patch, vllm=setting.vllm, method=setting.method, backend=setting.backend)
+    if as_later:
+        return Decision(taken=True, because=as_later)
     return Decision(taken=False)
 
 
@@ -170,14 +170,13 @@ def _newest(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch], kept: S
 
 def is_shown(patch: Patch, setting: RunsOn) -> bool:
     """Return whether a patch was shown to pay there, with cells of this very release."""
-    pairs = []
-    for pair in pairs_of(patch.id, patch.evidence):
+    claims = [claim for claim in patch.text.pays if all(inside(claim, setting) for *_, inside in _PARTS)]
+    for pair in pairs_within(claims, patch.id, patch.evidence):
         same_release = _release(pair.having.vllm) == _release(setting.vllm)
         same_server = (pair.having.method, pair.having.attention_backend) == (setting.method, setting.backend)
         if same_release and same_server and family_of(pair.run.capability) == setting.family:
-            pairs.append(pair)
-    claims = [claim for claim in patch.text.pays if all(inside(claim, setting) for *_, inside in _PARTS)]
-    return any(supporting(claim, pairs) for claim in claims)
+            return True
+    return False
 
 
 def _release(vllm: str) -> tuple[int, ...]:

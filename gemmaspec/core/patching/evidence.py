@@ -227,9 +227,9 @@ def _middle(rows: Sequence[EvidenceRow]) -> EvidenceRow:
     return next(row for row in rows if row.step_ms == middle)
 
 
-def supporting(claim: Claim, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """Return the pairs that were measured where a claim says that the patch pays."""
-    return tuple(pair for pair in pairs if _is_inside(pair, claim))
+def pairs_within(claims: Sequence[Claim], patch: str, runs: Sequence[EvidenceRun]) -> tuple[Pair, ...]:
+    """Return the pairs that were measured where one of these claims says that the patch pays."""
+    return tuple(pair for pair in pairs_of(patch, runs) if any(_is_inside(pair, claim) for claim in claims))
 
 
 def _is_inside(pair: Pair, claim: Claim) -> bool:
@@ -266,7 +266,7 @@ def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:
         for method in claim.methods:
             for backend in claim.backends:
                 narrowed = claim.model_copy(update={"gpus": (family,), "methods": (method,), "backends": (backend,)})
-                supported = supporting(narrowed, pairs)
+                supported = [pair for pair in pairs if _is_inside(pair, narrowed)]
                 best = max((pair.gain for pair in supported), default=0.0)
                 where = f"{method} on {family} with {backend} and vLLM {claim.versions}"
                 if not supported:

@@ -180,6 +180,27 @@ class Shelf(Mapping[str, Patch]):
         return id_ in self._found
 
 
+def with_needs(patch: Patch, patches: Mapping[str, Patch]) -> tuple[Patch, ...]:
+    """Return the patches that it needs, in order, then the patch.
+
+    Raise PatchError if one is missing or needs it too.
+    """
+    done: dict[str, Patch] = {}
+    _collect(patch, patches, done, ())
+    return tuple(done.values())
+
+
+def _collect(patch: Patch, patches: Mapping[str, Patch], done: dict[str, Patch], above: tuple[str, ...]) -> None:
+    if patch.id in above:
+        raise PatchError(f"patch {patch.id} needs itself, through {' and '.join(above)}")
+    for need in patch.text.needs:
+        if need not in patches:
+            raise PatchError(f"{patch.folder / 'patch.yaml'}: needs: unknown patch {need}")
+        if need not in done:
+            _collect(patches[need], patches, done, (*above, patch.id))
+    done[patch.id] = patch
+
+
 def load_patch(folder: Path) -> Patch:
     """Load one patch folder; while no byte of it changes it is parsed once, as commands ask many times.
 

@@ -13,7 +13,7 @@ from gemmaspec.core import launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.launcher import Measured, Requirement
 from gemmaspec.core.patching.judged import deciding_probe
-from gemmaspec.core.patching.patch import Patch, Variant
+from gemmaspec.core.patching.patch import Patch, Variant, with_needs
 
 
 def compile_plan(
@@ -137,19 +137,4 @@ def chain(patch: Patch, patches: Mapping[str, Patch]) -> tuple[launcher.Patch, .
 
     Raise PatchError if one is missing or needs it too.
     """
-    done: dict[str, launcher.Patch] = {}
-    _collect(patch, patches, done, ())
-    return tuple(done.values())
-
-
-def _collect(
-    patch: Patch, patches: Mapping[str, Patch], done: dict[str, launcher.Patch], above: tuple[str, ...]
-) -> None:
-    if patch.id in above:
-        raise PatchError(f"patch {patch.id} needs itself, through {' and '.join(above)}")
-    for need in patch.text.needs:
-        if need not in patches:
-            raise PatchError(f"{patch.folder / 'patch.yaml'}: needs: unknown patch {need}")
-        if need not in done:
-            _collect(patches[need], patches, done, (*above, patch.id))
-    done[patch.id] = launcher_patch(patch)
+    return tuple(map(launcher_patch, with_needs(patch, patches)))

@@ -21,8 +21,7 @@ from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.files import UnreadableFile, read_regular, state_dir
 from gemmaspec.core.patching.backports import NUMBERS
-from gemmaspec.core.patching.patch import Patch
-from gemmaspec.core.patching.plan import chain
+from gemmaspec.core.patching.patch import Patch, with_needs
 from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.resolve import Resolved
 from gemmaspec.core.signed import is_own, signature
@@ -232,7 +231,7 @@ def digest_of(patch: Patch, patches: Mapping[str, Patch], vllm: str) -> str:
     Raise PatchError if a patch that it needs is missing.
     """
     found = hashlib.sha256()
-    for one in chain(patch, patches):
+    for one in with_needs(patch, patches):
         for variant in one.variants:
             if launcher.range_contains(variant.specifier, vllm):
                 found.update(repr([(edit.path, edit.hunks) for edit in variant.files]).encode())

@@ -5,7 +5,6 @@ All problems of a profile are reported together, each as file:line: key: problem
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 import shlex
@@ -24,7 +23,7 @@ from gemmaspec.core.profile.find import find_profile, profile_folders, profile_n
 from gemmaspec.core.profile.foreign_words import foreign_file
 from gemmaspec.core.profile.invalid import invalid
 from gemmaspec.core.profile.model import Profile
-from gemmaspec.core.profile.replica import LOOPBACK, cpus_of, devices_of, replica_name, replica_port
+from gemmaspec.core.profile.replica import derived
 from gemmaspec.core.profile.rules import spread
 from gemmaspec.core.releases.drafting import method_found
 from gemmaspec.core.strict_yaml import Document, Place
@@ -296,15 +295,4 @@ def _nearest_place(path: Sequence[str | int], places: Mapping[strict_yaml.Path, 
 
 def replica_of(loaded: Loaded, index: int) -> Loaded:
     """Return one replica of a profile: its stack's name, its port on the loopback interface, its own GPUs."""
-    profile = loaded.profile
-    assert 1 <= index <= profile.replicas, index
-    serve = profile.serve.model_copy(update={"port": replica_port(profile, index), "bind": LOOPBACK})
-    made = profile.as_replica(
-        name=replica_name(profile.name, index),
-        serve=serve,
-        replicas=1,
-        router=None,
-        devices=devices_of(profile, index),
-        cpus=cpus_of(profile, index),
-    )
-    return dataclasses.replace(loaded, profile=made)
+    return replace(loaded, profile=derived(loaded.profile, index))

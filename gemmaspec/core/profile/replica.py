@@ -65,11 +65,25 @@ def devices_of(profile: Profile, index: int) -> list[int] | None:
     return list(every[each * (index - 1) : each * index])
 
 
-def cpus_of(profile: Profile, index: int) -> list[str] | None:
+def _cpus_of(profile: Profile, index: int) -> list[str] | None:
     """Return the cores of a replica; None if vLLM chooses them."""
     if profile.cpus:
         return profile.cpus[index - 1 : index]
     return None
+
+
+def derived(profile: Profile, index: int) -> Profile:
+    """Return one replica: its stack's name, its port on the loopback interface, its own GPUs and cores."""
+    assert 1 <= index <= profile.replicas, index
+    serve = profile.serve.model_copy(update={"port": replica_port(profile, index), "bind": LOOPBACK})
+    return profile.as_replica(
+        name=replica_name(profile.name, index),
+        serve=serve,
+        replicas=1,
+        router=None,
+        devices=devices_of(profile, index),
+        cpus=_cpus_of(profile, index),
+    )
 
 
 def cores_in(entry: str) -> set[int]:

@@ -22,7 +22,7 @@ from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind, machine_of
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.resolved.resolve import resolved_of
-from gemmaspec.core.rows import MAX_BYTES, Parallel, Row, Run, parse_rows, read_text
+from gemmaspec.core.rows import Parallel, Row, Run, parse_rows, read_rows
 from gemmaspec.run.stack.speed import speed_choice
 
 
@@ -38,7 +38,7 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
     """
     file = own_file(loaded)
     if file.is_file():
-        rows = parse_rows(read_text(file, limit=MAX_BYTES), file=str(file))
+        rows = read_rows(file)
     else:
         rows = ()
     own = resolved_of(loaded.profile).parallel
