@@ -12,10 +12,11 @@ import pytest
 
 from gemmaspec.core import data, launcher
 from gemmaspec.core.patching import spot
-from gemmaspec.core.patching.choice import RunsOn, choose
+from gemmaspec.core.patching.choice import choose
 from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.patching.patch import Patch, Shelf
 from gemmaspec.core.patching.plan import compile_plan
+from gemmaspec.core.patching.runs_on import RunsOn
 from gemmaspec.core.patching.spot import Case, Kept, Key, Measurement, Step, verdict
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.resolved.resolve import resolved_of

@@ -10,9 +10,10 @@ import pytest
 
 from gemmaspec.core import data
 from gemmaspec.core.errors import PatchError, ProfileError
-from gemmaspec.core.patching.choice import RunsOn, choose, is_shown, why_not
+from gemmaspec.core.patching.choice import choose, is_shown, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, is_twice
 from gemmaspec.core.patching.patch import Patch, Shelf, load_patch, load_patches
+from gemmaspec.core.patching.runs_on import RunsOn
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.run.stack.build import profile_plan

@@ -12,8 +12,9 @@ from gemmaspec.check.lint.rule import Issue, Path, Subject, rule
 from gemmaspec.core import draft_ids, launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching.bugs import bug_of
-from gemmaspec.core.patching.choice import RunsOn, is_taken, speed_patches, why_not
+from gemmaspec.core.patching.choice import is_taken, speed_patches, why_not
 from gemmaspec.core.patching.evidence import OWN_LAUNCHES, VARIABLE, family_of, is_twice, readers
+from gemmaspec.core.patching.runs_on import RunsOn
 from gemmaspec.core.patching.spot import shape_of
 from gemmaspec.core.resolved.answer import Unknown
 

@@ -22,7 +22,7 @@ from gemmaspec.core.profile.limits import need_room
 from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.profile.model import Measured, Profile
 from gemmaspec.core.profile.replica import gpus_each
-from gemmaspec.run.kept.attention import expected, lacking
+from gemmaspec.run.kept.attention import ahead_of
 from gemmaspec.run.kept.measurements import of_plan, own_rows, taken_by
 
 
@@ -54,9 +54,8 @@ def fit(request: FitRequest) -> Fit:
     plan = plan_on(profile, vllm, machine=request.machine, memory_gb=request.memory_gb)
     models = plan.models
     measured = _published(request, profile)
-    attention = expected(plan.demand.resolved)
-    lost = tuple(lacking(plan.demand.resolved))
-    of_plan = (*_notes(plan, attention), *lost)
+    attention = ahead_of(plan.demand.resolved)
+    of_plan = (*_notes(plan, attention.backends), *attention.lost)
     shelf = Shelf(data.patch_folders())
     speed, unknown = _speed(loaded, request, plan, shelf)
     refused = _refused(_on_its_machine(request, loaded), vllm, models, shelf)
@@ -70,9 +69,9 @@ def fit(request: FitRequest) -> Fit:
         roofline=roofline(plan, context=request.context),
         speed=speed,
         measured=measured,
-        attention=attention,
+        attention=attention.backends,
         link=link_of(plan),
-        warnings=lost,
+        warnings=attention.lost,
         notes=tuple(notes),
     )
 

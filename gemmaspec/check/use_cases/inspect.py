@@ -18,7 +18,7 @@ from gemmaspec.core.profile.find import profile_folders, profile_names
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.resolved.resolve import resolved_of
-from gemmaspec.run.kept.attention import Backends, expected, lacking
+from gemmaspec.run.kept.attention import Backends, ahead_of
 from gemmaspec.run.kept.models import hub_cache
 from gemmaspec.run.models.open import open_checkpoint
 from gemmaspec.run.models.vocabulary import same_words
@@ -103,8 +103,8 @@ def _served(wanted: _Wanted, target: Checkpoint) -> dict[str, Any]:
     """Return what the server of a profile will choose; nothing for a checkpoint."""
     if wanted.profile is None:
         return {}
-    resolved = resolved_of(wanted.profile, target=target)
-    return {"attention": expected(resolved), "graphs": tuple(lacking(resolved))}
+    attention = ahead_of(resolved_of(wanted.profile, target=target))
+    return {"attention": attention.backends, "graphs": attention.lost}
 
 
 def known_pairs() -> tuple[KnownPair, ...]:

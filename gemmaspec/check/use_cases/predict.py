@@ -31,7 +31,7 @@ from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.profile.rules import need_one_machine
 from gemmaspec.core.rows import NONE, Row, Setting, read_rows
 from gemmaspec.run.kept import measurements
-from gemmaspec.run.kept.attention import expected, lacking, words
+from gemmaspec.run.kept.attention import ahead_of
 from gemmaspec.run.machine import nvidia
 
 Basis = Literal["measured", "own", "shipped", "roofline", "bound"]
@@ -101,7 +101,7 @@ def predict_profile(request: PredictRequest) -> Prediction:
     facts = facts_of(loaded)
     told = predicted(facts, request)
     if facts.vllm:
-        warnings = tuple(lacking(facts.resolved))
+        warnings = ahead_of(facts.resolved).lost
     else:
         warnings = ()
     spec = loaded.profile.speculative
@@ -270,10 +270,11 @@ def _load(row: Predicted) -> tuple[int, int, int]:
 
 
 def _attention(facts: ServerFacts) -> Iterator[str]:
-    if chosen := words(expected(facts.resolved)):
-        yield f"attention: {chosen}"
+    attention = ahead_of(facts.resolved)
+    if attention.words:
+        yield f"attention: {attention.words}"
     if facts.vllm:
-        yield from lacking(facts.resolved)
+        yield from attention.lost
 
 
 def _of_ids(facts: ServerFacts) -> Iterator[str]:
@@ -512,7 +513,7 @@ def _by_roofline(facts: ServerFacts, request: PredictRequest) -> Prediction:
         assumed = [_assumed(asked.conditional)]
     else:
         assumed = []
-    lost = lacking(plan.demand.resolved)
+    lost = ahead_of(plan.demand.resolved).lost
     experts = "how many experts the drafted tokens share is not known; the range goes from all of them to none"
     if assumed and models.target.text.experts:
         assumed.append(experts)

@@ -13,25 +13,10 @@ from gemmaspec.core.errors import PatchError
 from gemmaspec.core.patching import backports, spot
 from gemmaspec.core.patching.evidence import Claim, family_of, pairs_of, pairs_within
 from gemmaspec.core.patching.patch import Patch
+from gemmaspec.core.patching.runs_on import RunsOn
 
 Speed = str | Sequence[str]
 """`auto`, `off`, or the ids of patches."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunsOn:
-    """One way in which a server may come to run: a release, on a family of GPUs."""
-
-    vllm: str
-    family: str
-    capability: str = ""
-    """The GPU's compute capability, to be found on the machine at the start; "" if the profile names the machine."""
-    method: str
-    """`none` without speculation."""
-    backend: str | None
-    """The attention backend that will run; None if unknown."""
-    shape: Mapping[str, str | int | None] = field(default_factory=dict)
-    """What decides the shapes of its kernels, see core/patching/spot.py."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,12 +117,10 @@ def decision(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch], kept: 
     What was measured on this machine comes first, where it says anything. Then the patch is taken where cells that ship
     show that it pays, or where a later vLLM does the same on every GPU.
     """
-    measured = _newest(patch, setting, patches, kept)
-    if measured:
-        found = spot.verdict(measured.measurement, measured.steps)
-        if found.taken is not None:
-            place = measured.key.place if found.taken else ""
-            return Decision(taken=found.taken, because=f"{measured.origin}: {found.because}", place=place)
+    measured, found = spot.verdict_here(kept, patch, patches, setting)
+    if measured and found.taken is not None:
+        place = measured.key.place if found.taken else ""
+        return Decision(taken=found.taken, because=f"{measured.origin}: {found.because}", place=place)
     if is_shown(patch, setting):
         return Decision(taken=True)
     as_later = backports.reason_for(patch, vllm=setting.vllm, method=setting.method, backend=setting.backend)
@@ -149,23 +132,6 @@ def decision(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch], kept: 
 def is_taken(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch]) -> bool:
     """Return whether `auto` takes a patch there."""
     return decision(patch, setting, patches, spot.kept_of(patch.id)).taken
-
-
-def _newest(patch: Patch, setting: RunsOn, patches: Mapping[str, Patch], kept: Sequence[spot.Kept]) -> spot.Kept | None:
-    """Return the newest measurement of exactly this patch for such a server; None without one."""
-    if not kept:
-        return None
-    try:
-        digest = spot.digest_of(patch, patches, setting.vllm)
-    except PatchError:
-        return None
-    for one in kept:
-        key = one.key
-        same_gpu = family_of(key.capability) == setting.family and setting.capability in ("", key.capability)
-        same_code = (key.vllm, key.digest) == (setting.vllm, digest)
-        if same_gpu and same_code and key.shape == setting.shape:
-            return one
-    return None
 
 
 def is_shown(patch: Patch, setting: RunsOn) -> bool:

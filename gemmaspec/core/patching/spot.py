@@ -21,7 +21,9 @@ from gemmaspec.core import data, launcher
 from gemmaspec.core.errors import PatchError
 from gemmaspec.core.files import UnreadableFile, read_regular, state_dir
 from gemmaspec.core.patching.backports import NUMBERS
+from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.patching.patch import Patch, with_needs
+from gemmaspec.core.patching.runs_on import RunsOn
 from gemmaspec.core.resolved.answer import known
 from gemmaspec.core.resolved.resolve import Resolved
 from gemmaspec.core.signed import is_own, signature
@@ -268,6 +270,32 @@ def kept_of(patch: str) -> tuple[Kept, ...]:
         if one.key.patch == patch == one.measurement.patch and one.key.name == file.name:
             found.append(one)
     return tuple(sorted(found, key=lambda one: (one.at, one.key.name), reverse=True))
+
+
+def verdict_here(
+    kept: Sequence[Kept], patch: Patch, patches: Mapping[str, Patch], setting: RunsOn
+) -> tuple[Kept | None, Verdict]:
+    """Return the newest measurement of exactly this patch for such a server, if any, and what follows from it."""
+    measured = _newest(kept, patch, patches, setting)
+    if measured is None:
+        return None, Verdict(taken=None, because="not measured here")
+    return measured, verdict(measured.measurement, measured.steps)
+
+
+def _newest(kept: Sequence[Kept], patch: Patch, patches: Mapping[str, Patch], setting: RunsOn) -> Kept | None:
+    if not kept:
+        return None
+    try:
+        digest = digest_of(patch, patches, setting.vllm)
+    except PatchError:
+        return None
+    for one in kept:
+        key = one.key
+        same_gpu = family_of(key.capability) == setting.family and setting.capability in ("", key.capability)
+        same_code = (key.vllm, key.digest) == (setting.vllm, digest)
+        if same_gpu and same_code and key.shape == setting.shape:
+            return one
+    return None
 
 
 def text_of(kept: Kept) -> str:

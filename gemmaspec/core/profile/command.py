@@ -146,6 +146,11 @@ def extra_of(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Comma
     return _extra(words, _flags_for(profile) if flags is None else flags)
 
 
+def gives_parallel_size(profile: Profile) -> bool:
+    """Return whether `serve.extra_args` give a parallel size."""
+    return extra_of(profile).given("--tensor-parallel-size", "--pipeline-parallel-size")
+
+
 def words_of(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
     """Return what the words of a command line give; `flags` are those of the vLLM that it is for."""
     return _extra(words, flags)

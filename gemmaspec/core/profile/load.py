@@ -19,12 +19,12 @@ from gemmaspec.core import strict_yaml
 from gemmaspec.core.errors import GemmaspecError, ProfileError, UsageError
 from gemmaspec.core.files import UnreadableFile, read_regular
 from gemmaspec.core.profile import rules
+from gemmaspec.core.profile.command import gives_parallel_size
 from gemmaspec.core.profile.find import find_profile, profile_folders, profile_names
 from gemmaspec.core.profile.foreign_words import foreign_file
 from gemmaspec.core.profile.invalid import invalid
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import derived
-from gemmaspec.core.profile.rules import spread
 from gemmaspec.core.releases.drafting import method_found
 from gemmaspec.core.strict_yaml import Document, Place
 
@@ -236,7 +236,7 @@ def _without(document: Document, keys: Iterable[str]) -> Document:
 def _validated(document: Document) -> Profile:
     data = _with_method(document.data)
     try:
-        return spread(Profile.model_validate(data))
+        return _spread(Profile.model_validate(data))
     except ValidationError as error:
         wrong = invalid(error.errors(include_url=False), document.data)
         _raise_findings((_nearest_place(path, document.places), _keyed(path, text)) for path, text in wrong)
@@ -253,6 +253,23 @@ def _with_method(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(spec, dict) or "method" in spec or not isinstance(model, str):
         return data
     return {**data, "speculative": {"method": method_found(model), **spec}}
+
+
+def _spread(profile: Profile) -> Profile:
+    """Return the profile with the parallel sizes that follow from `nodes`; with one node, the profile unchanged.
+
+    Without any parallel size, target and draft share one GPU of each machine. A draft model needs as many GPUs as its
+    target (vllm/config/speculative.py and v1/spec_decode/draft_model.py, every release), so 1 follows too.
+    """
+    if profile.nodes == 1:
+        return profile
+    serve, spec = profile.serve, profile.speculative
+    if not (serve.tensor_parallel_size or serve.pipeline_parallel_size or gives_parallel_size(profile)):
+        serve = serve.model_copy(update={"tensor_parallel_size": profile.nodes})
+    size = serve.tensor_parallel_size
+    if spec and size and spec.method == "draft_model" and spec.draft_tensor_parallel_size in (None, 1):
+        spec = spec.model_copy(update={"draft_tensor_parallel_size": size})
+    return profile.model_copy(update={"serve": serve, "speculative": spec})
 
 
 def _keyed(path: strict_yaml.Path, text: str) -> str:

@@ -1,7 +1,4 @@
-"""Checks that need several keys of a profile. Pure: each yields mistakes.
-
-What follows from `nodes`: how many GPUs share target and draft when one server spans several machines. Pure.
-"""
+"""Checks that need several keys of a profile. Pure: each yields mistakes."""
 
 from __future__ import annotations
 
@@ -13,34 +10,12 @@ from typing import Final
 
 from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile import replica
-from gemmaspec.core.profile.command import extra_of
+from gemmaspec.core.profile.command import extra_of, gives_parallel_size
 from gemmaspec.core.profile.fields import LOOK_UPS
 from gemmaspec.core.profile.foreign_words import unknown_machine
 from gemmaspec.core.profile.machines import MACHINES
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.releases.drafting import KEYS_OF_ACCEPTANCE, KEYS_OF_METHODS
-
-
-def spread(profile: Profile) -> Profile:
-    """Return the profile with the parallel sizes that follow from `nodes`; with one node, the profile unchanged.
-
-    Without any parallel size, target and draft share one GPU of each machine. A draft model needs as many GPUs as its
-    target (vllm/config/speculative.py and v1/spec_decode/draft_model.py, every release), so 1 follows too.
-    """
-    if profile.nodes == 1:
-        return profile
-    serve, spec = profile.serve, profile.speculative
-    if not (serve.tensor_parallel_size or serve.pipeline_parallel_size or gives_parallel_size(profile)):
-        serve = serve.model_copy(update={"tensor_parallel_size": profile.nodes})
-    size = serve.tensor_parallel_size
-    if spec and size and spec.method == "draft_model" and spec.draft_tensor_parallel_size in (None, 1):
-        spec = spec.model_copy(update={"draft_tensor_parallel_size": size})
-    return profile.model_copy(update={"serve": serve, "speculative": spec})
-
-
-def gives_parallel_size(profile: Profile) -> bool:
-    """Return whether `serve.extra_args` give a parallel size."""
-    return extra_of(profile).given("--tensor-parallel-size", "--pipeline-parallel-size")
 
 
 def need_one_machine(profile: Profile, what: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.profile.device import device_of
 from gemmaspec.core.profile.graphs import COST, GraphModes, hurts
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_kind
@@ -69,6 +69,26 @@ def lacking(resolved: Resolved) -> Iterator[str]:
         yield str(Graphs(modes=modes, hurts=hurts(resolved.profile, modes, slow=True), next=""))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """What is known of a server's attention before it runs."""
+
+    backends: dict[str, str | None]
+    """Of each model, as `expected` returns them."""
+    lost: tuple[str, ...]
+    """The CUDA graphs that it will lack, and what brings them back."""
+
+    @property
+    def words(self) -> str:
+        """The backends for people; empty where none is known."""
+        return words(self.backends)
+
+
+def ahead_of(resolved: Resolved) -> Ahead:
+    """Return what is known of the attention of a server that vLLM would run so."""
+    return Ahead(backends=expected(resolved), lost=tuple(lacking(resolved)))
+
+
 def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
     """Return the CUDA graphs that a start will lack; `elsewhere`: not on this machine, whose GPU is then not asked."""
     device = device_of(MACHINES[profile.machine])
@@ -80,14 +100,12 @@ def graphs_ahead(profile: Profile, *, elsewhere: bool) -> tuple[str, ...]:
 
 def capability_here(profile: Profile) -> str | None:
     """Return the compute capability of this machine's GPU for a profile that leaves the GPU open; else None."""
-    from gemmaspec.run.machine import readings
+    from gemmaspec.run.machine import nvidia
 
-    if machine_kind(profile.machine) == ANY_GPU:
-        here = readings.gpus()
-    else:
-        here = None
-    if here and here.capabilities:
-        return here.capabilities[0]
+    if machine_kind(profile.machine) != ANY_GPU:
+        return None
+    with contextlib.suppress(EnvironmentMissing):
+        return next((card.capability for card in nvidia.gpus() if card.capability), None)
     return None
 
 

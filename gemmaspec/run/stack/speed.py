@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gemmaspec.core.patching.choice import Choices, RunsOn, choose, is_shown, speed_patches
+from gemmaspec.core.patching.choice import Choices, choose, is_shown, speed_patches
 from gemmaspec.core.patching.evidence import FAMILIES, READERS, VARIABLE, family_of
 from gemmaspec.core.patching.patch import Patch, PatchText
+from gemmaspec.core.patching.runs_on import RunsOn
 from gemmaspec.core.patching.spot import HERE, shape_of
 from gemmaspec.core.profile.command import extra_of, vllm_of
 from gemmaspec.core.profile.device import device_of
