@@ -89,3 +89,8 @@ def read(path: str) -> tuple[int, ...]:
         raise ProfileError(f"draft.ids: {file}: it is not UTF-8", hint=hint) from None
     except ValueError as error:
         raise ProfileError(f"draft.ids: {file}: {error}", hint=hint) from None
+
+
+def served(path: str) -> str:
+    """Return the text of the file that a server reads, with the ids of the profile's file. Raise as `read`."""
+    return json.dumps({"ids": as_ranges(read(path))}) + "\n"

@@ -31,7 +31,7 @@ from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.stack.build import Form, Stack, profile_plan, render_stack
 from gemmaspec.run.stack.nodes import rank_composes
 from gemmaspec.run.stack.paths import Paths, container_paths, host_paths, is_local
-from gemmaspec.run.stack.serve import ids_variable, served_at
+from gemmaspec.run.stack.serve import Served, served_at
 
 
 def prepare(
@@ -58,7 +58,7 @@ def prepare(
         of_engine: dict[str, object] = {"image": profile.image, "copied": remote or bool(hosts)}
     else:
         form = "process"
-        environment = _environment(profile, paths)
+        environment = _environment(profile, served)
         runtime = None if paths.python else runtime_spec(loaded)
         if runtime:
             python = interpreter_of(runtime)
@@ -131,8 +131,9 @@ def _server(profile: Profile, **of_engine: object) -> Server:
     )
 
 
-def _environment(profile: Profile, paths: Paths) -> dict[str, str]:
+def _environment(profile: Profile, served: Served) -> dict[str, str]:
     """Return the profile's variables. Caches stay in their usual folders unless the profile names others."""
+    paths = served.paths
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     if profile.devices is not None:
         # Without the order, CUDA counts the fastest GPU first, and nvidia-smi by its place on the bus.
@@ -146,7 +147,7 @@ def _environment(profile: Profile, paths: Paths) -> dict[str, str]:
             "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
         }
         environment |= {variable: f"{paths.compile}/{name}" for variable, name in names.items()}
-    return environment | profile.env | bound_environment(profile) | ids_variable(paths)
+    return environment | profile.env | bound_environment(profile) | served.environment
 
 
 def resolve(

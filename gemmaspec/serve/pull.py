@@ -144,7 +144,7 @@ def _image_job(loaded: Loaded, note: Callable[[str], None]) -> Job:
         return Job(part=PullPart(role="image", name=image), run=lambda _: None)
     if missing := not_pulled_here(image):
         raise missing
-    size = image_size.download_bytes(image, image_size.architecture())
+    size = image_size.download_bytes(image)
     if size is None:
         note(f"image: the registry does not say how large {image} is")
     return Job(

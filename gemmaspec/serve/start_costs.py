@@ -224,7 +224,7 @@ def _image_bytes(image: str) -> int | None:
     from gemmaspec.run.engine import image_size
 
     with contextlib.suppress(GemmaspecError):
-        return image_size.download_bytes(image, image_size.architecture())
+        return image_size.download_bytes(image)
     return None
 
 

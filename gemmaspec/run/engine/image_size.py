@@ -13,11 +13,13 @@ _LARGEST: Final = 8 * 1024 * 1024
 """Maximum characters of a manifest."""
 
 
-def download_bytes(image: str, architecture: str) -> int | None:
-    """Return the compressed size of an image's layers in bytes; None if the registry does not state it.
+def download_bytes(image: str) -> int | None:
+    """Return the compressed size of the layers that the daemon would pull, in bytes; None if the registry is silent.
 
-    docker's own client asks, with the user's logins. Layers that already exist locally count too.
+    docker's own client asks, with the user's logins. Layers that already exist locally count too. Raise
+    EnvironmentMissing if the daemon does not answer.
     """
+    architecture = _architecture()
     command = ["docker", "manifest", "inspect", "--verbose", "--", image]
     try:
         done = subprocess.run(
@@ -46,7 +48,7 @@ def layer_bytes(manifests: Any, architecture: str) -> int | None:
     return None
 
 
-def architecture() -> str:
+def _architecture() -> str:
     """Return the daemon's architecture by Go's name: amd64, arm64."""
     with endpoint.client() as client:
         return str(client.version().get("Arch", ""))

@@ -113,6 +113,14 @@ def read(run_dir: Path) -> Record | None:
     return record
 
 
+def last_in(run_dir: Path) -> Record | None:
+    """Return the record of the last start with its leader; None if it is missing. Raise as `read`."""
+    last = read(run_dir)
+    if last:
+        return completed(last)
+    return None
+
+
 def completed(record: Record) -> Record:
     """Return the record with its leader, in case the starting command was killed before it recorded the pid."""
     if record.pid is None:

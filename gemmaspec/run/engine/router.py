@@ -85,11 +85,11 @@ class RouterServer:
 
 def state(router: RouterServer) -> State:
     """Return the state of the router's process."""
-    last = record.read(router.folder)
+    last = record.last_in(router.folder)
     if last is None:
         return State(status="absent")
-    if record.leads(record.completed(last)):
-        return State(status="running", detail=f"pid {record.completed(last).pid}")
+    if record.leads(last):
+        return State(status="running", detail=f"pid {last.pid}")
     left = record.members(last)
     if left:
         detail = f"left processes behind: {record.describe(left)}"
@@ -146,9 +146,9 @@ def logs(router: RouterServer, *, tail: int | None = None) -> Iterator[str]:
 
 
 def _end(router: RouterServer) -> bool:
-    last = record.read(router.folder)
+    last = record.last_in(router.folder)
     if last:
-        ended = record.end(record.completed(last), grace_s=_GRACE_S)
+        ended = record.end(last, grace_s=_GRACE_S)
     else:
         ended = False
     record.forget(router.folder)

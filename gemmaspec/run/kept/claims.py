@@ -60,11 +60,10 @@ def _live(port: int, stack: str) -> str:
             if group.router.port == port:
                 return "runs there"
             return ""
-        started = stacks.find(stack)
+        started = stacks.read_stack(stack)
     except GemmaspecError:
-        return ""  # no record, or a damaged one: whoever listens on the port is found by looking at the port
-    state = stacks.look(started)
-    if started.server.port == port and state.lives:
+        return ""  # a damaged record: whoever listens on the port is found by looking at the port
+    if started and started.server.port == port and stacks.look(started).lives:
         return "runs there"
     return ""
 

@@ -19,7 +19,7 @@ from gemmaspec.run.models.files import CheckpointFiles, whole
 from gemmaspec.run.models.folder import Folder
 from gemmaspec.run.models.hub import Unreachable, on_hub
 from gemmaspec.run.models.hub_cache import cached_snapshot, is_commit
-from gemmaspec.run.models.weight_files import other_weights, unindexed, weight_files
+from gemmaspec.run.models.weight_files import other_weights, weight_files
 from gemmaspec.run.models.weights import read_tensors
 from gemmaspec.run.stack.paths import is_local
 
@@ -128,8 +128,7 @@ def _whole(ref: str, commit: str | None, cache_dir: Path | None) -> Folder | Non
     snapshot = _cached(ref, commit, cache_dir)
     if snapshot is None:
         return None
-    there, missing = weight_files(snapshot)
-    if there and not missing:
+    if weight_files(snapshot).whole:
         return snapshot
     return None
 
@@ -140,7 +139,7 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
         raise _no_config(ref, files)
     config = Fields(load_object(raw, "config.json"), "config.json")
     described = describe(config)
-    there, missing = weight_files(files)
+    weights = weight_files(files)
     tokens = _head_tokens(files)
     template = any(name in files.sizes for name in _TEMPLATES)
     if tokens and template:
@@ -159,14 +158,14 @@ def _read(ref: str, files: CheckpointFiles) -> Checkpoint:
         text=described.text,
         modalities=described.modalities,
         quantization=declared(config, _separate(files)),
-        tensors=read_tensors(files, there),
+        tensors=read_tensors(files, weights.read),
         special_tokens=tokens,
         tokenizer_digest=files.sha256("tokenizer.json"),
         has_chat_template=template or _template_inside(files, tokenizer),
         base_models=files.base_models(),
         speculator=described.speculator,
-        missing_files=missing,
-        unindexed_files=unindexed(files, there),
+        missing_files=weights.missing,
+        unindexed_files=weights.unindexed,
         other_weights=other_weights(files),
         has_tokenizer=has_tokenizer,
         tokenizer_damaged=_damaged(files),

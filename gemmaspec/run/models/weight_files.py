@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from gemmaspec.core.checkpoint.fields import Fields, load_object
@@ -17,32 +18,43 @@ _PICKLED: Final = re.compile(r"pytorch_model.*\.(?:bin|pt)")
 _NUMBERED: Final = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.safetensors")
 
 
-def weight_files(files: CheckpointFiles) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the weight files that vLLM would read, and the missing ones among them.
+@dataclass(frozen=True, kw_only=True)
+class WeightFiles:
+    """The files of a checkpoint's weights, by name."""
+
+    read: tuple[str, ...]
+    """Those that vLLM would read, and that are there."""
+    missing: tuple[str, ...]
+    """Those that it would read, and that are not."""
+    unindexed: tuple[str, ...]
+    """Safetensors files that it would not read."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether there are weights, and none of them is missing."""
+        return bool(self.read) and not self.missing
+
+
+def weight_files(files: CheckpointFiles) -> WeightFiles:
+    """Return the weight files that vLLM would read, the missing ones among them, and those that it leaves alone.
 
     As in vLLM (filter_duplicate_safetensors_files), the index decides; without one, the numbers in the file names do;
     without numbers, every safetensors file counts. Raise CheckpointError for an invalid index.
     """
-    there = _safetensors(files)
+    there = {name for name in files.sizes if name.endswith(".safetensors")}
     promised = _indexed(files) or _numbered(there) or there
     if len(promised) > _MOST_FILES:
         raise CheckpointError(f"{len(promised)} weight files, more than the limit of {_MOST_FILES}")
-    return tuple(sorted(promised & there)), tuple(sorted(promised - there))
-
-
-def unindexed(files: CheckpointFiles, read: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the safetensors files that vLLM would not read."""
-    return tuple(sorted(name for name in _safetensors(files) - set(read) if not name.startswith("consolidated")))
+    others = sorted(name for name in there - promised if not name.startswith("consolidated"))
+    return WeightFiles(
+        read=tuple(sorted(promised & there)), missing=tuple(sorted(promised - there)), unindexed=tuple(others)
+    )
 
 
 def other_weights(files: CheckpointFiles) -> tuple[str, ...]:
     """Return the weight files in other formats: torch's pickles, and GGUF."""
     names = (name for name in files.sizes if name.endswith(".gguf") or _PICKLED.fullmatch(name))
     return tuple(sorted(name for name in names if name.isprintable()))
-
-
-def _safetensors(files: CheckpointFiles) -> set[str]:
-    return {name for name in files.sizes if name.endswith(".safetensors")}
 
 
 def _numbered(there: set[str]) -> set[str]:

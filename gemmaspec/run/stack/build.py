@@ -110,7 +110,7 @@ def _files(loaded: Loaded, served: Served, *, form: Form) -> dict[str, str]:
     if served.paths.brings_template:
         files[TEMPLATE_FILE] = _template_text(loaded)
     if served.paths.draft_ids and profile.draft and profile.draft.ids:
-        files[draft_ids.FILE] = json.dumps({"ids": draft_ids.as_ranges(draft_ids.read(profile.draft.ids))}) + "\n"
+        files[draft_ids.FILE] = draft_ids.served(profile.draft.ids)
     return files
 
 

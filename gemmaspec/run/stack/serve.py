@@ -41,7 +41,8 @@ class Served:
     @property
     def environment(self) -> dict[str, str]:
         """Variables by which patched code finds files of the stack."""
-        return ids_variable(self.paths)
+        ids = self.paths.draft_ids
+        return {draft_ids.VARIABLE: ids} if ids else {}
 
 
 def served_at(profile: Profile, paths: Paths) -> Served:
@@ -53,13 +54,6 @@ def served_at(profile: Profile, paths: Paths) -> Served:
         command=serve_command(profile, paths),
         extra=extra_of(profile),
     )
-
-
-def ids_variable(paths: Paths) -> dict[str, str]:
-    """Return the variable with the path of the list of ids that the draft may propose, if there is one."""
-    if paths.draft_ids:
-        return {draft_ids.VARIABLE: paths.draft_ids}
-    return {}
 
 
 def serve_command(profile: Profile, paths: Paths) -> tuple[str, ...]:
