@@ -20,9 +20,9 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "comprehensions per 1,000 lines": (40, 20),
     "conditional expressions per 1,000 lines": (16, 15),
     "nested conditional expressions": (0, 0),
-    "the walk of up": (222, 140),
+    "the walk of up": (205, 140),
     "the walk of bench": (36, 36),
-    "the walk of predict": (86, 50),
+    "the walk of predict": (70, 50),
 }
 """What → the bound (what it was when it was last lowered, and a tenth), and the goal. A bound is lowered, never raised."""
 
