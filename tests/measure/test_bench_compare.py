@@ -583,6 +583,11 @@ def test_a_draft_that_costs_more_than_it_saves_is_called_so_with_its_figures() -
     assert len(list(remarks({**result(), "rows": on_gpu}))) == 1
 
 
+def test_no_draft_is_said_to_take_less_than_no_time() -> None:
+    rows = [row("none", 0, 1, 143.5, step_ms=5.6), row("mtp", 4, 1, 51.6, step_ms=0.01, acceptance_length=1.0)]
+    assert list(remarks({**result(), "rows": rows})) == []
+
+
 def test_a_draft_that_is_faster_at_one_load_is_not_called_costly() -> None:
     assert not any("costs more" in remark for remark in remarks(result()))
     assert not any("costs more" in remark for remark in remarks(result(mtp_4_8=500.0)))
