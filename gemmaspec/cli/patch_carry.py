@@ -152,21 +152,23 @@ def import_(
 
 
 def _rebased(done: Rebased, *, as_json: bool) -> None:
-    if as_json:
-        state = done.verdict.state if done.verdict else None
-        facts = {"patch": done.patch, "vllm": done.vllm, "state": state, "diff": done.diff or None}
-        place = {"versions": done.versions or None, "base": done.base or None, "moved": dict(done.moved or {})}
-        output.json_data({"ok": True, "outcome": done.outcome, **facts, **place})
-        return
+    document = {
+        "ok": True,
+        "outcome": done.outcome,
+        "patch": done.patch,
+        "vllm": done.vllm,
+        "state": done.verdict.state if done.verdict else None,
+        "diff": done.diff or None,
+        "versions": done.versions or None,
+        "base": done.base or None,
+        "moved": done.moved or {},
+    }
+    page.answer(document, [str(done.folder / done.diff)] if done.folder else [], as_json=as_json)
     if done.verdict:
-        if done.verdict.variant:
-            variant = f" ({done.verdict.variant})"
-        else:
-            variant = ""
+        variant = f" ({done.verdict.variant})" if done.verdict.variant else ""
         output.progress(f"{done.patch} fits vllm {done.vllm}: {done.verdict.state}{variant}; nothing to do")
         return
     assert done.folder
-    output.data(str(done.folder / done.diff))
     output.progress(
         f"{done.patch} has a diff for {done.versions} now: it applies, is detected as applied, and reverts cleanly"
     )

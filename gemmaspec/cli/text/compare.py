@@ -79,9 +79,8 @@ def _verdict(comparison: Comparison) -> str:
     slower = sum(change.slower for change in comparison.changes)
     faster = sum(change.faster for change in comparison.changes)
     cells = len(comparison.changes)
-    return (
-        f"of {cells} cells, B is faster in {faster}, slower in {slower} and within noise in {cells - slower - faster}"
-    )
+    same = cells - slower - faster
+    return f"of {cells} cell{'s'[: cells > 1]}, B is faster in {faster}, slower in {slower} and within noise in {same}"
 
 
 def _short(value: Any) -> str:
