@@ -89,6 +89,15 @@ def test_a_rule_finds_what_it_is_for(rule: str, tmp_path: Path) -> None:
     assert found[code].place
 
 
+def test_a_removed_flag_is_not_taken_for_its_opposite(tmp_path: Path) -> None:
+    """The flag next to it in letters would log what people ask."""
+    found = findings(tmp_path, case("0.32.0", extra("--disable-log-requests")))["GS101"]
+    assert found.fix == "remove it: it is so unless --enable-log-requests is given"
+    assert findings(tmp_path, case("0.32.0", extra("--enable-log-requets")))["GS101"].fix == (
+        "did you mean --enable-log-requests?"
+    )
+
+
 @pytest.mark.parametrize("rule", CASES)
 def test_a_rule_is_silent_where_nothing_is_wrong(rule: str, tmp_path: Path) -> None:
     assert rule.split()[0] not in findings(tmp_path, CASES[rule][1])

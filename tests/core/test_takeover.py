@@ -87,6 +87,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvidia_smi: FakeNvid
         ("vllm serve a/b --limit-mm-per-prompt '{\"video\": 1}' --limit-mm-per-prompt.image 0", {
             "serve": {"limit_mm_per_prompt": {"video": 1, "image": 0}},
         }),
+        ("docker run vllm/vllm-openai:v0.32.0 vllm serve a/b --port 8001", {"target": {"model": "a/b"}, "serve": {"port": 8001}}),
+        ("vllm serve vllm serve a/b", {"target": {"model": "a/b"}}),
         ("vllm serve a/b --max-model-len auto", {"serve": {"extra_args": ["--max-model-len", "auto"]}}),
         ("vllm serve a/b --max-model-len 32k", {"serve": {"max_model_len": 32000}}),
         ("vllm serve a/b --max_model_len=32K", {"serve": {"max_model_len": 32768}}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Final
@@ -80,6 +81,14 @@ def _env_path(subject: Subject, name: str) -> tuple[str | int, ...]:
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
-    if near:
-        return f"did you mean {near[0]}?"
-    return None
+    if not near:
+        return None
+    if _opposite(name, near[0]):
+        return f"remove it: it is so unless {near[0]} is given"
+    return f"did you mean {near[0]}?"
+
+
+def _opposite(one: str, other: str) -> bool:
+    """Return whether one of two names disables what the other enables, as --disable-log-requests once did."""
+    words = [set(re.split("[-_]", name.lower())) for name in (one, other)]
+    return words[0] ^ words[1] == {"disable", "enable"}

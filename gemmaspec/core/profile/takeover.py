@@ -113,6 +113,9 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
     """Take over the arguments of `vllm serve`. Raises UsageError for arguments without a model."""
     release = release_of_tag(str(made.content.get("image", ""))) or made.release or newest()
     facts = facts_for(nearest(release))
+    if list(words[:2]) == ["vllm", "serve"]:
+        made.decide("vllm serve", "it stands there twice, which vLLM refuses: the image starts it already")
+        words = words[2:]
     if words and not words[0].startswith("-"):
         made.put("target", "model", words[0])
         words = words[1:]
