@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -86,13 +86,13 @@ def _root(
     pass
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], *, command: Callable[..., object] = app) -> int:
     """Run one command line and return its exit code. Every error is printed here, once."""
     wants_json = "--json" in arguments
     if "top" not in arguments:  # it draws over the whole terminal
         WAITS.say = output.progress
     try:
-        result = app(args=list(arguments), prog_name="gemmaspec", standalone_mode=False)
+        result = command(args=list(arguments), prog_name="gemmaspec", standalone_mode=False)
     except GemmaspecError as error:
         return output.failure(error, as_json=wants_json)
     except KeyboardInterrupt:

@@ -372,18 +372,17 @@ def test_ctrl_c_when_the_command_has_ended_is_no_traceback() -> None:
     assert done.stdout.startswith("gemmaspec ")
 
 
-def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_says_that_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "app", broken)
-    assert run(["profile", "list"]) == 1
+    assert run(["profile", "list"], command=broken) == 1
     assert "This is a bug in gemmaspec" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, Terminated])
 def test_an_interrupt_while_pydantic_builds_a_model_is_no_bug(
-    interrupt: type[KeyboardInterrupt], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    interrupt: type[KeyboardInterrupt], capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Pressed:
         def __repr__(self) -> str:
@@ -392,8 +391,7 @@ def test_an_interrupt_while_pydantic_builds_a_model_is_no_bug(
     def interrupted(*_: object, **__: object) -> None:
         SchemaSerializer(core_schema.literal_schema([Pressed()]))
 
-    monkeypatch.setattr(cli, "app", interrupted)
-    assert run(["profile", "list"]) == 130
+    assert run(["profile", "list"], command=interrupted) == 130
     assert "bug" not in capsys.readouterr().err
 
 
@@ -460,9 +458,7 @@ def test_a_name_that_no_file_can_have_is_no_bug(arguments: tuple[str, ...], caps
     assert "no file can have so long a name" in capsys.readouterr().err
 
 
-def test_ctrl_c_while_a_class_is_made_is_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_while_a_class_is_made_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
     """Python 3.11 raises RuntimeError from what a descriptor's __set_name__ raises, as in a module that is imported."""
 
     class Descriptor:
@@ -475,6 +471,5 @@ def test_ctrl_c_while_a_class_is_made_is_an_interrupt(
         except KeyboardInterrupt as error:  # Python 3.12 and later
             raise RuntimeError("Error calling __set_name__ on 'Descriptor' instance 'field' in 'Made'") from error
 
-    monkeypatch.setattr("gemmaspec.cli.app.app", imports)
-    assert run(["status"]) == 130
+    assert run(["status"], command=imports) == 130
     assert capsys.readouterr().err.strip() == "error: interrupted"

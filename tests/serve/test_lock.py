@@ -24,6 +24,7 @@ from gemmaspec.run.models.digest import folder_digest
 from gemmaspec.run.stack.build import build_stack
 from gemmaspec.run.trees.versions import interpreter_versions
 from gemmaspec.serve import lock, prepare
+from tests.support.fake_runtime import Fake, make_models
 
 SHA, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 COMMIT = "c" * 40
@@ -349,12 +350,10 @@ def test_an_environment_without_vllm_cannot_be_locked(
     assert not file.with_name("own.lock").exists()
 
 
-def test_a_damaged_lock_is_replaced(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (profiles / "mine.yaml").write_text("extends: tiny-cpu\nname: mine\n")
-    monkeypatch.setattr(
-        "gemmaspec.serve.write_lock.resolve", lambda *_, **__: LOCK.model_copy(update={"profile": "mine"})
+def test_a_damaged_lock_is_replaced(profiles: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    make_models()
+    (profiles / "mine.yaml").write_text(
+        f"extends: tiny-cpu\nname: mine\nruntime: {{python: {fake.python}, vllm: null}}\n"
     )
     for damaged in (b"schema: 'x", b"\xff\xfe", b"", b"schema: 1\n"):
         (profiles / "mine.lock").write_bytes(damaged)

@@ -22,6 +22,7 @@ from gemmaspec.run.kept.stack_lock import Terminated
 from gemmaspec.serve.decide import UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
 from tests.support.fake_engine import FakeMachine
+from tests.support.fake_runtime import Fake
 from tests.support.fixtures import PYTHON, own_profiles, up
 from tools.tiny.talk import TALK
 
@@ -498,24 +499,13 @@ def test_what_is_not_known_is_not_called_absent(machine: FakeMachine, capsys: py
 
 
 def test_lock_pins_what_runs_on_its_engine(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: FakeMachine, fake: Fake, profiles: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gemmaspec.core.lock.document import Lock, LockedModel, Versions
-
-    asked: list[str] = []
-
-    def resolve(_: object, engine: Any, *__: object, **___: object) -> Lock:
-        asked.append(engine)
-        return Lock(
-            profile="mine", engine="process", plan=f"sha256:{'a' * 64}", target=LockedModel(model="some/target"),
-            versions=Versions(vllm="0.32.0", torch="2.13.0", transformers="5.19.0"),
-        )  # fmt: skip
-
-    monkeypatch.setattr("gemmaspec.serve.write_lock.resolve", resolve)
+    with (profiles / "mine.yaml").open("a") as file:
+        file.write(f"runtime: {{python: {fake.python}, vllm: null}}\n")
     up()
     assert run(["lock", "mine"]) == 0
-    assert asked == ["process"], "docker answers, but it runs as a process"
-    assert "engine    process" in capsys.readouterr().out
+    assert "engine    process" in capsys.readouterr().out, "docker answers, but it runs as a process"
     machine.docker_is_away = EnvironmentMissing("away")
     assert run(["lock", "mine"]) == 0, "and nobody else is asked"
 
