@@ -48,7 +48,7 @@ EXIT_MISSING = 4
 MISSING = re.compile(
     r"no profile was started|no (stack|server|replica|workspace|rebase) |nothing is running|unknown profile|is not answering"
     r"|missing (file|folder)|does not exist|is not in the cache|already exists|there is no |name a |is not on this machine"
-    r"|cannot (read|reach|query|connect)|has no (known good|measurements|lock)|does not contain|is not a file|network was disabled"
+    r"|cannot (read|reach|query|connect)|has no (known good|measurements|lock)|does not contain|is not a file|network was disabled|was not tuned yet"
 )
 """Words that name what is missing."""
 OF_THE_READER = re.compile(r"\b(mine|pair|newer|right-thing|my-fix)\b")
