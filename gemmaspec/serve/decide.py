@@ -206,19 +206,24 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         replaces = None
     of_hub = [seen for seen in observed.models if not seen.model.local]
     tiny = [seen for seen in observed.models if seen.model.is_tiny]
-    # on several machines a folder is each machine's own, and its doctor looks
-    folders = (
-        [] if server.nodes else [seen.model for seen in observed.models if seen.model.local and not seen.model.is_tiny]
-    )
+    fetch = [seen.model for seen in of_hub if seen.here == "missing"]
+    place = [seen.model for seen in tiny if seen.here == "missing"]
+    if server.nodes:
+        folders = []  # each machine has its own, and its doctor looks
+    else:
+        folders = [seen.model for seen in observed.models if seen.model.local and not seen.model.is_tiny]
     if observed.hub_is_off:
         ask_access = []
     else:
         ask_access = [seen.model for seen in of_hub if seen.here != "here"]
+    if joins and before:
+        started = before.started
+    rollback = replaces.good if replaces and request.rollback_on_failure else None
     return Start(
         engine=observed.engine,
         why=observed.why,
         remote=observed.remote,
-        started=before.started if joins and before else started,
+        started=started,
         files=observed.stack.files,
         command=observed.command,
         environment=_environment(observed),
@@ -227,14 +232,14 @@ def decide(request: UpRequest, observed: Observed) -> Start:
         unchanged=runs,
         image=server.image if observed.image == "missing" else None,
         runtime=observed.runtime,
-        fetch=tuple(seen.model for seen in of_hub if seen.here == "missing"),
-        place=tuple(seen.model for seen in tiny if seen.here == "missing"),
+        fetch=tuple(fetch),
+        place=tuple(place),
         folders=tuple(folders),
         ask_access=tuple(ask_access),
         of_hub=tuple(seen.model for seen in of_hub),
         offline=_offline(observed),
         expects=_expects(server),
-        rollback=replaces.good if replaces and request.rollback_on_failure else None,
+        rollback=rollback,
         observed=observed,
         to_measure=request.to_measure,
         any_text=request.any_text,
@@ -252,7 +257,7 @@ def _as_started(request: UpRequest, observed: Observed) -> Started:
         since=observed.now,
         boot_id=observed.boot_id,
         by=request.measured_by,
-        before=_options_before(observed.before),
+        last_ready=_last_ready(observed.before),
     )
 
 
@@ -281,11 +286,13 @@ def decide_rollback(
         since=now,
         boot_id=boot_id,
         outcome="starting",
-        before=_options_before(before),
+        last_ready=_last_ready(before),
     )
     offline: Offline = "no"
     if started.hub_cache and all(seen.pinned for seen in models):
         offline = offline_for(models)
+    of_hub = [seen.model for seen in models if not seen.model.local]
+    way_back = _other_than(good, replaces) if goes_back else None
     return Start(
         engine=started.engine,
         why=f"{started.engine}: known to be good there",
@@ -302,10 +309,10 @@ def decide_rollback(
         place=(),
         folders=(),
         ask_access=(),
-        of_hub=tuple(seen.model for seen in models if not seen.model.local),
+        of_hub=tuple(of_hub),
         offline=offline,
         expects=_expects(started.server),
-        rollback=_other_than(good, replaces) if goes_back else None,
+        rollback=way_back,
     )
 
 
@@ -339,7 +346,7 @@ def _refuse_measured(before: FoundStack | None, by: Caller | None) -> None:
         )
 
 
-def _options_before(before: FoundStack | None) -> Options | None:
+def _last_ready(before: FoundStack | None) -> Options | None:
     if before:
         return before.started.last_good_options
     return None

@@ -120,7 +120,7 @@ def _without_speed(request: UpRequest, engine: Engine, told: Told, start: Start,
     told.note(f"WARNING: starting {start.server.name} again without {', '.join(suspicion.patches)}")
     request = dataclasses.replace(request, overrides=(*request.overrides, speedless.OFF))
     other = decide(request, observe(request, load_request(request), lambda _: None)[0])
-    started = dataclasses.replace(other.started, before=start.started.before)
+    started = dataclasses.replace(other.started, last_ready=start.started.last_ready)
     return dataclasses.replace(other, joins=False, replaces=start.replaces, rollback=start.rollback, started=started)
 
 

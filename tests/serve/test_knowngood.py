@@ -385,6 +385,16 @@ def test_the_lock_of_a_running_server_pins_the_commits_at_which_it_runs(
         assert write_lock.lock_profile("mine", None, lambda _: None).lock.target.revision == moved_on
 
 
+def test_an_older_record_of_a_failed_start_still_knows_what_was_ready() -> None:
+    ready = stacks.Options(profile="mine", overrides=("serve.max_num_seqs=4",))
+    stacks.save(dataclasses.replace(started(1), outcome="failed", last_ready=ready))
+    record = stacks.stack_folder("mine") / "record.json"
+    content = json.loads(record.read_text())
+    content["before"] = content.pop("last_ready")
+    record.write_text(json.dumps(content))
+    assert stacks.find("mine").last_good_options == ready
+
+
 def test_an_older_record_without_these_fields_is_still_read() -> None:
     stacks.save(started(1))
     record = stacks.stack_folder("mine") / "record.json"

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+
+from pydantic import AliasChoices, Field
 
 from gemmaspec.core import records
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
@@ -81,8 +83,8 @@ class Started(Options):
     outcome: Recorded = "starting"
     since: float | None = None
     """Unix time of the start; None in a record of an older gemmaspec."""
-    before: Options | None = None
-    """The options of the last start that became ready before this one."""
+    last_ready: Annotated[Options | None, Field(validation_alias=AliasChoices("last_ready", "before"))] = None
+    """The options of the last start before this one that became ready; a record of 0.3.0 calls them `before`."""
     boot_id: str = ""
     """The boot of this machine in which it was started; "" in a record of an older gemmaspec."""
     by: Caller | None = None
@@ -116,8 +118,8 @@ class Started(Options):
     @property
     def last_good_options(self) -> Options:
         """The options for the next restart; after a start that was undone or measured, those of the start before it."""
-        if (self.was_undone or self.by) and self.before:
-            return self.before
+        if (self.was_undone or self.by) and self.last_ready:
+            return self.last_ready
         return self.options
 
     @property
