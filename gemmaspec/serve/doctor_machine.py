@@ -81,11 +81,11 @@ def _without_the_hub(subject: DoctorSubject, ref: ModelRef, error: Unreachable) 
         return ok(ref.role, f"{ref.model} at {cached} is in the cache, with all weights; the Hub was not asked")
     if cached:
         return warning(ref.role, f"{error.message}; the cache has {ref.model} at {cached}, not all of it", error.hint)
-    from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
+    from gemmaspec.core.checkpoint.published.shipped import shipped_checkpoint
 
-    known, says = shipped_for(ref.model), f"{error.message}, and it is not in the cache"
+    known, says = shipped_checkpoint(ref.model), f"{error.message}, and it is not in the cache"
     if known:
-        subject.to_fetch[ref.role] = size = checkpoint_of(known).nbytes
+        subject.to_fetch[ref.role] = size = known.nbytes
         says += f"; {size / 1e9:.2f} GB to fetch, computed from shapes that ship with gemmaspec"
     return failed(ref.role, says, error.hint)
 

@@ -200,10 +200,10 @@ def _parts(start: Start, sizes: Mapping[ModelRef, int | None]) -> Iterator[Part]
 
 def _size(model: ModelRef) -> int | None:
     """Return the size of a model: by the shapes that ship, else as the Hub lists it."""
-    from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
+    from gemmaspec.core.checkpoint.published.shipped import shipped_checkpoint
 
-    if known := shipped_for(model.model):
-        return checkpoint_of(known).nbytes
+    if known := shipped_checkpoint(model.model):
+        return known.nbytes
     from gemmaspec.run.models import access
     from gemmaspec.run.models.download import list_files
 

@@ -25,7 +25,7 @@ from gemmaspec.core.patching.evidence import family_of
 from gemmaspec.core.profile import limits
 from gemmaspec.core.profile.foreign_words import unknown_machine
 from gemmaspec.core.profile.load import Loaded, load_profile
-from gemmaspec.core.profile.machines import ANY_GPU, HERE, MACHINES, as_named, machine_kind, machine_with
+from gemmaspec.core.profile.machines import HERE, MACHINES, machine_with, meant
 from gemmaspec.core.profile.model import Profile
 from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.profile.rules import need_one_machine
@@ -315,20 +315,32 @@ def _need_limits(profile: Profile, request: PredictRequest) -> None:
 def on_its_machine(request: PredictRequest) -> Loaded:
     """Return the profile for the requested machine; `nvidia` becomes the machine of the local GPU."""
     loaded = load_profile(request.profile, overrides=request.overrides, no_spec=request.no_spec)
-    machine = asked = as_named(request.machine) if request.machine else None
-    if asked is not None and asked != HERE and asked not in MACHINES:
-        raise UsageError(f"--machine: {unknown_machine(asked, [HERE])}", hint="--machine h100    # or another of these")
-    if asked == HERE or (asked is None and machine_kind(loaded.profile.machine) == ANY_GPU):
-        gpus = nvidia.gpus()
-        machine = machine_with([gpu.name for gpu in gpus])
-        if not gpus and asked == HERE:
-            machine = "cpu"
-        if machine is None and asked == HERE:
-            raise UsageError(f"--machine here: gemmaspec does not know the GPU {gpus[0].name}")
+    wanted = meant(request.machine, loaded.profile.machine)
+    machine: str | None = wanted
+    if wanted == HERE:
+        machine = _machine_here(must_be_known=bool(request.machine))
+    elif wanted not in MACHINES:
+        raise UsageError(
+            f"--machine: {unknown_machine(wanted, [HERE])}", hint="--machine h100    # or another of these"
+        )
     if machine is None or machine == loaded.profile.machine:
         return loaded
     overrides = (*request.overrides, f"machine={machine}")
     return load_profile(request.profile, overrides=overrides, no_spec=request.no_spec)
+
+
+def _machine_here(*, must_be_known: bool) -> str | None:
+    """Return the machine with the GPUs that are here; None for one that is not known by its GPU's name.
+
+    With `must_be_known`, one without a GPU is a CPU, and UsageError is raised for a GPU that is not known.
+    """
+    gpus = nvidia.gpus()
+    if not gpus and must_be_known:
+        return "cpu"
+    machine = machine_with([gpu.name for gpu in gpus])
+    if machine is None and must_be_known:
+        raise UsageError(f"--machine here: gemmaspec does not know the GPU {gpus[0].name}")
+    return machine
 
 
 def _source(loaded: Loaded, request: PredictRequest) -> Source | None:

@@ -141,6 +141,18 @@ def as_named(text: str) -> str:
     return _kind_called(text) or text
 
 
+def meant(asked: str | None, own: str) -> str:
+    """Return the machine that a command is for: the one that is asked for, else a profile's own.
+
+    HERE is the machine that the command runs on, which a profile for any GPU means too.
+    """
+    if asked:
+        return as_named(asked)
+    if machine_kind(own) == ANY_GPU:
+        return HERE
+    return own
+
+
 def _kind_called(text: str) -> str | None:
     """Return the kind of machine that a name or an alias means, however it is spelled."""
     word = _spelled(text)

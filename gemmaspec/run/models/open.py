@@ -10,7 +10,7 @@ from typing import Final
 from gemmaspec.core.checkpoint.config import describe
 from gemmaspec.core.checkpoint.fields import Fields, load_object
 from gemmaspec.core.checkpoint.model import Checkpoint
-from gemmaspec.core.checkpoint.published.shipped import checkpoint_of, shipped_for
+from gemmaspec.core.checkpoint.published.shipped import shipped_checkpoint
 from gemmaspec.core.checkpoint.quantization import declared
 from gemmaspec.core.checkpoint.tokens import FIRST_PIECE, added_tokens, named_tokens
 from gemmaspec.core.errors import CheckpointError, EnvironmentMissing
@@ -41,15 +41,15 @@ def open_checkpoint(
     a published checkpoint is described by the shapes that ship with gemmaspec, unless `shapes` is false; its `source`
     is then "shipped". Raise EnvironmentMissing if it is missing, CheckpointError if it is invalid.
     """
-    known = shipped_for(ref) if shapes else None
     try:
         files = _files(ref, revision, cache_dir, offline=offline)
     except EnvironmentMissing as error:
         if not is_local(ref) and Path(ref).is_dir():
             raise EnvironmentMissing(error.message, hint=f"for the folder of this name, write ./{ref}") from None
-        if known is None or not isinstance(error, (Unasked, Unreachable)):
+        known = shipped_checkpoint(ref) if shapes and isinstance(error, (Unasked, Unreachable)) else None
+        if known is None:
             raise
-        return checkpoint_of(known)
+        return known
     try:
         return _read(ref, files)
     except CheckpointError as error:
@@ -71,9 +71,9 @@ def longest_context(ref: str, *, revision: str | None = None, cache_dir: Path | 
             return describe(Fields(load_object(raw, "config.json"), "config.json")).text.max_position_embeddings
     except (CheckpointError, EnvironmentMissing):
         return None
-    known = shipped_for(ref)
+    known = shipped_checkpoint(ref)
     if known:
-        return checkpoint_of(known).text.max_position_embeddings
+        return known.text.max_position_embeddings
     return None
 
 

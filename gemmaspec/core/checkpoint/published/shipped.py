@@ -91,6 +91,14 @@ def checkpoint_of(known: PublishedCheckpoint) -> Checkpoint:
     return checkpoint_from(known, _config(known), _headers()[known.ref]["tensors"])
 
 
+def shipped_checkpoint(ref: str) -> Checkpoint | None:
+    """Return the checkpoint of a Hugging Face id by the shapes that ship; None if there are none."""
+    known = shipped_for(ref)
+    if known:
+        return checkpoint_of(known)
+    return None
+
+
 def checkpoint_from(known: PublishedCheckpoint, config: dict[str, Any], rows: Iterable[Sequence[Any]]) -> Checkpoint:
     """Return the checkpoint of a configuration and of rows as in headers.json."""
     fields = Fields(config, "config.json")
