@@ -57,7 +57,7 @@ def _draft_that_costs(rows: Sequence[Row]) -> Iterator[str]:
     assert base, "a speedup is over the row without a draft"
     step, kept = base["step_ms"], row["acceptance_length"]
     each = (row["step_ms"] - step) / row["k"]
-    if each <= 0:  # answers of a token or two: too few steps to say what one takes
+    if each < 0:  # answers of a token or two: too few steps to say what one takes
         return
     yield (
         f"The draft costs more than it saves: each of its k={row['k']} tokens takes about {each:.1f} ms, and a token "
