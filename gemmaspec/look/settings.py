@@ -11,6 +11,7 @@ from typing import Final, Literal
 from gemmaspec.core import data
 from gemmaspec.core.files import state_dir
 from gemmaspec.core.profile.find import own_folder, profile_folders
+from gemmaspec.run.kept.measurements import measured_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,8 @@ def _folders() -> Iterator[tuple[str, Path, str]]:
     yield "stacks", state / "stacks", "started stacks: files, records, logs"
     yield "known good", state / "known-good", "stacks to roll back to"
     yield "runtimes", state / "runtimes", "Python environments of the process engine"
-    yield "own profiles", own_folder(), "your profiles and their locks"
+    yield "own profiles", own_folder(), "your profiles, and the locks of shipped ones"
+    yield "measured", measured_folder(), "what `bench --save-measured` kept for predict"
     for index, folder in enumerate(path for path in profile_folders() if path not in (own_folder(), data.PROFILES)):
         yield f"more profiles {index + 1}", folder, "from GEMMASPEC_PROFILES"
     yield "shipped profiles", data.PROFILES, "do not edit; extend one with: gemmaspec profile new"

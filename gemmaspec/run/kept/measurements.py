@@ -26,9 +26,14 @@ from gemmaspec.core.rows import Parallel, Row, Run, parse_rows, read_rows
 from gemmaspec.run.stack.speed import speed_choice
 
 
+def measured_folder() -> Path:
+    """Return the folder in which `bench --save-measured` keeps what was measured on this machine."""
+    return platformdirs.user_config_path("gemmaspec") / "measured"
+
+
 def own_file(loaded: Loaded) -> Path:
     """Return the file in which `bench --save-measured` keeps a profile's measurements on this machine."""
-    return platformdirs.user_config_path("gemmaspec") / "measured" / f"{loaded.profile.name}.json"
+    return measured_folder() / f"{loaded.profile.name}.json"
 
 
 def own_rows(loaded: Loaded) -> tuple[Row, ...]:
