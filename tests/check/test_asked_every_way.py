@@ -20,6 +20,7 @@ from gemmaspec.core import data
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
 from tests.support.docker_support import silent_registry
+from tests.support.fake_engine import FakeMachine
 
 Ask = Callable[..., dict[str, Any]]
 DOCS = data.ROOT / "docs"
@@ -33,8 +34,10 @@ NO_IMAGES = (*OWN_CHOICE, "--set", "serve.limit_mm_per_prompt={image: 0, video: 
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Return the document of a command."""
+def ask(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Ask:
+    """Return the document of a command, on a machine whose engines are fakes and for which no registry answers."""
     monkeypatch.setenv("GEMMASPEC_STATE", str(tmp_path / "state"))
     silent_registry(tmp_path, monkeypatch)
 
