@@ -14,7 +14,7 @@ from typing import Final
 
 TESTS: Final = Path(__file__).parent.parent
 _DOTTED: Final = re.compile(r"gemmaspec(\.\w+)+")
-MOST: Final = 80
+MOST: Final = 76
 """How often tests may call `monkeypatch.setattr` or `mock.patch`: what it was when it was last lowered, and a tenth.
 
 It is lowered, never raised. What a test gives instead is a parameter of the use case, a fake engine (support/), a
