@@ -220,13 +220,9 @@ def job_of(resolved: Resolved, target: Checkpoint) -> dict[str, Any]:
     profile, spec = resolved.profile, resolved.profile.speculative
     ranks = profile.serve.tensor_parallel_size or 1
     by_humming = profile.serve.linear_backend in (None, "auto", "humming")
-    matrices = nvfp4_matrices(target, tensor_parallel=ranks) if by_humming else {}
-    kinds: dict[tuple[int, int, int, int], int] = {}
-    for layer in target.text.layers:
-        kind = (layer.heads // ranks, max(1, layer.kv_heads // ranks), layer.head_dim, layer.window or 0)
-        kinds[kind] = kinds.get(kind, 0) + 1
-    names = ("heads", "kv_heads", "head", "window")
-    layers = [{**dict(zip(names, kind, strict=True)), "count": count} for kind, count in sorted(kinds.items())]
+    shapes = nvfp4_matrices(target, tensor_parallel=ranks) if by_humming else {}
+    matrices = [[*shape, count] for shape, count in shapes.items()]
+    layers = _kinds_of_layers(target, ranks)
     most_heads = max(layer["kv_heads"] for layer in layers)
     widest_head = max(layer["head"] for layer in layers)
     backend = known(resolved.backend)
@@ -247,10 +243,22 @@ def job_of(resolved: Resolved, target: Checkpoint) -> dict[str, Any]:
         "sequences": known(resolved.sequences) or _REQUESTS,
         "batch": batch,
         "hidden": target.text.hidden_size,
-        "matrices": [[*shape, count] for shape, count in matrices.items()],
+        "matrices": matrices,
         "weights": weights_of(target.text) // ranks,
         "norms": 2 * len(target.text.layers),
     }
+
+
+def _kinds_of_layers(target: Checkpoint, ranks: int) -> list[dict[str, int]]:
+    """Return each kind of attention layer as one of so many GPUs has it, and how many layers are of it."""
+    kinds: dict[tuple[int, int, int, int], int] = {}
+    for layer in target.text.layers:
+        kind = (layer.heads // ranks, max(1, layer.kv_heads // ranks), layer.head_dim, layer.window or 0)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    layers = []
+    for (heads, kv_heads, head, window), count in sorted(kinds.items()):
+        layers.append({"heads": heads, "kv_heads": kv_heads, "head": head, "window": window, "count": count})
+    return layers
 
 
 def loads_of(resolved: Resolved) -> list[list[int]]:

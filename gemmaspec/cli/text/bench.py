@@ -108,16 +108,11 @@ def _where(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _cells(row: Row, times: float | None) -> tuple[str, ...]:
     spread = spread_of(row)
-    return (
-        row["method"],
-        str(row["k"]),
-        str(row["concurrency"]),
-        f"{row['context']:,}",
+    load = (row["method"], str(row["k"]), str(row["concurrency"]), f"{row['context']:,}")
+    speed = (
         f"{row['tokens_per_second']:,.1f}",
         "–" if spread is None else f"{spread:.1%}",
         f"{times:.2f}" if times else "-",
-        f"{row['acceptance_length']:.2f}",
-        f"{row['step_ms']:.2f}",
-        f"{row['ttft_ms']:.1f}",
-        mark_of(row),
     )
+    step = (f"{row['acceptance_length']:.2f}", f"{row['step_ms']:.2f}", f"{row['ttft_ms']:.1f}")
+    return (*load, *speed, *step, mark_of(row))

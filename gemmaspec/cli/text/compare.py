@@ -51,20 +51,15 @@ def _remarks(comparison: Comparison) -> Iterator[page.Row]:
 
 
 def _cells(cell: CellChange) -> tuple[str, ...]:
+    a, b = cell.a, cell.b
     noise = f"{cell.noise:.1%}"
-    return (
-        cell.method,
-        str(cell.k),
-        str(cell.concurrency),
-        f"{cell.context:,}",
-        f"{cell.a['tokens_per_second']:,.1f}",
-        f"{cell.b['tokens_per_second']:,.1f}",
-        f"{cell.change:+.1%}",
-        f"({noise})" if cell.assumed else noise,
-        f"{cell.a['acceptance_length']:.2f} → {cell.b['acceptance_length']:.2f}",
-        f"{cell.a['step_ms']:.2f} → {cell.b['step_ms']:.2f}",
-        _mark(cell),
+    load = (cell.method, str(cell.k), str(cell.concurrency), f"{cell.context:,}")
+    speeds = (f"{a['tokens_per_second']:,.1f}", f"{b['tokens_per_second']:,.1f}", f"{cell.change:+.1%}")
+    why = (
+        f"{a['acceptance_length']:.2f} → {b['acceptance_length']:.2f}",
+        f"{a['step_ms']:.2f} → {b['step_ms']:.2f}",
     )
+    return (*load, *speeds, f"({noise})" if cell.assumed else noise, *why, _mark(cell))
 
 
 def _mark(cell: CellChange) -> str:

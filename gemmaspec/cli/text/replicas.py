@@ -23,11 +23,13 @@ def rolled(result: Rolled, *, as_json: bool) -> None:
     """Print the result of `up`, `restart` and `rollback` of replicas."""
     group, end = result.group, result.end
     models = [replica.started.server.model for replica in result.running.values()]
+    model = models[0] if models else None
+    address = f"{group.router.base_url}/v1"
     document = {
         "ok": True,
         "name": group.name,
-        "address": f"{group.router.base_url}/v1",
-        "model": models[0] if models else None,
+        "address": address,
+        "model": model,
         "router": _router(group.router),
         "replicas": group.members,
         "changed": end.changed,
@@ -36,7 +38,7 @@ def rolled(result: Rolled, *, as_json: bool) -> None:
     }
     title = f"{group.name} is ready: {len(group.replicas)} replicas behind haproxy ({group.router.policy})"
     rows = (
-        ("address", f"{group.router.base_url}/v1{f'   model {models[0]}' if models else ''}"),
+        ("address", f"{address}   model {model}" if model else address),
         ("changed", ", ".join(end.changed) or "nothing"),
         ("same", ", ".join(end.untouched)),
         ("audit", str(group.audit)),

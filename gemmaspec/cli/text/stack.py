@@ -38,6 +38,7 @@ def running(result: Running, *, as_json: bool, last: Last | None = None) -> bool
 
 def _running_document(result: Running) -> dict[str, Any]:
     server, ready = result.started.server, result.ready
+    phases = {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()}
     return {
         "ok": True,
         "name": server.name,
@@ -46,7 +47,7 @@ def _running_document(result: Running) -> dict[str, Any]:
         "model": server.model,
         "hosts": list(result.started.options.hosts),
         "seconds": round(ready.seconds, 1),
-        "phases": {str(phase): round(seconds, 1) for phase, seconds in ready.phases.items()},
+        "phases": phases,
         "answer": ready.answer,
     }
 
