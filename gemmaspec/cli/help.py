@@ -73,6 +73,13 @@ class HelpedCommand(typer.core.TyperCommand):
             return f"; did you mean {near}?"
         return ""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. A UsageError that names no next command gets the command's help as one."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            raise error.amended(error.message, hint=error.hint or f"{ctx.command_path} --help") from None
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as the class above has it
         """Return [OPTIONS] and the arguments."""
         return [self.options_metavar or "", *(_shown(argument) for argument in _arguments(self))]

@@ -153,6 +153,24 @@ def test_every_wrong_set_ends_with_a_next_command(override: str, capsys: pytest.
     assert hint.startswith(("gemmaspec ", "--set "))
 
 
+@pytest.mark.parametrize(
+    ("words", "asks"),
+    [
+        ("bench tiny-cpu --running --url http://x", "gemmaspec bench --help"),
+        ("bench tiny-cpu --k 999 --dry-run", "gemmaspec bench --help"),
+        ("fit tiny-cpu --release abc", "gemmaspec fit --help"),
+        ("profile new x1 --from-compose /no.yaml", "gemmaspec profile new --help"),
+        ("profile new x1 --from tiny-cpu --with-draft", "gemmaspec profile new --help"),
+        ("bench", "gemmaspec profile list"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_a_next_command(
+    words: str, asks: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words.split()) == 2
+    assert f"  try: {asks}\n" in capsys.readouterr().err
+
+
 def test_a_value_of_set_that_is_no_yaml_is_shown_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["up", "tiny-cpu", "--dry-run", "--set", "serve.extra_args=["]) == 2
     said = capsys.readouterr().err

@@ -296,10 +296,13 @@ def _speculative(made: TakenOver, command: Command) -> None:
         elif argument.flag == "--speculative-config":
             config = _read(argument.value or "")
             if isinstance(config, str) and not made.exact and (held := _OPEN.findall(config)):
-                raise UsageError(f"--speculative-config: write the value of {held[0]}, which the command does not set")
+                why = f"--speculative-config: write the value of {held[0]}, which the command does not set"
+                raise UsageError(why, hint=ADOPT)
             if not isinstance(config, dict):
                 kept = 'in single quotes the shell keeps it whole: \'{"method": "mtp", …}\''
-                raise UsageError(f"--speculative-config: {argument.value!r:.80} is not a JSON object; {kept}")
+                raise UsageError(
+                    f"--speculative-config: {argument.value!r:.80} is not a JSON object; {kept}", hint=ADOPT
+                )
             given |= config
     target = made.content.get("target", {}).get("model", "")
     if not given and (head := _HEAD.fullmatch(str(target))):
