@@ -262,3 +262,20 @@ def test_doctor_names_what_this_gpu_has_not_measured_and_the_command() -> None:
     assert row.message.endswith("triton-group-geometry; gemmaspec patch measure spark-31b-mtp")
     assert row.state == "ok"
     assert not list(doctor_gpu.speed(SimpleNamespace(loaded=None, profile=None, gpus=())))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("patch", "because"),
+    [("triton-launch-params", "a prompt gains up to 25 %"), ("triton-group-geometry", "a step gains up to 11 %")],
+)
+def test_what_an_h200_answered_is_read_and_both_patches_are_taken(patch: str, because: str) -> None:
+    """A server of that GPU says the same: its first token after 8,192 tokens came 23 % earlier with the first patch."""
+    recorded = json.loads((Path(__file__).parents[1] / "data" / "measured-here-h200.json").read_text())
+    answer = spot.read([json.dumps(recorded["answers"][patch])], [patch])
+    sets = ("machine=h200", "image=vllm/vllm-openai:v0.33.0")
+    asked = spot.MeasureRequest(profile=recorded["profile"], overrides=sets, patches=(patch,))
+    planned = spot.plan(asked)
+    (measurement,) = answer.results
+    assert kept_spot.verdict(measurement, spot.steps_of(planned, asked)) == kept_spot.Verdict(
+        taken=True, because=because
+    )

@@ -259,7 +259,7 @@ class Patches(Section):
     attention backend; `off` takes none; a list takes those, wherever they fit."""
     measure: StrictBool = False
     """Before a start, measure on this GPU those that nothing was measured of yet, as `gemmaspec patch measure` does; a
-    fault leaves out nothing more. Off, because it has not run on a GPU yet."""
+    fault leaves out nothing more. Off, because it has run on one GPU only (an H200)."""
     drift: Literal["warn", "refuse"] = "warn"
     """What a start does if a patch fits, but to a function that no known release has."""
 
