@@ -34,7 +34,7 @@ direction of the text, and half characters, which cannot be printed."""
 _COLUMN: Final = re.compile(r"\s*\S(?:.*?\S)??\s{2,}(?=\S)")
 """A line's first column, and the two blanks or more that end it."""
 
-_COMMAND: Final = re.compile(r"(.*\b(?:try|next|run): +|\s*ask +)(\S.*)")
+_COMMAND: Final = re.compile(r"(.*\b(?:try|next|run): +|\s*ask +|\s*next +(?=gemmaspec ))(\S.*)")
 """A line that ends in a command to copy."""
 
 
@@ -77,7 +77,8 @@ def width_of(stream: TextIO) -> int | None:
 def fitted(text: str, width: int | None) -> str:
     """Return `text` with long lines broken at blanks, never inside a word, a path or a command to copy.
 
-    Continuation lines are indented to the line's second column if it has one (after two blanks), else by two more.
+    Continuation lines are indented to the line's second column if it has one (after two blanks) that begins in the
+    left half, else by two more. Colours take no room.
     """
     return "\n".join(_copied(line) or (_fitted(line, width) if width else line) for line in text.split("\n"))
 
@@ -96,23 +97,22 @@ def _copied(line: str) -> str | None:
 def _fitted(line: str, width: int) -> str:
     if len(_COLOUR.sub("", line)) <= width:
         return line
+    head, indent = "", min(len(line) - len(line.lstrip()) + 2, width // 2)
     column = _COLUMN.match(line)
-    indent = min(len(column[0]) if column else len(line) - len(line.lstrip()) + 2, width // 2)
-    if column and len(column[0]) == indent:
-        head = line[:indent]
-    else:
-        head = ""
+    if column and (shown := len(_COLOUR.sub("", column[0]))) <= width // 2:
+        head, indent = column[0], shown
     rest = line[len(head) :]
-    parts = textwrap.wrap(
+    first = " " * indent if head else line[: len(line) - len(line.lstrip())]  # in the place of the head and its colours
+    text = textwrap.fill(
         rest.strip(),
         width,
-        initial_indent=head or line[: len(line) - len(line.lstrip())],
+        initial_indent=first,
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
         drop_whitespace=True,
     )
-    return "\n".join(parts)
+    return head + text[indent:] if head else text
 
 
 def json_data(value: Mapping[str, Any]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemmaspec.cli.app import run
-from gemmaspec.cli.output import fitted, json_data
+from gemmaspec.cli.output import coloured, fitted, json_data, visible
 from gemmaspec.cli.text.table import Column, lines
 from gemmaspec.core.finding import Finding
 from gemmaspec.core.strict_yaml import Place
@@ -43,6 +45,28 @@ def test_a_line_that_is_indented_deep_keeps_its_indent() -> None:
     assert second.strip() == "vllm/v1/spec_decode/llm_base_proposer.py:338"
 
 
+def test_a_line_with_a_late_column_goes_on_below_its_beginning() -> None:
+    line = "    use vLLM 0.33 or later for long prompts, or measure yours  [gemmaspec explain GS506]"
+    assert fitted(line, 60).splitlines() == [
+        "    use vLLM 0.33 or later for long prompts, or measure",
+        "      yours  [gemmaspec explain GS506]",
+    ]
+
+
+def test_a_colour_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    message = "image  vllm/vllm-openai:v0.32.0 is not on this machine; `up` will pull it"
+    in_colour = visible(fitted(f"{coloured('warning', 33, Terminal())}  {message}", 50))
+    assert in_colour.startswith("\x1b[33mwarning\x1b[0m  image  ")
+    assert re.sub(r"\x1b\[[0-9]+m", "", in_colour) == fitted(f"warning  {message}", 50)
+    assert "\n         this machine" in in_colour
+
+
 @given(st.text(alphabet="ab/. -", max_size=300), st.integers(min_value=10, max_value=140))
 def test_no_word_is_broken_or_lost(text: str, width: int) -> None:
     assert fitted(text, width).split() == text.split()
@@ -50,6 +74,11 @@ def test_no_word_is_broken_or_lost(text: str, width: int) -> None:
 
 def test_a_request_to_copy_is_one_line_whatever_it_contains() -> None:
     line = '         ask       curl http://127.0.0.1:1/v1 -d \'{"content": "x = 1    # one"}\''
+    assert fitted(line, 40) == line
+
+
+def test_a_next_command_is_one_line() -> None:
+    line = "  next        gemmaspec up '/home/somebody/my profiles/spark-31b-mtp-tuned.yaml'"
     assert fitted(line, 40) == line
 
 

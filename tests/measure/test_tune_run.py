@@ -138,6 +138,15 @@ def test_it_writes_a_profile_that_starts_the_fastest_and_says_on_what_it_was_mea
     assert run(["profile", "lint", "tiny-cpu-tuned"]) == 0
 
 
+def test_the_next_command_can_be_copied_whatever_the_file_is_named(
+    fakes: Fakes, tune: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my profiles" / "own.yaml"
+    file.parent.mkdir()
+    assert tune("--out", str(file)) == 0
+    assert f"next        gemmaspec up '{file}'\n" in capsys.readouterr().out
+
+
 def test_a_table_of_k_that_is_faster_is_measured_and_written(fakes: Fakes, tune: Callable[..., int]) -> None:
     speeds = {1: {0: 50.0, 2: 70.0, 4: 90.0}, 4: {0: 50.0, 2: 80.0, 4: 60.0}}
     fakes.speeds = lambda arm: speeds[fakes.load][arm.at(fakes.load)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -87,7 +88,8 @@ def _choice_rows(outcome: TuneOutcome, choice: TuneChoice) -> Iterator[page.Row]
     yield "ended", outcome.ended
     if outcome.file:
         yield "written to", str(outcome.file)
-        yield "next", f"gemmaspec up {outcome.file.stem if outcome.in_profiles else outcome.file}"
+        named = outcome.file.stem if outcome.in_profiles else str(outcome.file)
+        yield "next", f"gemmaspec up {shlex.quote(named)}"
 
 
 def interrupted(tuned: TuneOutcome) -> str:
