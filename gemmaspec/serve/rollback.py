@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.lock.document import LockedImage
+from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.foreign_words import nearest
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.proc import boot_id
@@ -106,7 +107,16 @@ def choose(name: str, to: str | None) -> KnownGood:
         wanted = f"with the number or id {to}"
     else:
         wanted = "other than the current one"
-    raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=f"gemmaspec up {name}")
+    raise UsageError(f"{name} has no known good stack {wanted} (known good: {known})", hint=_instead(name, goods))
+
+
+def _instead(name: str, goods: Sequence[KnownGood]) -> str:
+    """Return the command that helps where there is nothing to roll back to."""
+    if goods:
+        return f"gemmaspec rollback {name} --list"
+    if name in profile_names():
+        return f"gemmaspec up {name}"
+    return "gemmaspec status"
 
 
 def current(name: str) -> str | None:

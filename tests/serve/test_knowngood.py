@@ -192,6 +192,16 @@ def test_nothing_to_go_back_to_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
         choose("never-started", None)
 
 
+def test_an_error_of_rollback_names_the_command_that_helps() -> None:
+    keep(1)
+    hints = []
+    for name in ("mine", "tiny-cpu", "never-started"):
+        with pytest.raises(UsageError) as failed:
+            choose(name, "77")
+        hints.append(failed.value.hint)
+    assert hints == ["gemmaspec rollback mine --list", "gemmaspec up tiny-cpu", "gemmaspec status"]
+
+
 def test_the_list_marks_the_current_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     keep(1)
     keep(2)

@@ -84,7 +84,8 @@ class Started(Options):
     since: float | None = None
     """Unix time of the start; None in a record of an older gemmaspec."""
     last_ready: Annotated[Options | None, Field(validation_alias=AliasChoices("last_ready", "before"))] = None
-    """The options of the last start before this one that became ready; a record of 0.3.0 calls them `before`."""
+    """The options of the last start before this one that was neither undone nor measured, which became ready unless its
+    command was killed; a record of 0.3.0 calls them `before`."""
     boot_id: str = ""
     """The boot of this machine in which it was started; "" in a record of an older gemmaspec."""
     by: Caller | None = None
