@@ -141,6 +141,16 @@ def test_what_commands_print_keeps_to_the_width(
         assert len(line) <= width or len(line.split()[-1]) > width // 2, line  # a path is not broken
 
 
+def test_patches_are_listed_in_a_narrow_window(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(["patch", "list"]) == 0
+    head, *others = capsys.readouterr().out.splitlines()
+    assert head.split() == ["PATCH", "TITLE"]
+    assert max(map(len, others)) <= 60
+
+
 def test_json_has_a_form_for_records_paths_and_sets_and_for_nothing_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding(code="GS1", severity="note", message="m", place=Place("p.yaml", 3), patches=("a",))
     json_data({"found": (finding,), "column": COLUMNS[0], "file": Path("a/b"), "kinds": frozenset("ba")})

@@ -37,7 +37,7 @@ def listing(patches: PatchSet, *, as_json: bool) -> None:
         "refused": {name: error.message for name, error in patches.refused.items()},
     }
     columns = (
-        table.Column("PATCH"), table.Column("VLLM"), table.Column("NEEDED BY", 1), table.Column("TITLE", wraps=True),
+        table.Column("PATCH"), table.Column("VLLM", 1), table.Column("NEEDED BY", 2), table.Column("TITLE", wraps=True),
     )  # fmt: skip
     table.answer(document, columns, [_row(patches.every[name]) for name in patches.judges], as_json=as_json)
     for error in patches.refused.values():
