@@ -106,7 +106,9 @@ def _start(
         instead = partial(_without_speed, request, engine, told)
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back, gate=gate, instead=instead)
     if not request.to_measure:
-        keeps = not (start.joins or start.server.nodes)  # of several machines, only what it was on one is kept
+        # one that it joins was not kept yet if its command was killed or did not wait
+        was_ready = start.joins and start.started.outcome == "ready"
+        keeps = not (was_ready or start.server.nodes)  # of several machines, only what it was on one is kept
         _settle(loaded, running.observed or observed, running.started, engine, told.note, keeps=keeps)
     return running
 

@@ -358,6 +358,18 @@ def test_a_damaged_file_is_named_hides_nothing_and_keeps_nothing_alive(fake: Fak
     assert fake.run("down", "pb").code == 0
 
 
+def test_a_start_that_nobody_waited_for_is_known_good_once_up_sees_it_ready(fake: Fake) -> None:
+    fake.profile("pa", free_port())
+    assert fake.run("up", "pa", "--engine", "process", "--detach").code == 0
+    kept = state_dir() / "known-good" / "pa"
+    assert not kept.exists()
+    for _ in range(2):
+        assert fake.run("up", "pa").code == 0
+        (good,) = kept.glob("[0-9]*")
+        assert stacks.find("pa").known_good == good.name.rpartition("-")[2]
+    assert fake.run("down", "pa").code == 0
+
+
 @pytest.mark.parametrize("how", KINDS)
 def test_a_damaged_known_good_stack_is_passed_over(fake: Fake, how: str) -> None:
     fake.profile("pa", free_port())
