@@ -380,10 +380,13 @@ def _without_open(made: TakenOver, value: dict[str, Any], place: str) -> None:
 def _leave_word(made: TakenOver, words: list[str], index: int, place: str) -> None:
     """Take a word out of a list, with the option that it is the only value of."""
     after = words[index + 1 : index + 2]
-    alone = index > 0 and words[index - 1].startswith("-") and "=" not in words[index - 1]
-    first = (
-        index - 1 if alone and not words[index].startswith("-") and (not after or after[0].startswith("-")) else index
-    )
+    follows_option = index > 0 and words[index - 1].startswith("-") and "=" not in words[index - 1]
+    is_value = not words[index].startswith("-")
+    is_last = not after or after[0].startswith("-")
+    if follows_option and is_value and is_last:
+        first = index - 1
+    else:
+        first = index
     made.leave(f"{place}: {_open(' '.join(words[first : index + 1]))}", "the command does not set it: write the value")
     del words[first : index + 1]
 
