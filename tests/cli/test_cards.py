@@ -106,7 +106,7 @@ def test_two_kinds_of_gpus_are_both_named(
     printed = capsys.readouterr().err
     assert "try: gemmaspec up nvidia-31b-mtp-32gb\n" in printed
     assert "also here: NVIDIA GeForce RTX 4090, 24 GB (rtx-4090); a server of its own there:" in printed
-    assert f"  gemmaspec up nvidia-31b-qat-mtp-24gb --set devices=[{other}] --set serve.port=8001\n" in printed
+    assert f"  gemmaspec up nvidia-31b-qat-mtp-24gb --set 'devices=[{other}]' --set serve.port=8001\n" in printed
 
 
 @pytest.mark.parametrize("cards", [["5090", "4090"], ["4090", "5090"]])

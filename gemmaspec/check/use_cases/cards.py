@@ -99,7 +99,7 @@ def others_of(gpus: Sequence[Gpu]) -> Iterator[str]:
         offered = next((one for one in in_order(cards) if cards.machine and why_not(one, cards.machine) is None), None)
         taken = alike[: max(1, gpus_each(load_profile(offered).profile))] if offered else alike
         devices = ",".join(map(str, taken))
-        yield f"  gemmaspec up {offered or 'PROFILE'} --set devices=[{devices}] --set serve.port={_PORT_OF_OTHERS}"
+        yield f"  gemmaspec up {offered or 'PROFILE'} --set 'devices=[{devices}]' --set serve.port={_PORT_OF_OTHERS}"
 
 
 def in_order(cards: Cards) -> tuple[str, ...]:
