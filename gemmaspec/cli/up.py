@@ -15,6 +15,7 @@ from gemmaspec.core.errors import UsageError
 from gemmaspec.core.profile.find import is_path
 
 if TYPE_CHECKING:
+    from gemmaspec.check.use_cases.offer import ProfileOffer
     from gemmaspec.core.profile.load import Loaded
     from gemmaspec.serve.decide import UpRequest
 
@@ -49,8 +50,10 @@ def up(
     from gemmaspec.run.kept.asked_profile import load_for
     from gemmaspec.serve.decide import UpRequest
 
-    profile = profile or _offered(yes=yes, dry_run=dry_run)
     overrides = options.overrides_of(set_, no_speed_patches=no_speed_patches)
+    if not profile:
+        offered = _offered(yes=yes, dry_run=dry_run)
+        profile, overrides = offered.profile, (*offered.overrides, *overrides)
     request = UpRequest(
         **options.given(
             profile=profile,
@@ -112,24 +115,22 @@ def _up_detached(name: str, request: UpRequest, loaded: Loaded, *, json: bool) -
     stack.detached(started, as_json=json, last=last_verdicts(started, stacks.engine_of(started)))
 
 
-def _offered(*, yes: bool, dry_run: bool) -> str:
-    """Return the profile that is offered for this machine, if it is taken."""
+def _offered(*, yes: bool, dry_run: bool) -> ProfileOffer:
+    """Return what is offered for this machine, if it is taken."""
     from gemmaspec.check.use_cases.offer import offer
 
     offered = offer()
     for line in offered.lines:
         output.progress(line)
     if yes or dry_run:
-        return offered.profile
+        return offered
     if not sys.stdin.isatty():
-        raise UsageError(
-            "without a terminal nothing can be asked; name the profile", hint=f"gemmaspec up {offered.profile}"
-        )
+        raise UsageError("without a terminal nothing can be asked; name the profile", hint=offered.command)
     if not typer.confirm(
         output.visible(f"Start {offered.profile}? (--dry-run shows what that does)"), default=True, err=True
     ):
         raise UsageError("nothing was started", hint="gemmaspec profile list")
-    return offered.profile
+    return offered
 
 
 def _up_replicas(name: str, request: UpRequest, *, dry_run: bool, detach: bool, json: bool) -> None:

@@ -97,16 +97,41 @@ def test_one_gpu_has_no_idle_ones(smi: Path, capsys: pytest.CaptureFixture[str])
     assert "it uses" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("cards", "other"), [(["5090", "4090"], 1), (["4090", "5090"], 0)])
+@pytest.mark.parametrize(("cards", "own", "other"), [(["5090", "4090"], 0, 1), (["4090", "5090"], 1, 0)])
 def test_two_kinds_of_gpus_are_both_named(
-    cards: list[str], other: int, smi: Path, capsys: pytest.CaptureFixture[str]
+    cards: list[str], own: int, other: int, smi: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_each(smi, cards)
     assert run(["up"]) == 2
     printed = capsys.readouterr().err
-    assert "try: gemmaspec up nvidia-31b-mtp-32gb\n" in printed
+    assert f"try: gemmaspec up nvidia-31b-mtp-32gb --set 'devices=[{own}]'\n" in printed
     assert "also here: NVIDIA GeForce RTX 4090, 24 GB (rtx-4090); a server of its own there:" in printed
     assert f"  gemmaspec up nvidia-31b-qat-mtp-24gb --set 'devices=[{other}]' --set serve.port=8001\n" in printed
+
+
+def test_each_further_kind_has_a_port_of_its_own(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_each(smi, ["3090", "4090", "5090", "4060 Ti"])
+    assert run(["up"]) == 2
+    printed = capsys.readouterr().err
+    ports = [line.rpartition("serve.port=")[2] for line in printed.splitlines() if "serve.port=" in line]
+    assert ports == ["8001", "8002", "8003"]
+
+
+@pytest.mark.parametrize("cards", [["5090", "4090"], ["4090", "5090"]])
+def test_what_is_offered_is_what_fits_where_gpus_differ(
+    cards: list[str], smi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_each(smi, cards)
+    assert run(["up", *PYTHON, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"] == []
+
+
+def test_several_servers_stay_on_gpus_that_are_alike(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_each(smi, ["4090", "H100", "H100"])
+    assert run(["up"]) == 2
+    printed = capsys.readouterr().err
+    assert "gemmaspec up nvidia-31b-mtp --set 'devices=[1,2]' --set replicas=2" in printed
+    assert "gemmaspec up nvidia-31b-mtp --set 'devices=[1,2]' --set serve.tensor_parallel_size=2" in printed
 
 
 @pytest.mark.parametrize("cards", [["5090", "4090"], ["4090", "5090"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -31,8 +32,8 @@ ON_A_SMALL_ONE: Final = (
 )
 ON_SMALL_ONES: Final = ("nvidia2-26b-a4b-mtp",)
 SEVERAL_USERS: Final = 8
-_PORT_OF_OTHERS: Final = 8001
-"""The next after the default, which the first server takes."""
+_FIRST_OF_OTHERS: Final = 8001
+"""The port of the server on a second kind of GPUs; the first server takes the default before it."""
 _BASES: Final = {
     "own": "from what bench measured here",
     "shipped": "from cells that were measured on a similar machine",
@@ -43,15 +44,23 @@ _BASES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cards:
-    """The GPUs that are alike, the largest kind of them."""
+    """The GPUs of one kind in a machine."""
 
     name: str
     """As nvidia-smi has it."""
     kind: str | None
     """The machine that is named after it; None for a GPU that is not known by name."""
-    count: int
+    numbers: tuple[int, ...]
+    """Their numbers in nvidia-smi."""
+    among_others: bool
+    """Whether the machine has GPUs of another kind too."""
     size_gb: int | None
     """Memory of one as people call it; None for a GPU that shares the CPU's."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.numbers)
 
     @property
     def machine(self) -> str | None:
@@ -70,36 +79,50 @@ class Cards:
         return f"{several}{self.name}{size}{f' ({self.machine})' if self.machine else ''}"
 
 
-def cards_of(gpus: Sequence[Gpu]) -> Cards:
-    """Return the GPUs of a machine that has some."""
-    first = _largest(gpus)
-    kind = machine_of(first.name)
-    size = MACHINES[kind].size_gb if kind else None
-    if size is None and first.memory:
-        size = round(first.memory / GIB)
-    alike = [gpu for gpu in gpus if gpu.name == first.name]
-    return Cards(name=first.name, kind=kind, count=len(alike), size_gb=size)
+def kinds_of(gpus: Sequence[Gpu]) -> tuple[Cards, ...]:
+    """Return the GPUs of a machine by kind, that with the most memory first."""
+    by_name: dict[str, list[int]] = {}
+    for number, gpu in enumerate(gpus):
+        by_name.setdefault(gpu.name, []).append(number)
+    kinds = []
+    for name, numbers in sorted(by_name.items(), key=lambda item: -(gpus[item[1][0]].memory or 0)):
+        memory, kind = gpus[numbers[0]].memory, machine_of(name)
+        size = MACHINES[kind].size_gb if kind else None
+        if size is None and memory:
+            size = round(memory / GIB)
+        cards = Cards(name=name, kind=kind, numbers=tuple(numbers), among_others=len(by_name) > 1, size_gb=size)
+        kinds.append(cards)
+    return tuple(kinds)
 
 
-def _largest(gpus: Sequence[Gpu]) -> Gpu:
-    """Return the GPU with the most memory: CUDA's first is the fastest one, where nothing else is set."""
-    return max(gpus, key=lambda gpu: gpu.memory or 0)
+def taking(cards: Cards, number: int) -> tuple[str, ...]:
+    """Return the overrides that put servers on so many GPUs of a kind; none where the machine has no other kind.
+
+    Without them CUDA counts the fastest GPU first, which may be of another kind.
+    """
+    if not cards.among_others:
+        return ()
+    return (f"devices=[{','.join(map(str, cards.numbers[:number]))}]",)
 
 
-def others_of(gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Yield what GPUs of another kind than the largest could serve, each kind on its own.
+def up_command(name: str, overrides: Sequence[str] = ()) -> str:
+    """Return the command that starts a profile, quoted for a shell."""
+    return shlex.join(["gemmaspec", "up", name, *(word for override in overrides for word in ("--set", override))])
+
+
+def others_of(kinds: Sequence[Cards]) -> Iterator[str]:
+    """Yield what each further kind of GPUs could serve on its own.
 
     A server on two kinds has, on each GPU, the cache that the smaller one has room for, and waits for the slower one.
     """
-    largest = _largest(gpus).name
-    for name in dict.fromkeys(gpu.name for gpu in gpus if gpu.name != largest):
-        alike = [number for number, gpu in enumerate(gpus) if gpu.name == name]
-        cards = cards_of([gpus[number] for number in alike])
+    for port, cards in enumerate(kinds, _FIRST_OF_OTHERS):
         yield f"also here: {cards}; a server of its own there:"
         offered = next((one for one in in_order(cards) if cards.machine and why_not(one, cards.machine) is None), None)
-        taken = alike[: max(1, gpus_each(load_profile(offered).profile))] if offered else alike
-        devices = ",".join(map(str, taken))
-        yield f"  gemmaspec up {offered or 'PROFILE'} --set 'devices=[{devices}]' --set serve.port={_PORT_OF_OTHERS}"
+        if offered:
+            number = max(1, gpus_each(load_profile(offered).profile))
+        else:
+            number = cards.count
+        yield f"  {up_command(offered or 'PROFILE', (*taking(cards, number), f'serve.port={port}'))}"
 
 
 def in_order(cards: Cards) -> tuple[str, ...]:
@@ -161,10 +184,10 @@ def idle(name: str, cards: Cards) -> Iterator[str]:
         all_of_them = of_each * (SEVERAL_USERS / shared)
     else:
         all_of_them = None
-    replicas = f"gemmaspec up {name} --set replicas={servers}"
+    replicas = up_command(name, (*taking(cards, servers * each), f"replicas={servers}"))
     yield f"  {servers} servers behind one address, {replicas}{_figures(one, all_of_them)}"
     wider = (_rate(name, cards, 1, more), _rate(name, cards, SEVERAL_USERS, more))
-    yield f"  one server on {each * 2} GPUs, gemmaspec up {name} --set {more[0]}{_figures(*wider)}"
+    yield f"  one server on {each * 2} GPUs, {up_command(name, (*taking(cards, each * 2), *more))}{_figures(*wider)}"
 
 
 def _figures(one: float | None, eight: float | None) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.check.use_cases.cards import cards_of, expected, idle, in_order, others_of, why_not
+from gemmaspec.check.use_cases.cards import expected, idle, in_order, kinds_of, others_of, taking, up_command, why_not
 from gemmaspec.check.use_cases.published import published
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import MACHINES
+from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.core.profile.takeover import TOKENS
 from gemmaspec.run.machine import nvidia
 
@@ -28,6 +29,13 @@ class ProfileOffer:
     profile: str
     lines: tuple[str, ...]
     """What was found, and what to expect."""
+    overrides: tuple[str, ...] = ()
+    """What must be set for it on this machine."""
+
+    @property
+    def command(self) -> str:
+        """The command that starts it."""
+        return up_command(self.profile, self.overrides)
 
 
 def offer() -> ProfileOffer:
@@ -35,16 +43,19 @@ def offer() -> ProfileOffer:
     gpus = nvidia.gpus()
     if not gpus:
         return _toy("no NVIDIA GPU was found (nvidia-smi lists none)")
-    cards = cards_of(gpus)
+    cards, *others = kinds_of(gpus)
     machine_line = f"found: {cards}"
     refused = []
     for name in ON_A_SPARK if cards.kind == _SPARK else in_order(cards):
         why = why_not(name, cards.machine)
         if why is None:
-            summary = f"{name}: {load_profile(name).profile.summary}"
-            lines = (machine_line, summary, *expected(name, cards.machine), *idle(name, cards))
+            profile = load_profile(name).profile
+            summary = f"{name}: {profile.summary}"
+            overrides = taking(cards, max(1, gpus_each(profile)))
+            chosen = [f"set for it: {override}, because the GPUs here differ" for override in overrides]
+            lines = (machine_line, summary, *chosen, *expected(name, cards.machine), *idle(name, cards))
             both = _on_a_spark(name) if cards.kind == _SPARK else ()
-            return ProfileOffer(profile=name, lines=(*lines, *both, *others_of(gpus)))
+            return ProfileOffer(profile=name, lines=(*lines, *both, *others_of(others)), overrides=overrides)
         refused.append(f"{name} does not fit: {why}")
     return _toy(machine_line, *refused)
 
