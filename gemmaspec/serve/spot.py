@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gemmaspec.check.use_cases.predict import PredictRequest, step_of
 from gemmaspec.core import data
 from gemmaspec.core.checkpoint.fields import printable
-from gemmaspec.core.checkpoint.matrices import nvfp4_matrices, weights_of
+from gemmaspec.core.checkpoint.matrices import nvfp4_matrices, weights_per_token
 from gemmaspec.core.checkpoint.model import Checkpoint
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.files import state_dir, write_whole
@@ -244,7 +244,7 @@ def job_of(resolved: Resolved, target: Checkpoint) -> dict[str, Any]:
         "batch": batch,
         "hidden": target.text.hidden_size,
         "matrices": matrices,
-        "weights": weights_of(target.text) // ranks,
+        "weights": weights_per_token(target.text) // ranks,
         "norms": 2 * len(target.text.layers),
     }
 

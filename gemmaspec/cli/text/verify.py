@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gemmaspec.check.carry.patchset import PatchOnTree
     from gemmaspec.check.carry.verify import Verification
     from gemmaspec.core.patching.decide import FileVerdict
-    from gemmaspec.run.trees.tree import Unreadable
+    from gemmaspec.run.trees.tree import TreeSource, Unreadable
 
 
 def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
@@ -49,7 +49,7 @@ def verified(outcome: Verification, *, strict: bool, as_json: bool) -> int:
 def _unread_document(failed: Unreadable) -> dict[str, Any]:
     return {
         "patch": None,
-        "tree": {**vars(failed.place), "vllm": None},
+        "tree": _tree_document(failed.place, None),
         "state": "unread",
         "required": True,
         "variant": None,
@@ -63,13 +63,17 @@ def _cell_document(cell: PatchOnTree) -> dict[str, Any]:
     verdict = cell.verdict
     return {
         "patch": verdict.patch,
-        "tree": {**vars(cell.place), "vllm": cell.vllm},
+        "tree": _tree_document(cell.place, cell.vllm),
         "state": verdict.state,
         "required": cell.required,
         "variant": verdict.variant,
         "detail": verdict.detail,
         "files": [_file_document(file) for file in verdict.files],
     }
+
+
+def _tree_document(place: TreeSource, vllm: str | None) -> dict[str, Any]:
+    return {"kind": place.kind, "ref": place.ref, "vllm": vllm}
 
 
 def _file_document(file: FileVerdict) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def nvfp4_matrices(model: Checkpoint, *, tensor_parallel: int) -> Mapping[tuple[
     return dict(sorted(shapes.items()))
 
 
-def weights_of(text: TextModel) -> int:
+def weights_per_token(text: TextModel) -> int:
     """Return by how many weights of its layers a model multiplies each token."""
     routed = 3 * text.experts_per_token * text.expert_inner * text.hidden_size
     weights = 0
