@@ -50,6 +50,8 @@ gc.disable()
 settings.register_profile("suite", deadline=None, derandomize=True)  # the same examples everywhere, however slow
 settings.load_profile("suite")
 
+# A package index that does not answer for a minute must not decide about thousands of tests.
+os.environ.setdefault("PIP_RETRIES", "8")
 PIP_CONF = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "pip" / "pip.conf"
 
 

@@ -10,6 +10,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -24,6 +25,7 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CERT"):
         monkeypatch.delenv(f"PIP_{name}", raising=False)
+    monkeypatch.setenv("PIP_RETRIES", "0")  # an address that never answers is asked once
 
     def configure(**variables: str) -> None:
         for name, value in variables.items():
@@ -45,7 +47,7 @@ def alone(pip: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Callable
 
 def forget() -> None:
     wheels.pip_settings.cache_clear()
-    wheels._project_files.cache_clear()
+    wheels.answers.clear()
 
 
 def make_wheel(folder: Path, name: str = "toy-1.0-py3-none-any.whl", text: str = "x = 1\n") -> Path:
@@ -177,6 +179,86 @@ def test_what_was_not_found_says_where_it_was_looked_for_without_the_password(
     assert "cannot find a released file of toy 2.0 (searched: http://127.0.0.1:9/simple)" in caught.value.message
     assert "connection refused" in caught.value.message
     assert "secret" not in caught.value.message
+
+
+class BusyIndex(QuietHandler):
+    """An index of one file, /toy/, that breaks off or is busy for some requests first."""
+
+    faults: ClassVar[list[int]] = []
+    """What is left of them: a status, or 0 to close the connection without an answer."""
+    asked: ClassVar[int] = 0
+
+    def do_GET(self) -> None:
+        BusyIndex.asked += 1
+        if not BusyIndex.faults:
+            page = b'<a href="/toy-1.0-py3-none-any.whl">toy-1.0-py3-none-any.whl</a>'
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+        elif status := BusyIndex.faults.pop(0):
+            self.send_response(status)
+            self.send_header("Retry-After", "3600")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        else:
+            self.close_connection = True
+
+
+@pytest.fixture
+def busy() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BusyIndex) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        BusyIndex.asked = 0
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("faults", [[503], [0], [504, 502]])
+def test_an_index_that_is_busy_or_breaks_off_is_asked_again(
+    alone: Callable[..., None], busy: str, faults: list[int]
+) -> None:
+    BusyIndex.faults = list(faults)
+    alone(INDEX_URL=busy, RETRIES="2")
+    assert len(wheels.release_files("toy", "1.0")) == 1
+    assert len(faults) + 1 == BusyIndex.asked
+
+
+@pytest.mark.parametrize(("faults", "reason"), [([503] * 9, "it answers 503"), ([404], ""), ([403], "it answers 403")])
+def test_the_last_answer_of_an_index_is_named(
+    alone: Callable[..., None], busy: str, faults: list[int], reason: str
+) -> None:
+    BusyIndex.faults = list(faults)
+    alone(INDEX_URL=busy, RETRIES="1")
+    with pytest.raises(EnvironmentMissing, match="cannot find a released file of toy") as caught:
+        wheels.release_files("toy", "1.0")
+    assert reason in caught.value.message
+    assert min(len(faults), 2) == BusyIndex.asked  # 403 and 404 are answers
+
+
+def test_an_index_that_was_unreadable_is_not_asked_twice_at_once_and_is_asked_again_later(
+    alone: Callable[..., None], busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BusyIndex.faults = [503]
+    alone(INDEX_URL=busy, RETRIES="0")
+    for _ in range(2):
+        with pytest.raises(EnvironmentMissing, match="it answers 503"):
+            wheels.release_files("toy", "1.0")
+    assert BusyIndex.asked == 1
+    monkeypatch.setattr(wheels, "ASK_AGAIN_AFTER", 0.0)
+    for _ in range(2):
+        assert len(wheels.release_files("toy", "1.0")) == 1
+    assert BusyIndex.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "times"), [("0", 0), ("8", 8), ("-1", 0), ("often", wheels.RETRIES), ("", wheels.RETRIES)]
+)
+def test_pips_setting_says_how_often_a_request_is_repeated(alone: Callable[..., None], said: str, times: int) -> None:
+    alone(RETRIES=said)
+    with wheels.open_session() as session:
+        assert {session.get_adapter(f"{scheme}://x").max_retries.total for scheme in ("http", "https")} == {times}
 
 
 def test_a_member_that_the_wheel_lacks_is_left_out(alone: Callable[..., None], tmp_path: Path) -> None:

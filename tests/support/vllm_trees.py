@@ -103,7 +103,7 @@ def use_index(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
 def forget_index() -> None:
     """What one process remembers of the index."""
     wheels.pip_settings.cache_clear()
-    wheels._project_files.cache_clear()
+    wheels.answers.clear()
 
 
 def own_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Path]:

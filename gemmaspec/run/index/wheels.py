@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import os
 import platform
@@ -15,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
@@ -44,6 +46,12 @@ from gemmaspec.core.reasons import reason
 
 TIMEOUT: Final = 60.0  # seconds without an answer, per request
 LARGEST_MEMBER: Final = 16 * 1024 * 1024  # bytes
+RETRIES: Final = 5
+"""How often a request is repeated by default: as often as by pip, after its pauses of 0, 0.5, 1, 2 and 4 seconds."""
+ASK_AGAIN_AFTER: Final = 60.0
+"""Seconds for which an unreadable index counts as unreadable, so that one command does not wait for it twice."""
+_BUSY: Final = (500, 502, 503, 504, 520, 524, 527)
+"""Answers of a server or a proxy after which pip repeats a request; 504 is added, which most proxies give."""
 _UNREADABLE: Final = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
@@ -53,6 +61,19 @@ _UNREADABLE: Final = (
     zipfile.BadZipFile,
     OSError,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+    """The files of a project, one sentence about each unreadable location, and when they were read."""
+
+    files: list[DistributionPackage]
+    problems: list[str]
+    read_at: float  # seconds, time.monotonic
+
+
+answers: Final[dict[str, _Answer]] = {}
+"""What the indexes said in this process, by project."""
 
 
 @functools.cache
@@ -77,9 +98,22 @@ def simple_index_urls() -> list[str]:
 
 
 def open_session() -> requests.Session:
-    """Return a session that trusts the same certificates as pip. The caller closes it."""
+    """Return a session that trusts pip's certificates and repeats a failed request as pip does. The caller closes it.
+
+    A server that is silent for TIMEOUT is asked once more and not RETRIES times. Its `Retry-After` is ignored, because
+    it could demand any wait.
+    """
+    again = urllib3.Retry(
+        _retries(),
+        read=1,
+        backoff_factor=0.25,
+        status_forcelist=_BUSY,
+        raise_on_status=False,  # so that the caller sees the last answer, and its status
+        respect_retry_after_header=False,
+    )
     session = requests.Session()
-    session.mount("https://", requests.adapters.HTTPAdapter(max_retries=3))
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, requests.adapters.HTTPAdapter(max_retries=again))
     if certificate := pip_settings().get("cert"):
         session.verify = certificate
     return session
@@ -91,13 +125,15 @@ def release_files(project: str, version: str) -> list[DistributionPackage]:
     Raise EnvironmentMissing if there is none, with the error of each unreadable location.
     """
     wanted = Version(version)
-    files, problems = _project_files(canonicalize_name(project))
-    wheels = [file for file in files if _version_of(file) == wanted]
+    answer = _answer(canonicalize_name(project))
+    wheels = [file for file in answer.files if _version_of(file) == wanted]
     if wheels:
         return wheels
     asked = ", ".join(_shown(place) for place in [*simple_index_urls(), *_find_links()])
     raise EnvironmentMissing(
-        "\n".join([f"cannot find a released file of {project} {version} (searched: {asked or 'nothing'})", *problems]),
+        "\n".join(
+            [f"cannot find a released file of {project} {version} (searched: {asked or 'nothing'})", *answer.problems]
+        ),
         hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
     )
 
@@ -125,14 +161,14 @@ def released_wheels(project: str) -> dict[str, DistributionPackage]:
 
     Raise EnvironmentMissing if there is none, with the error of each unreadable location.
     """
-    files, problems = _project_files(canonicalize_name(project))
+    answer = _answer(canonicalize_name(project))
     wheels: dict[str, list[DistributionPackage]] = {}
-    for file in files:
+    for file in answer.files:
         if file.package_type == "wheel" and _version_of(file):
             wheels.setdefault(str(file.version), []).append(file)
     if not wheels:
         raise EnvironmentMissing(
-            "\n".join([f"cannot find a released wheel of {project}", *problems]),
+            "\n".join([f"cannot find a released wheel of {project}", *answer.problems]),
             hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
         )
     return {version: max(builds, key=_preference) for version, builds in wheels.items()}
@@ -191,9 +227,25 @@ def _find_links() -> list[str]:
     return pip_settings().get("find-links", "").split()
 
 
-@functools.cache
-def _project_files(project: str) -> tuple[list[DistributionPackage], list[str]]:
-    """Return all files of a project, and one sentence about each unreadable location."""
+def _retries() -> int:
+    """Return how often pip repeats a request: its own setting, or its default if that is not a number."""
+    try:
+        return max(0, int(pip_settings().get("retries", RETRIES)))
+    except ValueError:
+        return RETRIES
+
+
+def _answer(project: str) -> _Answer:
+    """Return all files of a project. An index is read once in a process, and again if it was unreadable a while ago."""
+    known = answers.get(project)
+    if known and (not known.problems or time.monotonic() - known.read_at < ASK_AGAIN_AFTER):
+        return known
+    answers[project] = _read_answer(project)
+    return answers[project]
+
+
+def _read_answer(project: str) -> _Answer:
+    """Read all files of a project from all indexes and find-links locations."""
     files: list[DistributionPackage] = []
     problems: list[str] = []
     places: list[tuple[str, Callable[[str, str], list[DistributionPackage]]]]
@@ -204,7 +256,7 @@ def _project_files(project: str) -> tuple[list[DistributionPackage], list[str]]:
             files += read(place, project)
         except _UNREADABLE as error:
             problems.append(f"cannot read {_shown(place)}: {reason(error)}")
-    return files, problems
+    return _Answer(files, problems, read_at=time.monotonic())
 
 
 def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
