@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -89,6 +91,19 @@ def test_what_idle_gpus_could_do_is_said_for_one_user_and_for_eight(
     assert "for one user and" in alone
     assert "--set replicas=2" in replicas
     assert "--set serve.tensor_parallel_size=2" in wider
+
+
+@pytest.mark.parametrize(("card", "count"), [("4090", 4), ("H100", 8)])
+def test_each_offer_for_idle_gpus_can_be_pasted(
+    card: str, count: int, smi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(smi, card, count)
+    assert run(["up"]) == 2
+    printed = capsys.readouterr().err
+    offers = re.findall(r"gemmaspec (up \S+(?: --set \S+)+)[,:]", " ".join(printed.split()))
+    assert len(offers) == 2
+    for offer in offers:
+        assert run([*shlex.split(offer), *PYTHON, "--dry-run"]) == 0, capsys.readouterr().err
 
 
 def test_one_gpu_has_no_idle_ones(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:

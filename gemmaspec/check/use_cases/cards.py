@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.profile.device import GIB
 from gemmaspec.core.profile.load import load_profile
-from gemmaspec.core.profile.machines import HERE, MACHINES, counted_name, machine_of
+from gemmaspec.core.profile.machines import HERE, MACHINES, counted_name, machine_kind, machine_of
 from gemmaspec.core.profile.replica import gpus_each
 
 if TYPE_CHECKING:
@@ -184,10 +184,19 @@ def idle(name: str, cards: Cards) -> Iterator[str]:
         all_of_them = of_each * (SEVERAL_USERS / shared)
     else:
         all_of_them = None
-    replicas = up_command(name, (*taking(cards, servers * each), f"replicas={servers}"))
+    room = _room_for_more(profile.machine)
+    replicas = up_command(name, (*room, *taking(cards, servers * each), f"replicas={servers}"))
     yield f"  {servers} servers behind one address, {replicas}{_figures(one, all_of_them)}"
-    wider = (_rate(name, cards, 1, more), _rate(name, cards, SEVERAL_USERS, more))
-    yield f"  one server on {each * 2} GPUs, {up_command(name, (*taking(cards, each * 2), *more))}{_figures(*wider)}"
+    wider = (_rate(name, cards, 1, (*room, *more)), _rate(name, cards, SEVERAL_USERS, (*room, *more)))
+    on_more = up_command(name, (*room, *taking(cards, each * 2), *more))
+    yield f"  one server on {each * 2} GPUs, {on_more}{_figures(*wider)}"
+
+
+def _room_for_more(machine: str) -> tuple[str, ...]:
+    """Return the override without which a profile for so many GPUs (2xnvidia) refuses more of them."""
+    if MACHINES[machine].count is None:
+        return ()
+    return (f"machine={machine_kind(machine)}",)
 
 
 def _figures(one: float | None, eight: float | None) -> str:
