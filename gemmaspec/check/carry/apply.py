@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from gemmaspec.check.carry.patchset import load_set
@@ -59,7 +60,8 @@ def _plan(patches: Sequence[str], folders: Sequence[Path], profile: str | None) 
     chosen = load_set(patches, folders)
     for error in chosen.refused.values():
         raise error
-    ids = list(dict.fromkeys(patch.id for judge in chosen.judges.values() for patch in judge.patches))
+    patches_in_order = chain.from_iterable(judge.patches for judge in chosen.judges.values())
+    ids = list(dict.fromkeys(patch.id for patch in patches_in_order))
     speed = {id_: () for id_ in ids if chosen.every[id_].is_speed}
     ids = [id_ for id_ in ids if id_ not in speed]
     if patches:
@@ -83,17 +85,18 @@ def _stop_on_conflict(
     results: Sequence[launcher.PatchResult], version: str, tree: Path, *, asked_for: Sequence[str]
 ) -> None:
     """Raise PatchConflict for a required patch that does not fit, and for a speed patch asked for by name."""
-    unfit = [result for result in results if result.state not in launcher.FITS and result.patch.required]
-    unfit += [left for left in results if left.state == launcher.LEFT_OUT and left.patch.id in asked_for]
+    required = [result for result in results if result.patch.required]
+    named = [result for result in results if result.patch.id in asked_for]
+    unfit = [result for result in required if result.state not in launcher.FITS]
+    unfit += [result for result in named if result.state == launcher.LEFT_OUT]
     if not unfit:
         return
-    lines = [f"{', '.join(result.patch.id for result in unfit)} does not fit vllm {version}; nothing was written"]
+    names = ", ".join(result.patch.id for result in unfit)
+    lines = [f"{names} does not fit vllm {version}; nothing was written"]
     for result in unfit:
-        lines += [
-            f"  {file.path}:{file.line or 1}: {file.state}: {file.detail}"
-            for file in result.files
-            if file.state not in ("applies", "applied")
-        ]
+        for file in result.files:
+            if file.state not in ("applies", "applied"):
+                lines.append(f"  {file.path}:{file.line or 1}: {file.state}: {file.detail}")
     raise PatchConflict("\n".join(lines), hint=f"gemmaspec patch verify --tree {tree}")
 
 

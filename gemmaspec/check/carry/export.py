@@ -42,13 +42,15 @@ def export(
     plan = launcher.Plan(1, "", "", (), judge.patches, "")
     result = launcher.decide_plan(plan, reader.vllm, files.__getitem__)[0][-1]
     if result.state not in ("applies", "drifted"):
-        detail = "; ".join(f"{file.path}:{file.line or 1}: {file.detail}" for file in result.files if file.detail)
-        raise PatchConflict(
-            f"cannot export {id_}: its state on {reader.place} is {result.state}" + (f": {detail}" * bool(detail)),
-            hint=f"gemmaspec patch verify {id_}",
-        )
-    texts = [_diff(file.path, file.before or b"", file.after or b"") for file in result.files]
-    return Exported(patch=id_, vllm=reader.vllm, state=result.state, diff=b"".join(texts))
+        reason = f"cannot export {id_}: its state on {reader.place} is {result.state}"
+        detailed = [file for file in result.files if file.detail]
+        if detailed:
+            reason += ": " + "; ".join(f"{file.path}:{file.line or 1}: {file.detail}" for file in detailed)
+        raise PatchConflict(reason, hint=f"gemmaspec patch verify {id_}")
+    diff = b""
+    for file in result.files:
+        diff += _diff(file.path, file.before or b"", file.after or b"")
+    return Exported(patch=id_, vllm=reader.vllm, state=result.state, diff=diff)
 
 
 def _diff(path: str, before: bytes, after: bytes) -> bytes:

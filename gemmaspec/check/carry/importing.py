@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Sequence
@@ -71,12 +72,13 @@ def import_diff(request: ImportRequest) -> Import:
         incoming = reduce_diff(data.decode("utf-8"), name)
     except UnicodeDecodeError as error:
         raise PatchError(f"{name}: not a diff of Python files: invalid UTF-8 at byte {error.start}") from None
+    paths = [file.path for file in incoming.files]
     origin = Imported(source=name, sha256=launcher.sha256(data), date=request.date)
     new = NewPatch(
         id=id_,
         diff=incoming.text,
         floor=FIRST_RELEASE,
-        scopes={file.path: scopes for file, scopes in zip(incoming.files, incoming.scopes, strict=True)},
+        scopes=dict(zip(paths, incoming.scopes, strict=True)),
         origin=origin,
     )
     tried = ""
@@ -169,10 +171,15 @@ def _edit(file: DiffFile, scopes: Sequence[str], data: bytes | None) -> launcher
     """
     hunks = []
     for guess, foreign in zip(scopes, file.hunks, strict=True):
-        tries = [launcher.Hunk(scope, foreign.line, foreign.old, foreign.new) for scope in (guess, "", "__doc__")]
+        anywhere = launcher.Hunk("", foreign.line, foreign.old, foreign.new)
+        tries = [dataclasses.replace(anywhere, scope=scope) for scope in (guess, "", "__doc__")]
         states = [_state(hunk, data) for hunk in tries]
-        best = next((states.index(state) for state in ("applies", "applied") if state in states), 1)
-        hunks.append(tries[best])
+        for wanted in ("applies", "applied"):
+            if wanted in states:
+                hunks.append(tries[states.index(wanted)])
+                break
+        else:
+            hunks.append(anywhere)
     return launcher.FileEdit(file.path, tuple(hunks))
 
 

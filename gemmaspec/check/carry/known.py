@@ -33,13 +33,14 @@ def write_known(folder: Path, names: Sequence[str] = (), *, check: bool = False)
     for error in patches.refused.values():
         raise error
     listing = listing_of.published()
-    versions = [ver for ver in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(ver) and patches.claims(ver)]
+    versions = list(patches.claimed(listing.releases()))
     seen: dict[str, list[FileHash]] = {name: [] for name in patches.judges}
     for tree in Releases(listing).open(versions, patches.needed_paths):
         if isinstance(tree, Unreadable):
             raise tree.error
         for name, judge in patches.judges.items():
-            seen[name] += [one for build in (tree, *_cpu_build(tree)) for one in _seen(build, judge)]
+            for build in (tree, *_cpu_build(tree)):
+                seen[name] += _seen(build, judge)
     changed = []
     for name, outcomes in seen.items():
         patch = patches.every[name]
@@ -66,7 +67,9 @@ def _seen(tree: Tree, judge: Judge) -> Iterator[FileHash]:
     """Yield the files of one release, before and after, without using the existing known.json."""
     chain = tuple(_without_known(patch) for patch in judge.patches)
     verdict = deciding.decide(chain, tree.vllm, tree.read)[-1]
-    alone = {file.path: file for file in verdict.files if verdict.state in ("applies", "drifted")}
+    alone = {}
+    if verdict.state in ("applies", "drifted"):
+        alone = {file.path: file for file in verdict.files}
     for variant in launcher.candidates(chain[-1], tree.vllm):
         for edit in variant.files:
             if (data := tree.read(edit.path)) is None:
@@ -104,10 +107,10 @@ def _oldest_grammar(data: bytes) -> int:
 
 
 def _without_known(patch: launcher.Patch) -> launcher.Patch:
-    variants = (
-        dataclasses.replace(variant, files=tuple(dataclasses.replace(edit, known=()) for edit in variant.files))
-        for variant in patch.variants
-    )
+    variants = []
+    for variant in patch.variants:
+        edits = [dataclasses.replace(edit, known=()) for edit in variant.files]
+        variants.append(dataclasses.replace(variant, files=tuple(edits)))
     return dataclasses.replace(patch, variants=tuple(variants))
 
 

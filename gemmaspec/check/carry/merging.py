@@ -10,7 +10,7 @@ import difflib
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -53,8 +53,9 @@ def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
             launcher.Plan(1, "", "", (), judge.patches, ""), version, files.__getitem__
         )
         if results[-1].state in ("applies", "drifted"):
-            variant = next(made for made in judge.patches[-1].variants if made.name == results[-1].variant)
-            before = {file.path: file.before for file in results[-1].files if file.before is not None}
+            result = results[-1]
+            variant = next(made for made in judge.patches[-1].variants if made.name == result.variant)
+            before = {file.path: file.before for file in result.files if file.before is not None}
             return Base(version=version, edits=variant.files, before=before, after=changed)
     raise EnvironmentMissing(
         f"{patch.id}: applies to no published vllm release; there is no merge base",
@@ -64,11 +65,8 @@ def find_base(judge: Judge, patch: Patch, vllm: str, listed: Listing) -> Base:
 
 def _nearest_first(patch: Patch, vllm: str, listed: Listing) -> list[str]:
     """Return the other published releases in the patch's ranges: older ones, then newer ones, nearest first."""
-    claimed = [
-        version
-        for version in listed.releases()
-        if launcher.PUBLISHED_RELEASE.fullmatch(version) and version != vllm and patch.claims(version)
-    ]
+    published = filter(launcher.PUBLISHED_RELEASE.fullmatch, listed.releases())
+    claimed = [version for version in published if version != vllm and patch.claims(version)]
     number = re.match(launcher.VERSION_NUMBER, vllm)
     if not number:
         return claimed[::-1]
@@ -114,8 +112,8 @@ class _Merger:
     def _merged(self, path: str, source: str, scopes: Mapping[str, str], theirs: bytes) -> Merge:
         """Return the merge of one file; `scopes` maps old names to new ones."""
         base, ours = self._base.before[source], self._base.after[source]
-        single = all(_once(data, scope) for data in (base, ours) for scope in scopes)
-        whole = "" in scopes or not single or not all(_once(theirs, scope) for scope in scopes.values())
+        single = _are_single(base, scopes) and _are_single(ours, scopes) and _are_single(theirs, scopes.values())
+        whole = "" in scopes or not single
         if whole and path != source:
             raise PatchConflict(f"{source}: its code is now in {path}, more than once", hint=self._by_hand())
         merged, conflicts = theirs, 0
@@ -159,9 +157,12 @@ class _Merger:
         """Return the error for a name that no longer exists, with the functions that have similar code."""
         base, here = self._base.before[path], self._target.files([path])
         files = [{name: data for name, data in here.items() if data}, *rings(self._target, path, lambda _: None)]
-        offers = next((offered for some in files if (offered := successors(base, scope, some))), [])
         message = f"{self._target.place} no longer defines {scope}, which was in {path}"
-        if not offers:
+        for some in files:
+            offers = successors(base, scope, some)
+            if offers:
+                break
+        else:
             return PatchConflict(message, hint=self._by_hand())
         best = offers[0]
         if self._target.place.kind == "release":
@@ -177,10 +178,10 @@ class _Merger:
         if len(texts) == 1:
             return next(iter(texts))
         wanted = _cut(self._base.before[path], scope).splitlines()
-        likeness = {
-            file: difflib.SequenceMatcher(None, wanted, _cut(data, scope).splitlines(), autojunk=False).ratio()
-            for file, data in texts.items()
-        }
+        likeness = {}
+        for file, data in texts.items():
+            lines = _cut(data, scope).splitlines()
+            likeness[file] = difflib.SequenceMatcher(None, wanted, lines, autojunk=False).ratio()
         best, second = sorted(likeness, key=lambda file: -likeness[file])[:2]
         if likeness[best] < _ALIKE or likeness[best] == likeness[second]:
             raise PatchConflict(f"{scope}, which was in {path}, is in {' and '.join(texts)}", hint=self._by_hand())
@@ -206,11 +207,19 @@ class _Merger:
 
 def _outermost(scopes: Iterator[str]) -> list[str]:
     unique = list(dict.fromkeys(scopes))
-    return [scope for scope in unique if not any(_inside(scope, other) for other in unique)]
+    outermost = []
+    for scope in unique:
+        if not any(_inside(scope, other) for other in unique):
+            outermost.append(scope)
+    return outermost
 
 
 def _inside(scope: str, other: str) -> bool:
     return scope != other and (not other or scope.startswith(f"{other}."))
+
+
+def _are_single(data: bytes, scopes: Iterable[str]) -> bool:
+    return all(_once(data, scope) for scope in scopes)
 
 
 def _once(data: bytes, scope: str) -> bool:
@@ -247,8 +256,10 @@ def merge(*, base: bytes, ours: bytes, theirs: bytes, labels: tuple[str, str, st
         files = [Path(folder) / name for name in ("ours", "base", "theirs")]
         for file, data in zip(files, (ours, base, theirs), strict=True):
             file.write_bytes(data)
-        names = [word for label in labels for word in ("-L", label)]
-        command = ["git", "merge-file", "-p", "--diff3", *names, *map(str, files)]
+        command = ["git", "merge-file", "-p", "--diff3"]
+        for label in labels:
+            command += ["-L", label]
+        command += map(str, files)
         try:
             done = subprocess.run(command, capture_output=True, check=False)
         except FileNotFoundError:

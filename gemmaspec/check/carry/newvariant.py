@@ -42,7 +42,8 @@ def with_places(patch: Patch, diff: str, vllm: str, pairs: Pairs) -> str:
     with contextlib.suppress(OSError, ValueError):
         known["variants"] = dict(json.loads(file.read_bytes())["variants"])
     rules = [rule.model_dump() for rule in patch.text.superseded]
-    variant = next(candidate for candidate in patch.variants if f"{candidate.name}.diff" == diff)
+    variants = {f"{variant.name}.diff": variant for variant in patch.variants}
+    variant = variants[diff]
     files = {edit.path: [_row(edit, vllm, *pairs[edit.path])] for edit in variant.files}
     known["variants"][variant.name] = {"made_for": fingerprint(variant.files, rules), "files": files}
     return json.dumps(known, indent=1) + "\n"
@@ -108,8 +109,8 @@ def prove(diff: FileDiff, before: bytes, after: bytes) -> None:
     """Raise PatchError unless the diff applies, compiles, is detected as applied, and reverts cleanly."""
     done = launcher.decide_file(diff.edit, before)
     again = launcher.decide_file(diff.edit, after)
-    hunks = tuple(dataclasses.replace(hunk, old=hunk.new, new=hunk.old) for hunk in diff.edit.hunks)
-    back = launcher.decide_file(dataclasses.replace(diff.edit, hunks=hunks), after)
+    backwards = [dataclasses.replace(hunk, old=hunk.new, new=hunk.old) for hunk in diff.edit.hunks]
+    back = launcher.decide_file(dataclasses.replace(diff.edit, hunks=tuple(backwards)), after)
     if (done.state, done.after, again.state, back.after) != ("applies", after, "applied", before):
         path, why = diff.edit.path, done.detail or again.detail or back.detail
         raise PatchError(f"{path}: the new diff failed its check: {why}")
@@ -134,7 +135,7 @@ def add_variant(judge: Judge, patch: Patch, wanted: Wanted, listing: Callable[[]
     new = _loaded(patch, files)
     _check_target(new, wanted)
     _check_others(judge, new, floor, others)
-    made = next(candidate for candidate in new.text.variants if candidate.diff == variant.diff)
+    made = new.variant_of(variant.diff)
     known = with_places(dataclasses.replace(new, folder=patch.folder), variant.diff, wanted.vllm, wanted.files)
     files[KNOWN_FILE] = known
     return WrittenVariant(diff=variant.diff, versions=made.versions, files=files)
@@ -251,15 +252,22 @@ def _loaded(patch: Patch, files: Mapping[str, str]) -> Patch:
         return load_patch(folder)
 
 
+def _drifts(patch: launcher.Patch, variant: str | None, files: Mapping[str, bytes]) -> bool:
+    """Return whether a file of the variant would be found drifted."""
+    for made in patch.variants:
+        if made.name == variant and any(launcher.decide_file(edit, files[edit.path]).drifted for edit in made.files):
+            return True
+    return False
+
+
 def _check_target(new: Patch, wanted: Wanted) -> None:
     """Raise PatchError unless the patch applies to the new vLLM by its own ranges and rules, and is then detected."""
     compiled = plan.launcher_patch(new)
     for state, side in (("applies", 0), ("applied", 1)):
         files = {path: pair[side] for path, pair in wanted.files.items()}
         verdict = deciding.decide((compiled,), wanted.vllm, files.get)[-1]
-        edits = [edit for variant in compiled.variants for edit in variant.files if variant.name == verdict.variant]
-        again = [edit.path for edit in edits if launcher.decide_file(edit, files[edit.path]).drifted]
-        if {file.state for file in verdict.files} != {state} or not verdict.fits or again:
+        states = {file.state for file in verdict.files}
+        if states != {state} or not verdict.fits or _drifts(compiled, verdict.variant, files):
             details = "; ".join(file.detail for file in verdict.files)
             raise PatchError(f"{new.id}: the state on vllm {wanted.vllm} is {verdict.state}, not {state}: {details}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,12 +45,20 @@ class PatchSet:
 
     def needed_paths(self, version: str) -> frozenset[str]:
         """Return the files of a tree that deciding all of them would read."""
-        return frozenset(path for judge in self.judges.values() for path in judge.needed_paths(version))
+        return frozenset().union(*(judge.needed_paths(version) for judge in self.judges.values()))
 
-    def claims(self, version: str) -> bool:
-        """Return whether a release is in the range of one of them."""
-        last = (judge.patches[-1] for judge in self.judges.values())
-        return any(launcher.range_contains(variant.specifier, version) for patch in last for variant in patch.variants)
+    def claimed(self, releases: Iterable[str]) -> Iterator[str]:
+        """Yield the published releases that are in the range of one of them."""
+        for release in releases:
+            if launcher.PUBLISHED_RELEASE.fullmatch(release) and self._claims(release):
+                yield release
+
+    def _claims(self, version: str) -> bool:
+        for wanted in self.judges.values():
+            variants = wanted.patches[-1].variants
+            if any(launcher.range_contains(variant.specifier, version) for variant in variants):
+                return True
+        return False
 
 
 def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
@@ -71,7 +79,8 @@ def load_set(names: Sequence[str], folders: Sequence[Path] = ()) -> PatchSet:
                 judges[name] = judge(good[name], good)
         except PatchError as error:
             refused[name] = error
-    wanted = {name: error for name, error in sorted(refused.items()) if not names or name in names}
+    asked_for = names or known
+    wanted = {name: error for name, error in sorted(refused.items()) if name in asked_for}
     return PatchSet(every=good, judges=judges, refused=wanted)
 
 

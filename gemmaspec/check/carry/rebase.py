@@ -65,7 +65,8 @@ def rebase(request: RebaseRequest, say: Say = lambda _: None) -> Rebased:
     judge, patch = _patch(request.patch, request.folders)
     listing = functools.cache(listing_of.published)
     target = open_reader(request.to, request.tree, listing)
-    files = target.files(judge.needed_paths(target.vllm) | {edit.path for edit in _edits(judge)})
+    edited = {edit.path for edit in _edits(judge)}
+    files = target.files(judge.needed_paths(target.vllm) | edited)
     verdicts = deciding.decide(judge.patches, target.vllm, files.__getitem__)
     _refuse_unfit_needs(verdicts[:-1], target)
     if verdicts[-1].fits and not in_a_gap(verdicts[-1].state, judge.patches[-1], target.vllm):
@@ -126,7 +127,7 @@ def _finish(state: Carried, listing: Callable[[], Listing], say: Say) -> Rebased
 
 def _write(state: Carried) -> Rebased:
     diff, folder = rebase_state.write(state), Path(state.folder)
-    versions = next(variant.versions for variant in load_patch(folder).text.variants if variant.diff == diff)
+    versions = load_patch(folder).variant_of(diff).versions
     moved = {file.path: file.source for file in state.files if file.path != file.source}
     return Rebased(
         outcome="written",
@@ -149,7 +150,9 @@ def _patch(id_: str, folders: tuple[Path, ...]) -> tuple[Judge, Patch]:
 
 def _edits(judge: Judge) -> Iterator[launcher.FileEdit]:
     """Yield every edit of every variant, because the base may use any of them."""
-    return (edit for patch in judge.patches for variant in patch.variants for edit in variant.files)
+    for patch in judge.patches:
+        for variant in patch.variants:
+            yield from variant.files
 
 
 def _refuse_unfit_needs(verdicts: tuple[PatchVerdict, ...], target: Reader) -> None:

@@ -49,14 +49,15 @@ def is_required(patch: str, *, asked_for: bool = False) -> bool:
     A patch that no profile lists counts if the command names it.
     """
     lists = [profile.patches for profile in at_hand()]
-    listed = any(patch in choice.optional for choice in lists)
-    return any(patch in choice.required for choice in lists) or (asked_for and not listed)
+    if any(patch in choice.required for choice in lists):
+        return True
+    return asked_for and not any(patch in choice.optional for choice in lists)
 
 
 def at_hand() -> Sequence[Profile]:
     """Return every profile that can be run, including the user's own; invalid ones are skipped, lint reports them."""
-    files = profile_names().values()
-    return _loaded(tuple((file, file.stat().st_mtime_ns) for file in files if file.is_file()))
+    files = [file for file in profile_names().values() if file.is_file()]
+    return _loaded(tuple((file, file.stat().st_mtime_ns) for file in files))
 
 
 @cache

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gemmaspec.check.carry.patchset import PatchOnTree, PatchSet, load_set
 from gemmaspec.check.carry.shipped import is_required, shipped_images
-from gemmaspec.core import data, launcher
+from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.patching.decide import FileVerdict, PatchVerdict
 from gemmaspec.core.patching.judged import deciding_probe
@@ -102,9 +102,11 @@ def verify(
 
 def _asked_for(request: VerifyRequest, patches: PatchSet) -> frozenset[str]:
     """Return the patches that the command names, directly or by the user's folder."""
-    local = frozenset(patch.id for patch in patches.every.values() if patch.folder.parent != data.PATCHES)
-    refused = frozenset(patches.refused)
-    return frozenset(request.patches) | (local | refused if request.folders else frozenset())
+    asked_for = set(request.patches)
+    if request.folders:
+        asked_for.update(patches.refused)
+        asked_for.update(name for name, patch in patches.every.items() if patch.folder.parent != data.PATCHES)
+    return frozenset(asked_for)
 
 
 def decide_tree(tree: Tree, patches: PatchSet, *, asked_for: frozenset[str] = frozenset()) -> list[PatchOnTree]:
@@ -145,7 +147,9 @@ def _with_start(verdict: PatchVerdict, patches: PatchSet, *, required: bool) -> 
 
 def _invalid(patch: str, why: str) -> PatchVerdict:
     reasons = [re.sub(r"^\S*patch\.yaml: ", "", line) for line in why.splitlines()]
-    files = (FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=reason) for reason in reasons)
+    files = []
+    for reason in reasons:
+        files.append(FileVerdict(path=f"{patch}/patch.yaml", state="invalid", line=None, detail=reason))
     return PatchVerdict(patch=patch, state="invalid", variant=None, files=tuple(files))
 
 
@@ -192,9 +196,7 @@ def _versions(request: VerifyRequest, patches: PatchSet) -> tuple[Listing, list[
     if request.releases:
         listing, chosen = listing_of.choose(request.releases, listing)
     if not request.releases or request.all_releases:
-        chosen += [
-            ver for ver in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(ver) and patches.claims(ver)
-        ]
+        chosen += patches.claimed(listing.releases())
     return listing, [release for release in listing.releases() if release in chosen]
 
 
@@ -256,8 +258,7 @@ def _add_rank(ref: str, engine: Engine, server: Server, request: VerifyRequest, 
         outcome.notes.append(f"{ref}: {attested['text']}")
     required = {row["patch"]: bool(row["required"]) for row in report["patches"]}
     vllm = str(report["vllm"]["version"])
-    outcome.cells += [
-        PatchOnTree(place=place, vllm=vllm, verdict=verdict, required=required[verdict.patch])
-        for verdict in verdicts
-        if not request.patches or verdict.patch in request.patches
-    ]
+    for verdict in verdicts:
+        if not request.patches or verdict.patch in request.patches:
+            cell = PatchOnTree(place=place, vllm=vllm, verdict=verdict, required=required[verdict.patch])
+            outcome.cells.append(cell)

@@ -89,7 +89,8 @@ def open_workspace(
         else:
             why = "name the files to edit"
         raise UsageError(why, hint=f"--file vllm/….py; to begin again: rm -r {place}")
-    new = [path for path in dict.fromkeys(paths) if path not in {file.path for file in before.files}]
+    held = {file.path for file in before.files}
+    new = [path for path in dict.fromkeys(paths) if path not in held]
     contents = _pristine(reader, new)
     files = (*before.files, *(WorkspaceFile(path, launcher.sha256(data)) for path, data in contents.items()))
     _copy(place, contents, dataclasses.replace(before, files=files))
@@ -125,9 +126,8 @@ def commit(id_: str, *, folder: Path | None = None, say: Say = lambda _: None) -
     pairs = _pairs(state)
     unchanged = [path for path, pair in pairs.items() if pair[0] == pair[1]]
     if len(unchanged) == len(pairs):
-        raise UsageError(
-            f"no file of {id_} was edited", hint=f"edit {' '.join(str(place_of(id_) / path) for path in pairs)}"
-        )
+        files = " ".join(str(place_of(id_) / path) for path in pairs)
+        raise UsageError(f"no file of {id_} was edited", hint=f"edit {files}")
     pairs = {path: pair for path, pair in pairs.items() if path not in unchanged}
     place = folder_for(folder)
     if (place / id_ / "patch.yaml").is_file():

@@ -22,8 +22,9 @@ def driver_row(gpus: Gpus, *, require: str | None, cuda: str | None, where: str)
     shown = f"driver {gpus.driver}, which runs CUDA up to {gpus.cuda or 'an unknown release'}"
     if gpus.cuda is None:
         return warning("driver", f"{shown}; cannot compare with {where or 'anything'}", "nvidia-smi")
-    if require and not any(_holds(clause, gpus) for clause in require.split()):
-        needed = "; ".join(clause for clause in require.split() if clause.startswith("cuda")) or require[:80]
+    clauses = (require or "").split()
+    if require and not any(_holds(clause, gpus) for clause in clauses):
+        needed = "; ".join(clause for clause in clauses if clause.startswith("cuda")) or require[:80]
         return failed("driver", f"{shown}; {where} requires {needed}", _UPDATE)
     if not where:
         return ok("driver", shown)

@@ -23,12 +23,16 @@ def gpu_row(gpus: Gpus | None, *, wanted: bool, capability: str | None) -> Check
         return failed("gpu", "nvidia-smi finds no GPU, but the profile's machine has one", _DRIVERS)
     if gpus is None:
         return ok("gpu", "no GPU, and none is needed")
-    kinds = Counter(gpus.names)
-    here = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in kinds.items())
-    shown = f"{here}, compute capability {', '.join(dict.fromkeys(gpus.capabilities)) or 'unknown'}"
+    capabilities = ", ".join(dict.fromkeys(gpus.capabilities)) or "unknown"
+    shown = f"{', '.join(_kinds(gpus.names))}, compute capability {capabilities}"
     if wanted and capability and gpus.capabilities and capability not in gpus.capabilities:
         return warning("gpu", f"{shown}; the profile is for {capability}")
     return ok("gpu", shown)
+
+
+def _kinds(names: Sequence[str]) -> Iterator[str]:
+    for name, count in Counter(names).items():
+        yield f"{count} x {name}" if count > 1 else name
 
 
 def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
@@ -36,7 +40,8 @@ def lacks(capability: str | None, facts: Facts) -> Iterator[str]:
     if capability is None:
         return
     major = int(capability.partition(".")[0])
-    text, images = (backend_for(facts.vllm, capability, masks=masks, fp8=False) for masks in (False, True))
+    text = backend_for(facts.vllm, capability, masks=False, fp8=False)
+    images = backend_for(facts.vllm, capability, masks=True, fp8=False)
     if text == images == _TRITON:
         yield "no FlashAttention or FlashInfer for Gemma 4: Triton attention"
     elif images == _TRITON:

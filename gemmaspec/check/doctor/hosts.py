@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gemmaspec.check.doctor.result import CheckResult, failed, ok, skipped, warning
 from gemmaspec.core.errors import EnvironmentMissing
@@ -51,22 +51,10 @@ def parse_seen(text: str) -> Seen:
     """Return what a container printed. Raise EnvironmentMissing if that is not what core/launcher/look.py prints."""
     try:
         document = json.loads(text)
-        interfaces = {
-            _word(name): Interface(
-                state=_word(interface["state"]),
-                mtu=int(interface["mtu"]),
-                addresses=tuple(map(_word, interface["addresses"])),
-            )
-            for name, interface in document["interfaces"].items()
-        }
-        lists = {
-            key: {_word(name): tuple(map(_word, every)) for name, every in document[key].items()}
-            for key in ("devices", "models")
-        }
         return Seen(
-            interfaces=interfaces,
-            devices=lists["devices"],
-            models=lists["models"],
+            interfaces=dict(_interfaces(document["interfaces"])),
+            devices=_lists(document["devices"]),
+            models=_lists(document["models"]),
             free=int(document["free"]),
             sees_cache=bool(document["sees_cache"]),
             nccl=_word(document["nccl"]),
@@ -98,6 +86,16 @@ class HostReading:
     """Why it did not run."""
 
 
+def _interfaces(document: Mapping[str, Any]) -> Iterator[tuple[str, Interface]]:
+    for name, about in document.items():
+        addresses = tuple(map(_word, about["addresses"]))
+        yield _word(name), Interface(state=_word(about["state"]), mtu=int(about["mtu"]), addresses=addresses)
+
+
+def _lists(document: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {_word(name): tuple(map(_word, every)) for name, every in document.items()}
+
+
 def rows(
     readings: Sequence[HostReading], *, image: str | None, revisions: Mapping[str, str | None], eager: bool = False
 ) -> list[CheckResult]:
@@ -105,7 +103,9 @@ def rows(
 
     `revisions` are the models of the Hub with the commits that the profile names; `eager`: it has no graphs.
     """
-    described = [row for reading in readings for row in _rows_of(reading, image=image, revisions=revisions)]
+    described: list[CheckResult] = []
+    for reading in readings:
+        described += _rows_of(reading, image=image, revisions=revisions)
     return [*described, *_nccl(readings, eager=eager), *_compared(readings)]
 
 
@@ -124,8 +124,11 @@ def _as_seen(reading: HostReading) -> Host:
 
 def _interface_of(reading: HostReading) -> str | None:
     """Return the interface that has the address of fleet.yaml."""
-    every = reading.seen.interfaces if reading.seen else {}
-    return next((name for name, about in every.items() if reading.host.address in about.addresses), None)
+    if reading.seen:
+        for name, about in reading.seen.interfaces.items():
+            if reading.host.address in about.addresses:
+                return name
+    return None
 
 
 def _rows_of(reading: HostReading, *, image: str | None, revisions: Mapping[str, str | None]) -> Iterator[CheckResult]:
@@ -188,7 +191,10 @@ def _devices(reading: HostReading, seen: Seen) -> Iterator[CheckResult]:
 
 
 def _nccl(readings: Sequence[HostReading], *, eager: bool) -> Iterator[CheckResult]:
-    versions = {reading.host.name: reading.seen.nccl for reading in readings if reading.seen and reading.seen.nccl}
+    versions = {}
+    for reading in readings:
+        if reading.seen and reading.seen.nccl:
+            versions[reading.host.name] = reading.seen.nccl
     for host, version in versions.items():
         hangs = nccl_hangs(version, eager=eager)
         yield warning(f"{host} nccl", hangs) if hangs else ok(f"{host} nccl", version)
@@ -228,11 +234,10 @@ def _compared(readings: Sequence[HostReading]) -> Iterator[CheckResult]:
     if len(set(images.values())) > 1:
         which = ", ".join(f"{host} has {id_[:19]}…" for host, id_ in images.items() if id_)
         yield failed("all hosts", f"the image is not the same: {which}", "docker save IMAGE | docker -H OTHER load")
-    sizes = {
-        reading.host.name: about.mtu
-        for reading in readings
-        if reading.seen and (about := reading.seen.interfaces.get(reading.host.interface))
-    }
+    sizes = {}
+    for reading in readings:
+        if reading.seen and reading.host.interface in reading.seen.interfaces:
+            sizes[reading.host.name] = reading.seen.interfaces[reading.host.interface].mtu
     if len(set(sizes.values())) > 1:
         which = ", ".join(f"{host} has {mtu}" for host, mtu in sizes.items())
         yield failed(

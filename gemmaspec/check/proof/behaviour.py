@@ -60,8 +60,11 @@ def alone(package: Path) -> Iterator[Path]:
 
 
 def _digests(package: Path) -> list[str]:
-    files = sorted(file for file in package.rglob("*.py") if file.is_file())
-    return [f"{file.relative_to(package)} {launcher.sha256(file.read_bytes())}" for file in files]
+    digests = []
+    for file in sorted(package.rglob("*.py")):
+        if file.is_file():
+            digests.append(f"{file.relative_to(package)} {launcher.sha256(file.read_bytes())}")
+    return digests
 
 
 def prove_folder(patches: Sequence[Patch], shelf: Mapping[str, Patch], folder: Path, probes: Probes) -> Iterator[Proof]:

@@ -171,7 +171,8 @@ def prove(
     for release in releases:
         claimed = [patch for patch in patches if patch.claims(release)]
         if claimed:
-            progress(f"vllm {release}: {', '.join(patch.id for patch in claimed)}")
+            names = ", ".join(patch.id for patch in claimed)
+            progress(f"vllm {release}: {names}")
             yield from _prove_release(claimed, shelf, release, probes)
 
 
@@ -190,13 +191,15 @@ def _prove_release(
 ) -> Iterator[Proof]:
     source = source_of(release)
     read = launcher.reader_of(source / "vllm")
-    together = {member.id: member for patch in claimed for member in chain(patch, shelf)}
+    together: dict[str, launcher.Patch] = {}
+    for patch in claimed:
+        together |= {member.id: member for member in chain(patch, shelf)}
     plan = launcher.Plan(1, "", "", (), tuple(together.values()), "")
     results, changed = launcher.decide_plan(plan, release, read)
     decided = {result.patch.id: result for result in results}
     fitting = [patch for patch in claimed if decided[patch.id].state in ("applies", "drifted")]
-    files, counts = ({fitted.id: fitted.folder / name for fitted in fitting} for name in (PROBE, NUMBERS))
-    counts = {name: file for name, file in counts.items() if file.is_file()}
+    files = {patch.id: patch.folder / PROBE for patch in fitting}
+    counts = {patch.id: patch.folder / NUMBERS for patch in fitting if (patch.folder / NUMBERS).is_file()}
     stock = probes.run([source], files) if files else {}
     with tempfile.TemporaryDirectory(prefix="gemmaspec-prove-") as folder:
         overlay = launcher.build_overlay(source / "vllm", Path(folder), changed) or source
@@ -267,7 +270,8 @@ def _unpatched(patch: Patch, result: launcher.PatchResult, stock: ProbeResult) -
 
 def says(seen: str, error: str) -> bool:
     """Return whether an error text of patch.yaml, in which … matches any text, occurs in what the probe saw."""
-    return re.search(".*".join(re.escape(part) for part in error.split("…")), seen, re.DOTALL) is not None
+    pattern = ".*".join(map(re.escape, error.split("…")))
+    return re.search(pattern, seen, re.DOTALL) is not None
 
 
 def ends_of_ranges(patches: Sequence[Patch], releases: Sequence[str]) -> list[str]:

@@ -76,8 +76,9 @@ def look(job: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {name: one(name, file, job.get("keep")) for name, file in job["probes"].items()}
     if "keep" in job:
         return answer  # Triton, once imported, would be there for every later job
-    others = {name for name in set(sys.modules) - known if name.partition(".")[0] not in ("vllm", "__main__")}
-    return {**answer, "imported": sorted(others)}
+    imported = sorted(set(sys.modules) - known)
+    others = [name for name in imported if name.partition(".")[0] not in ("vllm", "__main__")]
+    return {**answer, "imported": others}
 
 
 def one(name: str, file: str, keep: str | None) -> dict[str, str]:

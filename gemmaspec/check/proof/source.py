@@ -83,7 +83,11 @@ def _is_source(member: zipfile.ZipInfo) -> bool:
 
 def _ranges(members: Iterable[zipfile.ZipInfo], limit: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of the file that contain the members; close ones are joined."""
-    spans = sorted((member.header_offset, member.header_offset + _SLACK + member.compress_size) for member in members)
+    spans = []
+    for member in members:
+        begin = member.header_offset
+        spans.append((begin, begin + _SLACK + member.compress_size))
+    spans.sort()
     while spans:
         begin, end = spans.pop(0)
         while spans and spans[0][0] - end <= _GAP:

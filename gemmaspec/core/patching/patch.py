@@ -148,6 +148,10 @@ class Patch:
         """The name of the folder."""
         return self.text.id
 
+    def variant_of(self, diff: str) -> VariantText:
+        """Return what patch.yaml says of one diff."""
+        return next(variant for variant in self.text.variants if variant.diff == diff)
+
     def claims(self, release: str) -> bool:
         """Return whether a release is in the range of one of its variants."""
         return any(launcher.range_contains(variant.specifier, release) for variant in self.variants)
