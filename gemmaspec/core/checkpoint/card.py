@@ -26,4 +26,5 @@ def base_models(card: str) -> tuple[str, ...]:
 def hub_ids(value: object) -> tuple[str, ...]:
     """Return the Hub ids in one id or a list of them; invalid ones are skipped."""
     many = value if isinstance(value, list) else [value]
-    return tuple(id_ for id_ in many[:16] if isinstance(id_, str) and _HUB_ID.fullmatch(id_))
+    texts = [id_ for id_ in many[:16] if isinstance(id_, str)]
+    return tuple(filter(_HUB_ID.fullmatch, texts))

@@ -45,6 +45,14 @@ def refuse_pointer(raw: bytes, where: str) -> None:
         )
 
 
+def _is_short_text(item: object) -> bool:
+    return isinstance(item, str) and len(item) <= 400 and item.isprintable()
+
+
+def _is_count(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _LARGEST
+
+
 def printable(text: str, width: int = 200) -> str:
     """Return untrusted text made safe for a terminal."""
     clean = "".join(char if char.isprintable() else "?" for char in text)
@@ -125,14 +133,14 @@ class Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of printable strings."""
         value = self.items(name)
-        if not all(isinstance(item, str) and len(item) <= 400 and item.isprintable() for item in value):
+        if not all(map(_is_short_text, value)):
             raise self._wrong(name, "a list of short texts", value)
         return tuple(value)
 
     def counts(self, name: str) -> tuple[int, ...]:
         """Return a list of whole numbers."""
         value = self.items(name)
-        if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= _LARGEST for item in value):
+        if not all(map(_is_count, value)):
             raise self._wrong(name, "a list of whole numbers", value)
         return tuple(value)
 

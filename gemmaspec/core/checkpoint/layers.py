@@ -122,9 +122,10 @@ def _gemma_kinds(text: Fields, total: int) -> list[LayerKind]:
     """Return the kind of each layer. The last always has full attention, as in transformers and vLLM."""
     names = list(text.texts("layer_types"))
     if not names:
-        names = [
-            "full_attention" if index % _PATTERN == _PATTERN - 1 else "sliding_attention" for index in range(total)
-        ]
+        names = ["sliding_attention"] * total
+        last_of_each_pattern = range(_PATTERN - 1, total, _PATTERN)
+        for index in last_of_each_pattern:
+            names[index] = "full_attention"
     if len(names) != total:
         raise CheckpointError(f"{text.where}: layer_types has {len(names)} entries for {total} layers")
     unknown = next((name for name in names if name not in _KINDS), None)
@@ -161,10 +162,13 @@ def _overrides(text: Fields, total: int) -> dict[int, Fields]:
     table = text.section("per_layer_config")
     if table is None:
         return {}
-    wrong = next((key for key in table.content if not key.isdecimal() or len(key) > 6 or int(key) >= total), None)
-    if wrong is not None:
-        raise CheckpointError(f"{table.where}: {printable(wrong, 40)!r} is not one of the {total} layers")
-    return {int(key): layer for key in table.content if (layer := table.section(key))}
+    layers = {}
+    for key in table.content:
+        if not key.isdecimal() or len(key) > 6 or int(key) >= total:
+            raise CheckpointError(f"{table.where}: {printable(key, 40)!r} is not one of the {total} layers")
+        if layer := table.section(key):
+            layers[int(key)] = layer
+    return layers
 
 
 def _with_sharing(layers: list[Layer], shared: int, *, reads_target: bool) -> tuple[Layer, ...]:
@@ -175,7 +179,5 @@ def _with_sharing(layers: list[Layer], shared: int, *, reads_target: bool) -> tu
         return tuple(replace(layer, shares_target=True) for layer in layers)
     first = len(layers) - shared
     owner = {layer.kind: index for index, layer in enumerate(layers[:first])}
-    return tuple(
-        replace(layer, shares_with=owner.get(layer.kind)) if index >= first else layer
-        for index, layer in enumerate(layers)
-    )
+    sharing = [replace(layer, shares_with=owner.get(layer.kind)) for layer in layers[first:]]
+    return (*layers[:first], *sharing)

@@ -17,7 +17,8 @@ def nvfp4_matrices(model: Checkpoint, *, tensor_parallel: int) -> Mapping[tuple[
     text, quantization = model.text, model.quantization
     if text.experts or not quantization or quantization.group_size != 16:
         return {}
-    quantized = {module.rpartition(".")[2] for module in stored(model.tensors).formats.get("NVFP4", ())}
+    modules = stored(model.tensors).formats.get("NVFP4", ())
+    quantized = {module.rpartition(".")[2] for module in modules}
     shapes: Counter[tuple[int, int]] = Counter()
     for layer in text.layers:
         inner, heads = text.inner(layer) // tensor_parallel, layer.heads // tensor_parallel

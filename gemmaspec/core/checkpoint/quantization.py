@@ -7,6 +7,7 @@ entry in config.json wins; the separate file is ModelOpt's older format.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -94,7 +95,7 @@ def _compressed_tensors(fields: Fields) -> Quantization:
         algorithm = algorithms[0]
     else:
         algorithm = MIXED
-    weights = [part for group in _groups(fields) if (part := group.section("weights"))]
+    weights = list(_weights(fields))
     blocks = {_block(part.counts("block_structure")) for part in weights}
     group_sizes = {_size_of_groups(part) for part in weights}
     block = None
@@ -118,7 +119,8 @@ def _groups(fields: Fields) -> list[Fields]:
         return []
     if len(table.content) > 256:
         raise CheckpointError(f"{table.where}: too many groups")
-    return [group for name in table.content if (group := table.section(name))]
+    groups = map(table.section, table.content)
+    return [group for group in groups if group]
 
 
 def _scheme(group: Fields) -> str:
@@ -146,15 +148,22 @@ def _scheme(group: Fields) -> str:
 _EMBEDDINGS: Final = " embeddings"
 
 
+def _weights(fields: Fields) -> Iterator[Fields]:
+    """Yield what each group says of its weights."""
+    for group in _groups(fields):
+        if weights := group.section("weights"):
+            yield weights
+
+
 def _embeds(group: Fields) -> bool:
     """Return whether a group is for tables of embeddings alone, which vLLM reads in its own way."""
     targets = group.texts("targets")
-    return bool(targets) and all("embed_tokens" in target or target == "Embedding" for target in targets)
+    named = [target for target in targets if target != "Embedding"]
+    return bool(targets) and all("embed_tokens" in target for target in named)
 
 
 def _group_of(fields: Fields) -> int | None:
-    sizes = [_size_of_groups(weights) for group in _groups(fields) if (weights := group.section("weights"))]
-    return next((size for size in sizes if size), None)
+    return next(filter(None, map(_size_of_groups, _weights(fields))), None)
 
 
 def _size_of_groups(fields: Fields) -> int | None:

@@ -46,7 +46,10 @@ _CALLED: Final = {
 
 def size_called(name: str) -> Size | None:
     """Return the size that a model's name says; None if it names none that is known."""
-    return next((SIZES[size] for size, called in _CALLED.items() if called.search(name)), None)
+    for size, called in _CALLED.items():
+        if called.search(name):
+            return SIZES[size]
+    return None
 
 
 _FAMILIES: Final = re.compile(

@@ -100,11 +100,12 @@ def stored(tensors: Iterable[Tensor], text: TextModel | None = None) -> Stored:
         module, _, leaf = tensor.name.rpartition(".")
         modules[module][leaf] = tensor
     formats: dict[str, list[str]] = defaultdict(list)
+    leaf_counts: Counter[str] = Counter()
     for module, leaves in modules.items():
+        leaf_counts.update(leaves.keys())
         kind = _format(leaves, text)
         if kind:
             formats[kind].append(module)
-    leaf_counts = Counter(leaf for leaves in modules.values() for leaf in leaves)
     return Stored(
         formats={kind: tuple(names) for kind, names in sorted(formats.items())},
         pre_quant_scales=leaf_counts["pre_quant_scale"],
@@ -170,8 +171,11 @@ def _bits(tensor: Tensor, text: TextModel | None) -> int:
     width = input_width(text, tensor.name) if text else None
     if not width or not tensor.shape:
         return 4
-    fitting = (bits for bits in (4, 8, 2, 3, 5, 6) if tensor.shape[-1] == math.ceil(width / (32 // bits)))
-    return next(fitting, 4)
+    for bits in (4, 8, 2, 3, 5, 6):
+        weights_in_one = 32 // bits
+        if tensor.shape[-1] == math.ceil(width / weights_in_one):
+            return bits
+    return 4
 
 
 def _packed_modules(tensors: tuple[Tensor, ...], text: TextModel | None) -> dict[str, int]:

@@ -22,11 +22,11 @@ def added_tokens(piece: bytes) -> dict[str, int]:
     text = piece.decode("utf-8", errors="replace")
     start = text.find('"added_tokens"')
     start = text.find("[", start) if start >= 0 else -1
-    if start >= 0:
-        entries = _whole_entries(text, start + 1)
-    else:
-        entries = iter(())
-    return {entry["content"]: entry["id"] for entry in entries if entry.get("special") is True and _is_token(entry)}
+    if start < 0:
+        return {}
+    entries = _whole_entries(text, start + 1)
+    special = [entry for entry in entries if entry.get("special") is True]
+    return {entry["content"]: entry["id"] for entry in special if _is_token(entry)}
 
 
 def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
@@ -36,9 +36,13 @@ def named_tokens(config: Fields, ids: Mapping[str, int]) -> dict[str, int]:
     """
     table = config.section("added_tokens_decoder")
     if table:
-        entries = [{**entry, "id": int(key)} for key, entry in table.content.items() if _is_listed(key, entry)]
-        return {entry["content"]: entry["id"] for entry in entries if entry.get("special") and _is_token(entry)}
-    return {_token(config.content.get(name)) or name: number for name, number in ids.items()}
+        listed = [{**entry, "id": int(key)} for key, entry in table.content.items() if _is_listed(key, entry)]
+        special = [entry for entry in listed if entry.get("special")]
+        return {entry["content"]: entry["id"] for entry in special if _is_token(entry)}
+    named = {}
+    for name, number in ids.items():
+        named[_token(config.content.get(name)) or name] = number
+    return named
 
 
 def words(raw: bytes, where: str) -> dict[str, int]:
@@ -49,7 +53,10 @@ def words(raw: bytes, where: str) -> dict[str, int]:
     else:
         vocabulary = None
     if isinstance(vocabulary, list):  # a Unigram model has pairs of token and score
-        vocabulary = {str(entry[0]): at for at, entry in enumerate(vocabulary) if isinstance(entry, list) and entry}
+        pairs, vocabulary = vocabulary, {}
+        for at, entry in enumerate(pairs):
+            if isinstance(entry, list) and entry:
+                vocabulary[str(entry[0])] = at
     if not isinstance(vocabulary, dict) or not vocabulary:
         raise CheckpointError(f"{where}: the vocabulary is missing")
     return vocabulary

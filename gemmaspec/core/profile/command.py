@@ -59,10 +59,16 @@ _OPTIMIZATION: Final = re.compile(r"-O=?(.+)")
 """-O2 is --optimization-level 2, whatever stands behind -O (parse_args in vllm/utils/argparse_utils.py)."""
 _NEGATIVE: Final = re.compile(r"-\d+|-\d*\.\d+")
 _NUMBER: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kmgt]))?)([kKmMgGtT]?)")
-_UNITS: Final = {"": 1} | {
-    unit: base**power
-    for power, pair in enumerate(("kK", "mM", "gG", "tT"), start=1)
-    for unit, base in zip(pair, (1000, 1024), strict=True)
+_UNITS: Final = {
+    "": 1,
+    "k": 1000,
+    "m": 1000**2,
+    "g": 1000**3,
+    "t": 1000**4,
+    "K": 1024,
+    "M": 1024**2,
+    "G": 1024**3,
+    "T": 1024**4,
 }
 LEVEL: Final = "--optimization-level"
 COMPILATION: Final = "--compilation-config"
@@ -216,7 +222,8 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
         index += 1
         if word == "--":  # all that follows, and what is added later, are no options any more
             unclaimed.append((place, word))
-            unclaimed += [(("serve", "extra_args", place), text) for place, text in enumerate(words) if place >= index]
+            for after, text in enumerate(words[index:], start=index):
+                unclaimed.append((("serve", "extra_args", after), text))
             break
         if not _is_flag(word):
             unclaimed.append((place, word))
@@ -228,7 +235,9 @@ def _extra(words: Sequence[str], flags: Mapping[str, Flag]) -> Command:
             while after < most and index + after < len(words) and (argument.keys or not _is_flag(words[index + after])):
                 after += 1
         if not after and argument.flag not in flags:  # how many words it takes is not known
-            end = next((at for at in range(index, len(words)) if _is_flag(words[at])), len(words))
+            end = index
+            while end < len(words) and not _is_flag(words[end]):
+                end += 1
             arguments.append(replace(argument, path=place, words=tuple(words[index:end])))
             index = end
             continue
@@ -276,8 +285,12 @@ def resolve(written: str, flags: Mapping[str, Flag]) -> tuple[str, bool]:
     name = written.split(".", 1)[0].replace("_", "-")
     name = next((flag.name for flag in flags.values() if flag.short == name), name)
     forms = {flag: (flag, False) for flag in flags}
-    forms |= {f"--no-{flag.removeprefix('--')}": (flag, True) for flag in flags if flags[flag].negatable}
-    forms |= {flag.opposite: (flag.name, True) for flag in flags.values() if flag.opposite}
+    for own, flag in flags.items():
+        if flag.negatable:
+            forms[f"--no-{own.removeprefix('--')}"] = (own, True)
+    for flag in flags.values():
+        if flag.opposite:
+            forms[flag.opposite] = (flag.name, True)
     if name in forms:
         return forms[name]
     longer = [form for form in forms if name.startswith("--") and form.startswith(name)]
@@ -303,10 +316,11 @@ def asked_of_runner(profile: Profile, command: Command, unsupported: AbstractSet
     `unsupported`: what the release's v2 lacks, in vLLM's words; a feature counts only where it is among them.
     """
     spec = profile.speculative
-    keys = {
-        "parallel_drafting": spec and spec.parallel_drafting,
-        "use_heterogeneous_vocab": spec and spec.use_heterogeneous_vocab,
-        "--runner pooling": command.value("--runner") == "pooling",
-    }
-    asked = {words for flag, words in FEATURES.items() if command.switched(flag)}
-    return frozenset(name for name, on in keys.items() if on) | (asked & unsupported)
+    asked = {words for flag, words in FEATURES.items() if command.switched(flag)} & unsupported
+    if spec and spec.parallel_drafting:
+        asked.add("parallel_drafting")
+    if spec and spec.use_heterogeneous_vocab:
+        asked.add("use_heterogeneous_vocab")
+    if command.value("--runner") == "pooling":
+        asked.add("--runner pooling")
+    return frozenset(asked)

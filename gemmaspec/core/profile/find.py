@@ -73,9 +73,8 @@ def _named_in(value: str, key: str, folders: Sequence[Path]) -> str:
     family: set[str] = set()
     wanted = {(key, value)}
     while wanted:
-        line = re.compile(
-            "|".join(rf"\b{key}: {re.escape(text)}\s*(?:#|,|\}}|$)" for key, text in wanted), re.MULTILINE
-        )
+        lines = [rf"\b{key}: {re.escape(text)}\s*(?:#|,|\}}|$)" for key, text in wanted]
+        line = re.compile("|".join(lines), re.MULTILINE)
         more = {stem for stem, text in texts.items() if line.search(text)} - family
         family |= more
         wanted = {("extends", stem) for stem in more}
@@ -98,7 +97,8 @@ def find_profile(name: str, folders: Sequence[Path]) -> Path:
     known = profile_names(folders)
     if name in known:
         return known[name]
-    if base := next((folder / f"{name}.yaml" for folder in folders if (folder / f"{name}.yaml").is_file()), None):
+    files = (folder / f"{name}.yaml" for folder in folders)
+    if base := next(filter(Path.is_file, files), None):
         raise UsageError(
             f"{name} is a base that profiles extend, not a profile to run{_named_in(base.stem, 'extends', folders)}",
             hint="gemmaspec profile list",

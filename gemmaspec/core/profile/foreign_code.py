@@ -38,8 +38,9 @@ def _of_models(profile: Profile) -> Iterator[str]:
     """Yield the checkpoints whose own Python files (auto_map in config.json) vLLM imports."""
     if not trusts_models(profile):
         return
-    models = [("target", profile.target), ("draft", profile.draft)]
-    yield from (f"the {role} {model.model} (trust_remote_code)" for role, model in models if model)
+    yield f"the target {profile.target.model} (trust_remote_code)"
+    if profile.draft:
+        yield f"the draft {profile.draft.model} (trust_remote_code)"
 
 
 def trusts_models(profile: Profile) -> bool:

@@ -25,12 +25,15 @@ OTHER_SERVER: Final = re.compile(rf"(?<![a-z0-9])(?:{_ROWS.pop('servers')})(?![a
 COMPOSE_FILE: Final = "a Compose file"
 
 
-def _by_word(table: Mapping[str, str]) -> Mapping[str, str]:
+def by_word(table: Mapping[str, str]) -> Mapping[str, str]:
     """Return the meaning of each word; the file has the words of each meaning."""
-    return {word: meaning for meaning, words in table.items() for word in words.split()}
+    meanings: dict[str, str] = {}
+    for meaning, words in table.items():
+        meanings |= dict.fromkeys(words.split(), meaning)
+    return meanings
 
 
-_TABLES: Final[Mapping[str, Mapping[str, str]]] = {name: _by_word(table) for name, table in _ROWS.items()}
+_TABLES: Final[Mapping[str, Mapping[str, str]]] = {name: by_word(table) for name, table in _ROWS.items()}
 """The rows of meant.json, which are a meaning and the words for it, by word. Letters are compared in lower case, and
 hyphens as underscores. An option with the name of a command before it is one of that command."""
 _KEYS: Final = _TABLES["keys"]
@@ -62,7 +65,10 @@ def key_meant(section: Iterable[str], key: str) -> str | None:
 def value_meant(key: str, value: object) -> str:
     """Return what a wrong value may mean, as the end of a sentence; empty for one that no row knows."""
     text = f"{key}={value}".lower()[:200]
-    return next((f"; {meaning}" for meaning, form in _ROWS["values"].items() if re.fullmatch(form, text)), "")
+    for meaning, form in _ROWS["values"].items():
+        if re.fullmatch(form, text):
+            return f"; {meaning}"
+    return ""
 
 
 def form_meant(key: str) -> str | None:
@@ -115,8 +121,10 @@ def _find(table: Mapping[str, str], key: str) -> str | None:
     """Return what a table has for a word, also after the prefix of another tool's variables."""
     names = {_word(key): meaning for key, meaning in table.items()}
     word = _word(key)
-    meanings = (names.get(word.removeprefix(prefix)) for prefix in ("", *_PREFIXES))
-    return next((meaning for meaning in meanings if meaning), None)
+    for prefix in ("", *_PREFIXES):
+        if meaning := names.get(word.removeprefix(prefix)):
+            return meaning
+    return None
 
 
 def _word(text: str) -> str:
@@ -125,9 +133,9 @@ def _word(text: str) -> str:
 
 def foreign_file(text: str) -> tuple[str, str] | None:
     """Return what a file is instead of a profile, and the command for it; None for one that may be a profile."""
-    _, what, command = next((row for row in _FILES if re.search(row[0], text)), ("", "", ""))
-    if what:
-        return (what, command)
+    for pattern, what, command in _FILES:
+        if re.search(pattern, text):
+            return (what, command) if what else None
     return None
 
 

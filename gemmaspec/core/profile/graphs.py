@@ -140,8 +140,12 @@ def _taken(
     if eager and not eager.negated:
         return "NONE", "enforce_eager turns them off", "remove it", eager.path
     if plain and plain in LOST:
-        asked = (compiles, graphs if graphs == "default" else f"cudagraph_mode {graphs}")
-        modes = " and ".join(mode for mode in asked if mode != "default") or "the default"
+        asked = []
+        if compiles != "default":
+            asked.append(compiles)
+        if graphs != "default":
+            asked.append(f"cudagraph_mode {graphs}")
+        modes = " and ".join(asked) or "the default"
         return plain, f"{modes} leaves {plain}", "remove it", path
     if transfer and (connector := _by_layers(_json(transfer.value))):
         why = f"{connector} works layer by layer, for which vLLM takes PIECEWISE"
@@ -166,10 +170,10 @@ def _by_layers(transfer: dict[str, Any]) -> str:
             return str(name)
         return ""
     if name == "MultiConnector":
-        inside = extra.get("connectors")
-    else:
-        inside = None
-    return next(filter(None, (_by_layers(part) for part in inside or () if isinstance(part, dict))), "")
+        for part in extra.get("connectors") or ():
+            if isinstance(part, dict) and (inside := _by_layers(part)):
+                return inside
+    return ""
 
 
 def hurts(profile: Profile, modes: GraphModes, *, slow: bool = False) -> bool:
@@ -258,7 +262,9 @@ def capture_sizes(command: Command) -> tuple[list[int] | None, Path]:
         for part in (keys.get("cudagraph_capture_sizes"), keys.get("max_cudagraph_capture_size")):
             if part is not None:
                 sizes, path = [*(sizes or ()), *(part if isinstance(part, list) else [part])], argument.path
-    return (None if sizes is None else [int(size) for size in sizes if str(size).isdecimal()]), path
+    if sizes is None:
+        return None, path
+    return [int(size) for size in sizes if str(size).isdecimal()], path
 
 
 def _json(text: str | None) -> dict[str, Any]:

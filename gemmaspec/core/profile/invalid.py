@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
@@ -35,8 +36,8 @@ def invalid(errors: Iterable[Mapping[str, Any]], data: Any) -> Iterator[tuple[Pa
     for error in errors:
         by_path.setdefault(_path(error, data), []).append(error)
     for path, several in by_path.items():
-        key = next((str(part) for part in reversed(path) if isinstance(part, str)), "")
-        yield path, _sentence(several, path) + value_meant(key, several[0].get("input"))
+        keys = [part for part in path if isinstance(part, str)] or [""]
+        yield path, _sentence(several, path) + value_meant(keys[-1], several[0].get("input"))
 
 
 def _path(error: Mapping[str, Any], data: Any) -> Path:
@@ -79,10 +80,12 @@ def _sentence(errors: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 def _as_map(path: Path, value: Any) -> str | None:
     """Return a value as the map that it is meant as."""
-    if isinstance(value, list) and value and all("=" in str(item) for item in value):
-        return ": {" + ", ".join("{}: '{}'".format(*str(item).split("=", 1)) for item in value) + "}"
-    if isinstance(value, list) and value and all(isinstance(item, dict) and "name" in item for item in value):
-        return ": {" + ", ".join(f"{item['name']}: …" for item in value) + "}"
+    if isinstance(value, list) and value:
+        if all("=" in str(item) for item in value):
+            pairs = [str(item).split("=", 1) for item in value]
+            return ": {" + ", ".join(f"{name}: '{text}'" for name, text in pairs) + "}"
+        if all(isinstance(item, dict) and "name" in item for item in value):
+            return ": {" + ", ".join(f"{item['name']}: …" for item in value) + "}"
     if key := _FIRST.get(str(path[-1]) if path else ""):
         many = value if isinstance(value, list) else [value]
         shown = ", ".join(map(str, many))
@@ -100,9 +103,7 @@ def _unknown(path: Path, value: Any) -> str:
     known = list(keys_at(path[:-1]))
     if here := same(key, known):
         return f"unknown key; did you mean '{here}'?"
-    elsewhere = [
-        f"{name}.{it}" for name in Profile.model_fields if (name,) != section and (it := same(key, keys_at((name,))))
-    ]
+    elsewhere = list(_in_other_sections(key, section))
     if elsewhere:
         elsewhere.sort(key=lambda path: not path.startswith("serve."))
         return f"unknown key; did you mean {' or '.join(elsewhere)}?"
@@ -111,14 +112,8 @@ def _unknown(path: Path, value: Any) -> str:
         return f"unknown key; did you mean '{near}'?"
     if flag := same(key, _flags_of_vllm()):
         return f"unknown key; it is a flag of vllm serve: serve.extra_args: [{flag}, …]"
-    written = [name for name in Profile.model_fields if name not in _RESULTS]
-    sections = {f"{name}.{key}": key for name in written for key in keys_at((name,))}
-    if not section:
-        close = nearest(key, sections.values())
-    else:
-        close = None
-    if close:
-        return f"unknown key; did you mean {' or '.join(path for path, key in sections.items() if key == close)}?"
+    if not section and (close := _close_in_a_section(key)):
+        return f"unknown key; did you mean {' or '.join(close)}?"
     if form := form_meant(key):
         return f"unknown key; {form}"
     if section == ("serve",):
@@ -153,6 +148,20 @@ def _flags_of_vllm(release: str | None = None) -> Collection[str]:
     if facts:
         return facts.flags
     return ()
+
+
+def _in_other_sections(key: str, section: Sequence[str]) -> Iterator[str]:
+    """Yield the same key in each other section that has it, with its section."""
+    for name in Profile.model_fields:
+        if (name,) != section and (found := same(key, keys_at((name,)))):
+            yield f"{name}.{found}"
+
+
+def _close_in_a_section(key: str) -> list[str]:
+    """Return the most similar key of all sections, in each section that has it."""
+    sections = {name: list(keys_at((name,))) for name in Profile.model_fields if name not in _RESULTS}
+    close = nearest(key, chain.from_iterable(sections.values()))
+    return [f"{name}.{close}" for name, keys in sections.items() if close in keys]
 
 
 def _holds_keys(path: Sequence[str]) -> bool:

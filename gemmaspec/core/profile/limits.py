@@ -22,7 +22,11 @@ def concurrencies(profile: Profile, asked: Sequence[int], *, usual: Sequence[int
             f"--concurrency {above[0]}: {profile.name} runs {limit} concurrent requests (serve.max_num_seqs); {why}",
             hint=f"--set serve.max_num_seqs={above[0]}",
         )
-    return tuple(asked) or tuple(number for number in usual if not limit or number <= limit) or (1,)
+    if asked:
+        return tuple(asked)
+    if not limit:
+        return tuple(usual) or (1,)
+    return tuple(number for number in usual if number <= limit) or (1,)
 
 
 def need_room(profile: Profile, contexts: Sequence[int], answer: int, *, option: str = "--context") -> None:

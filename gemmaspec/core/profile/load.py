@@ -180,7 +180,10 @@ def _parent_file(parent: str, file: Path, folders: Sequence[Path], place: Place)
 def _did_you_mean(parent: Any, file: Path, folders: Sequence[Path]) -> str:
     """Return a hint with the most similar profile, including those that begin with _."""
     wanted = str(parent).rpartition("/")[2].removesuffix(".yaml").removesuffix(".yml")
-    known = {profile.stem for folder in (file.parent, *folders) if folder.is_dir() for profile in folder.glob("*.yaml")}
+    known: set[str] = set()
+    for folder in (file.parent, *folders):
+        if folder.is_dir():
+            known.update(profile.stem for profile in folder.glob("*.yaml"))
     near = difflib.get_close_matches(wanted, sorted(known - {file.stem}), n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]}?"

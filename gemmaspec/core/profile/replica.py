@@ -122,7 +122,9 @@ def problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
 
 def _router(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
     router = router_of(profile)
-    ports = {replica_port(profile, index): f"replica {index}" for index in range(1, profile.replicas + 1)}
+    ports = {}
+    for index in range(1, profile.replicas + 1):
+        ports[replica_port(profile, index)] = f"replica {index}"
     if max(ports) > 65535:
         yield ("serve", "port"), f"leaves no ports for {profile.replicas} replicas after it"
     for key, port in (("port", router.port), ("metrics_port", router.metrics_port)):

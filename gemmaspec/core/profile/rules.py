@@ -178,7 +178,10 @@ def _exposure(profile: Profile) -> Iterator[Mistake]:
 def _extra_args(profile: Profile) -> Iterator[Mistake]:
     for index, word in enumerate(profile.serve.extra_args):
         if re.match(r"--[a-z][^ ={]* ", word):
-            shown = ", ".join(f"'{part}'" if part.isdecimal() else part for part in word.split())
+            items = []
+            for part in word.split():
+                items.append(f"'{part}'" if part.isdecimal() else part)
+            shown = ", ".join(items)
             yield Mistake(("serve", "extra_args", index), f"{word!r} is several words; one word per item: [{shown}]")
     for argument in extra_of(profile).arguments:
         if argument.flag in OWN_KEYS:

@@ -88,7 +88,9 @@ def _written_out(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
     out: Schema = {}
     for key, value in node.items():
         if key == "properties":
-            out[key] = {name: _nullable(_written_out(inner, definitions)) for name, inner in value.items()}
+            out[key] = {}
+            for name, inner in value.items():
+                out[key][name] = _nullable(_written_out(inner, definitions))
         elif key in ("items", "additionalProperties") and isinstance(value, dict):
             out[key] = _written_out(value, definitions)
         elif key == "anyOf":
@@ -105,7 +107,8 @@ def _nullable(schema: Schema) -> Schema:
     choices = [choice for choice in schema.get("anyOf", [schema]) if choice != {"type": "null"}]
     if len(choices) > 1:
         return {**schema, "anyOf": [*choices, {"type": "null"}]}
-    merged = {**choices[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+    merged = choices[0] | schema
+    merged.pop("anyOf", None)
     if "const" in merged:
         merged["enum"] = [merged.pop("const")]
     if "enum" in merged:
@@ -115,12 +118,12 @@ def _nullable(schema: Schema) -> Schema:
 
 def _let_numbers_be_text(properties: Schema) -> None:
     """Allow an unquoted number for a text: `vllm: 0.33`, `user: 1000`, `env: {X: 1}`."""
-    runtime, serve, container, chat = (
-        properties[name]["properties"] for name in ("runtime", "serve", "container", "chat")
-    )
-    for place in (runtime["vllm"], container["user"]):
+    runtime = properties["runtime"]["properties"]
+    user = properties["container"]["properties"]["user"]
+    for place in (runtime["vllm"], user):
         place["type"] = ["string", "number", "null"]
     for place in (runtime["packages"], properties["env"]):
         place["additionalProperties"]["type"] = ["string", "number"]
-    serve["extra_args"]["items"]["type"] = ["string", "number"]
+    properties["serve"]["properties"]["extra_args"]["items"]["type"] = ["string", "number"]
+    chat = properties["chat"]["properties"]
     chat["template_kwargs"]["additionalProperties"] = {"type": ["boolean", "number", "string"]}

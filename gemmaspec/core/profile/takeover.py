@@ -119,7 +119,10 @@ def from_words(made: TakenOver, words: Sequence[str]) -> None:
     if words and not words[0].startswith("-"):
         made.put("target", "model", words[0])
         words = words[1:]
-    command = words_of([part for word in words for part in _parted(made, word)], facts.flags if facts else {})
+    parts: list[str] = []
+    for word in words:
+        parts += _parted(made, word)
+    command = words_of(parts, facts.flags if facts else {})
     for argument in command.arguments:
         _take(made, argument)
     for _, word in command.unclaimed:
@@ -373,7 +376,8 @@ def _without_open(made: TakenOver, value: dict[str, Any], place: str) -> None:
             del value[key]
             made.leave(f"{here}: {_open(inner)}", "the command does not set it: write the value")
         elif isinstance(inner, list):
-            for index in reversed([i for i, item in enumerate(inner) if isinstance(item, str) and _OPEN.search(item)]):
+            open_words = [index for index, item in enumerate(inner) if isinstance(item, str) and _OPEN.search(item)]
+            for index in reversed(open_words):
                 _leave_word(made, inner, index, here)
 
 

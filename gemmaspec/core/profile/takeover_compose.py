@@ -62,7 +62,8 @@ def from_compose(
     for other in services:
         if other != name:
             made.leave(f"services.{other}", "a profile is one server; keep others in a Compose file of their own")
-    words = [_filled(word) for key in ("entrypoint", "command") for word in _words(filled[name].get(key))]
+    written = [*_words(filled[name].get("entrypoint")), *_words(filled[name].get("command"))]
+    words = [_filled(word) for word in written]
     if not arguments(made, words):
         raise UsageError(f"{file}: services.{name} runs no `vllm serve` with a model", hint=ADOPT)
     return made
@@ -101,16 +102,19 @@ def _chosen(services: Mapping[str, Any], file: str, asked: str | None) -> str:
             f"{file}: {len(names)} services run vLLM: {', '.join(names)}; a profile serves one of them",
             hint=f"gemmaspec profile new NAME --from-compose {shlex.quote(file)} --service {names[0]}",
         )
-    runs = ", ".join(
-        f"{name} ({' '.join(str(service.get('image', 'built from a folder')).split())})"
-        for name, service in maps.items()
+    others = []
+    for name, service in maps.items():
+        image = " ".join(str(service.get("image", "built from a folder")).split())
+        others.append(f"{name} ({image})")
+    raise UsageError(
+        f"{file}: no service runs vLLM, only {', '.join(others) or 'nothing'}", hint="gemmaspec profile list"
     )
-    raise UsageError(f"{file}: no service runs vLLM, only {runs or 'nothing'}", hint="gemmaspec profile list")
 
 
 def runs_vllm(service: Mapping[str, Any]) -> bool:
     """Return whether a service runs vLLM: by its command, else by its image's name."""
-    if _SERVES.search(" ".join(word for key in ("entrypoint", "command") for word in _words(service.get(key)))):
+    words = [*_words(service.get("entrypoint")), *_words(service.get("command"))]
+    if _SERVES.search(" ".join(words)):
         return True
     image = str(service.get("image", "")).partition("@")[0].rpartition("/")[2].partition(":")[0]
     return _IMAGE.search(image) is not None and not _NOT_A_SERVER.search(image)

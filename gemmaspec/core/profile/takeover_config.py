@@ -34,8 +34,8 @@ def _inserted(made: TakenOver, before: list[str], path: str, after: list[str]) -
     if content is None:
         made.leave(f"{_FLAG} {path}", "there is no such file here; write its lines under serve:, with underscores")
         rest = [*before, *after]
-        is_named = bool(rest and not rest[0].startswith("-")) or any(word.startswith("--model") for word in rest)
-        if not is_named:
+        begins_with_model = bool(rest) and not rest[0].startswith("-")
+        if not begins_with_model and not any(word.startswith("--model") for word in rest):
             raise UsageError(f"{_FLAG} {path}: there is no such file here, and no model without it", hint=ADOPT)
         return rest
     if inside:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.foreign_words import by_word
 from gemmaspec.core.profile.takeover import NVIDIA_ALONE, TakenOver, variable
 
 _HF_HOME: Final = re.compile(r"/(?:root|home/[^/]+|\.cache|data)?/?(?:\.cache/)?huggingface(?:/hub)?/?")
@@ -28,7 +29,7 @@ _ALONE: Final = frozenset(
 """Options of `docker run` without a value; all others have one."""
 _NOT_NEEDED: Final = _QUIET | {"--name", "--pull", "--hostname", "-h"}
 _ROWS: Final = json.loads(Path(__file__).with_name("takeover.json").read_text(encoding="utf-8"))
-INSTEAD: Final[Mapping[str, str]] = {word: instead for instead, words in _ROWS.items() for word in words.split()}
+INSTEAD: Final[Mapping[str, str]] = by_word(_ROWS)
 """What has no key that can be set mechanically → what there is instead."""
 
 
@@ -124,8 +125,9 @@ def mount(made: TakenOver, source: str, inside: str) -> None:
 def _mounted(made: TakenOver, text: str) -> None:
     """Take over --mount type=bind,source=…,target=…"""
     parts = dict(part.partition("=")[::2] for part in text.split(","))
-    source = next((parts[key] for key in ("source", "src") if key in parts), "")
-    mount(made, source, next((parts[key] for key in ("target", "destination", "dst") if key in parts), ""))
+    source = parts.get("source") or parts.get("src", "")
+    target = parts.get("target") or parts.get("destination") or parts.get("dst", "")
+    mount(made, source, target)
 
 
 def port(made: TakenOver, text: str) -> None:

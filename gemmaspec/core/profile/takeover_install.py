@@ -39,9 +39,8 @@ def changes_files(made: TakenOver, words: Sequence[str]) -> bool:
     if of_vllm and (program in _EDITS or program.startswith("python")):
         made.leave(f"{program} … {no_secret(of_vllm)[-120:]}", _PATCHED)
         return True
-    in_place = program in ("sed", "perl") and any(
-        re.fullmatch(r"-[a-zA-Z]*i.*|--in-place.*", word) for word in plain[1:3]
-    )
+    options = filter(re.compile(r"-[a-zA-Z]*i.*|--in-place.*").fullmatch, plain[1:3])
+    in_place = program in ("sed", "perl") and any(options)
     if in_place or program == "patch" or plain[:2] == ["git", "apply"]:
         made.leave(
             f"{short(plain[:2])} …",

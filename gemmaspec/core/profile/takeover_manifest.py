@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from gemmaspec.core import strict_yaml
@@ -65,11 +66,12 @@ def from_manifest(
         )
     made = TakenOver(contained=True, beside=beside)
     documents = list(_documents(text, file))
-    models = [model for document in documents for model in _models(document)]
+    models = list(chain.from_iterable(map(_models, documents)))
     if models:
-        _model_of_stack(made, _chosen({str(model.get("name")): model for model in models}, file, service))
+        by_name = {str(model.get("name")): model for model in models}
+        _model_of_stack(made, _chosen(by_name, file, service))
         return made
-    found = {one.name: one for document in documents for one in _containers(document)}
+    found = {one.name: one for one in chain.from_iterable(map(_containers, documents))}
     serving = {name: one for name, one in found.items() if runs_vllm(_as_service(one.container))}
     if not serving and service is None:
         raise UsageError(f"{file}: no container runs vLLM, only {', '.join(found) or 'nothing'}", hint=ADOPT)
@@ -154,7 +156,8 @@ def _container(made: TakenOver, found: _Found, file: str) -> None:
             made.leave(key, _WRITTEN_BY_RENDER)
     if found.replicas > 1:
         made.leave(f"replicas: {found.replicas}", "gemmaspec up NAME --replicas N starts several")
-    words = [_filled(str(word), values) for key in ("command", "args") for word in _list(container.get(key))]
+    written = [*_list(container.get("command")), *_list(container.get("args"))]
+    words = [_filled(str(word), values) for word in written]
     has_command = bool(container.get("command"))
     scope = Scope(variables=dict(values))
     if not words or not (
@@ -242,7 +245,9 @@ def _models(document: Any) -> Iterator[Mapping[str, Any]]:
         rows = spec.get("modelSpec")
     else:
         rows = None
-    yield from (row for row in _list(rows) if isinstance(row, dict) and row.get("modelURL"))
+    for row in _list(rows):
+        if isinstance(row, dict) and row.get("modelURL"):
+            yield row
 
 
 def _model_of_stack(made: TakenOver, model: Mapping[str, Any]) -> None:

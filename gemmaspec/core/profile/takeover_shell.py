@@ -108,7 +108,9 @@ def shell(made: TakenOver, text: str, scope: Scope | None = None) -> bool:
                 made.leave(f"{kind} …", _AFTER)
                 return True
             raise UsageError(f"this script has {kind}, so its text does not say what it serves", hint=ADOPT)
-        filled = [one for word in words for one in _filled_words(made, word, scope)]
+        filled: list[str] = []
+        for word in words:
+            filled += _filled_words(made, word, scope)
         served = _command(made, filled, scope, served=served) or served
     return served
 
@@ -237,7 +239,7 @@ def _command(made: TakenOver, words: list[str], scope: Scope, *, served: bool) -
     before = len(made.left)
     for name, value in names:
         variable(made, name, value)
-    if any(word == "pip" or word.endswith("/pip") or re.fullmatch(r"pip[0-9.]*", word) for word in words[:4]):
+    if any(map(_is_pip, words[:4])):
         installed(made, words)
         return False
     if serve(made, words, scope):
@@ -326,13 +328,22 @@ def _image(made: TakenOver, text: str) -> None:
         made.content["image"] = image_name(text)
 
 
+def _is_pip(word: str) -> bool:
+    return word.endswith("/pip") or re.fullmatch(r"pip[0-9.]*", word) is not None
+
+
+def _is_array(word: str) -> bool:
+    """Return whether a word sets an array or reads an item of one."""
+    return re.fullmatch(r"\w+\+?=\(", word) is not None or re.search(r"\$\{\w+\[", word) is not None
+
+
 def _needs_a_shell(words: Sequence[str]) -> str:
     """Return what in a command only a shell can follow; empty for a simple command."""
     if words[0] in _BRANCHES or words[0].endswith("()"):
         if words[0] in ("{", "function") or words[0].endswith("()"):
             return "a function"
         return f"`{words[0]}`"
-    if any(re.fullmatch(r"\w+\+?=\(", word) or re.search(r"\$\{\w+\[", word) for word in words):
+    if any(map(_is_array, words)):
         return "an array"
     if "<<" in words:
         return "a text of its own (<<)"

@@ -79,10 +79,12 @@ def draft_for(model: str) -> str | None:
     if not re.search(r"gemma-?4", name, re.IGNORECASE) or not re.search(r"[-_]it(?![a-z])", name, re.IGNORECASE):
         return None
     size = size_called(name)
-    heads = (entry for entry in shipped().values() if entry.kind == "assistant" and SIZES.get(entry.size) is size)
-    fitting = (head.ref for head in heads if is_qat(head.ref) is is_qat(name))
-    if size:
-        return next(fitting, None)
+    if size is None:
+        return None
+    for entry in shipped().values():
+        is_its_head = entry.kind == "assistant" and SIZES.get(entry.size) is size
+        if is_its_head and is_qat(entry.ref) is is_qat(name):
+            return entry.ref
     return None
 
 
@@ -103,7 +105,7 @@ def checkpoint_from(known: PublishedCheckpoint, config: dict[str, Any], rows: It
     """Return the checkpoint of a configuration and of rows as in headers.json."""
     fields = Fields(config, "config.json")
     described = describe(fields)
-    tensors = tuple(tensor for row in rows for tensor in _tensors(*row))
+    tensors = tuple(itertools.chain.from_iterable(_tensors(*row) for row in rows))
     return Checkpoint(
         ref=known.ref,
         revision=known.revision,
@@ -128,12 +130,13 @@ def servable_config(known: PublishedCheckpoint) -> dict[str, Any]:
     """
     config = _config(known)
     if known.kind == "model":
-        alike = (one for one in shipped().values() if (one.kind, one.size, one.towers) == ("model", known.size, True))
-        whole = _config(next(alike))
+        wanted = ("model", known.size, True)
+        whole = _config(next(one for one in shipped().values() if (one.kind, one.size, one.towers) == wanted))
         for part in ("vision_config", "audio_config"):
             config[part] = config.get(part) or whole[part]
     if layer := config.get("transformer_layer_config"):
-        layer |= {name: value for name, value in _LAYER.items() if name not in layer}
+        for name, value in _LAYER.items():
+            layer.setdefault(name, value)
     if known.kind in _BLOCKS:
         config.setdefault("mask_token_id", _MASK)
     return config
@@ -171,5 +174,8 @@ def _tensors(name: str, dtype: str, shape: list[int], *numbers: str) -> Iterator
 
 
 def _numbers(text: str) -> list[int]:
-    ends = [tuple(map(int, part.split("-"))) for part in text.split(",")]
-    return [number for first, *last in ends for number in range(first, (last or [first])[0] + 1)]
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
