@@ -138,7 +138,8 @@ def test_six_lines_say_what_a_person_decides_by(capsys: pytest.CaptureFixture[st
     for profile, machine in (("nvidia-31b-mtp", "h100"), ("spark-31b-e2b", "dgx-spark"), ("spark2-31b", "dgx-spark")):
         assert run(["fit", profile, "--machine", machine]) == 0
         title, *rows = capsys.readouterr().out.splitlines()
-        assert title.startswith(f"{profile} fits on {machine} (")
+        where = f"2 x {machine}" if profile == "spark2-31b" else machine
+        assert title.startswith(f"{profile} fits on {where} (")
         assert [row.split()[0] for row in rows] == ["speed", "requests", "memory", "change", "unknown"], profile
 
 
@@ -355,3 +356,30 @@ def test_the_memory_is_one_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "spark-31b-e2b", "--memory", "20", "--explain"]) == 1
     tight = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  [W")).strip(" []")
     assert not {"C", "."} & set(tight)
+
+
+def title_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    run(["fit", *words])
+    return capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_title_counts_the_gpus_that_the_server_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    two = "nvidia2-31b-mtp fits on 2 x rtx-4090 (23.52 GiB each) with vLLM 0.32.0"
+    assert title_of(capsys, "nvidia2-31b-mtp", "--machine", "rtx-4090") == two
+    assert title_of(capsys, "nvidia2-31b-mtp", "--machine", "4x4090") == two
+    assert " on rtx-4090 (23.52 GiB) " in title_of(capsys, "nvidia-31b-qat-mtp-24gb", "--machine", "2x4090")
+    assert " on 2 x dgx-spark (121.69 GiB each) " in title_of(capsys, "spark2-31b", "--machine", "dgx-spark")
+
+
+def test_the_title_counts_no_gpu_that_the_machine_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("nvidia2-31b-mtp", "--machine", "dgx-spark", "--set", "serve.max_model_len=8192")
+    assert " on dgx-spark (121.69 GiB) " in title_of(capsys, *words)
+
+
+def test_a_figure_of_others_is_published_and_one_of_this_project_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "spark-26b-a4b-mtp"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "published: 108.78, 40.85 without" in out
+    assert "measured: " not in out
+    assert run(["fit", "nvidia-31b-mtp", "--machine", "h100"]) == 0
+    assert "measured: 211.8 decoding, 91.8 without" in " ".join(capsys.readouterr().out.split())

@@ -36,6 +36,6 @@ def unknown_speed(speed: Mapping[str, Any] | None) -> Iterator[str]:
         yield "how often the last drafted positions are accepted (extrapolated)"
     yield from (doubt for doubt in speed["doubts"] if not doubt.startswith("acceptance was not measured"))
     if speed["basis"] == "roofline":
-        yield "this server was never measured (computed from the memory's bandwidth)"
+        yield "how long its steps take (never measured here; computed from the memory's bandwidth)"
     elif speed["basis"] == "bound":
         yield "the speed: no server like it was measured"

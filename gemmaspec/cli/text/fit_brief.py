@@ -7,11 +7,15 @@ from typing import Any, Final
 
 from gemmaspec.cli.text import page
 from gemmaspec.cli.text.predict import counted
+from gemmaspec.core.profile.machines import machine_kind, machine_of
 
 _GIB: Final = 2**30
 
 _LAST_RESORT: Final = ("--no-spec", "--set serve.tensor_parallel_size")
 """How a change begins that gives up the draft or takes another GPU."""
+
+_OWN: Final = ("measurements/", "patches/")
+"""How the source of a figure begins that this project measured; others were published."""
 
 _NO_SPEED: Final = "no speed: "
 """How the note begins that says why there is no figure."""
@@ -22,7 +26,13 @@ Document = Mapping[str, Any]
 def lines(document: Document) -> Iterator[str]:
     """Yield whether it fits, its speed, how much it holds at once, the memory, what to change and what is not known."""
     machine = document["machine"]
-    where = f"on {machine['name']} ({_gib(machine['memory'])}) with vLLM {document['vllm']}"
+    number = _servers_gpus(document)
+    one = machine_kind(machine["name"])
+    if number > 1:
+        gpus = f"{number} x {one} ({_gib(machine['memory'])} each)"
+    else:
+        gpus = f"{one} ({_gib(machine['memory'])})"
+    where = f"on {gpus} with vLLM {document['vllm']}"
     rows = [
         *(("PROBLEM", problem) for problem in document["problems"]),
         *(("warning", warning) for warning in document["warnings"]),
@@ -33,6 +43,15 @@ def lines(document: Document) -> Iterator[str]:
         ("unknown", _unknown(document)),
     ]
     yield from page.lines(f"{document['profile']} {verdict(document)} {where}", rows)
+
+
+def _servers_gpus(document: Document) -> int:
+    """Return how many GPUs the server takes, on all its machines; 1 where the machine has fewer, as the problem says."""
+    flags, machine = document["flags"], document["machine"]
+    here = flags["tensor_parallel"] // flags["nodes"]
+    if machine["cpu"] or (machine["gpus"] is not None and here > machine["gpus"]):
+        return 1
+    return int(flags["tensor_parallel"])
 
 
 def verdict(document: Document) -> str:
@@ -72,8 +91,10 @@ def _predicted(rows: Sequence[Mapping[str, Any]], document: Document) -> str:
 
 def _measured(document: Document) -> str | None:
     """Return the first figure that was measured or published of this very server with one request; None without."""
+    machine = document["machine"]["name"]
+    kinds = {machine, machine_of(machine)}
     for figure in document["measured"]:
-        same = figure["machine"] == document["machine"]["name"] and not {"target", "draft"} & figure.keys()
+        same = figure["machine"] in kinds and not {"target", "draft"} & figure.keys()
         if same and figure["concurrency"] == 1 and "tokens_per_second" in figure:
             if "baseline" in figure:
                 alone = f", {figure['baseline']:g} without"
@@ -83,7 +104,8 @@ def _measured(document: Document) -> str | None:
                 kind = f" {figure['counted']}"
             else:
                 kind = ""
-            return f"measured: {figure['tokens_per_second']:g}{kind}{alone}"
+            whose = "measured" if figure["source"].startswith(_OWN) else "published"
+            return f"{whose}: {figure['tokens_per_second']:g}{kind}{alone}"
     return None
 
 
@@ -116,7 +138,8 @@ def _memory(document: Document) -> str:
     rest = sum(estimate["nbytes"] for estimate in memory["estimates"])
     parts = {"weights": memory["weights"], "KV cache": cache, "activations, graphs and the like": rest}
     named = ", ".join(f"{name} {nbytes / _GIB:.2f}" for name, nbytes in parts.items())
-    return f"{_gib(memory['requested'])} for vLLM: {named}"
+    each = " on each" if _servers_gpus(document) > 1 else ""
+    return f"{_gib(memory['requested'])} for vLLM{each}: {named}"
 
 
 def _change(document: Document) -> str:
@@ -138,9 +161,9 @@ def _change(document: Document) -> str:
         item for item in advice if item["sequences"] == most_at_once and not item["change"].startswith(_LAST_RESORT)
     ]
     if not gentle:
-        return "nothing is needed"
+        return "nothing is needed: further requests wait until there is room"
     most = max(gentle, key=lambda item: (item["longest_for_all"], item["longest"]))
-    return f"nothing is needed; longer ones with {_advised(most)}"
+    return f"nothing is needed: further requests wait until there is room; more room with {_advised(most)}"
 
 
 def _advised(item: Mapping[str, Any]) -> str:
