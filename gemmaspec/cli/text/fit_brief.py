@@ -46,7 +46,7 @@ def lines(document: Document) -> Iterator[str]:
 
 
 def _servers_gpus(document: Document) -> int:
-    """Return how many GPUs the server takes, on all its machines; 1 where the machine has fewer, as the problem says."""
+    """Return how many GPUs the server takes, on all its machines; 1 where a machine has fewer."""
     flags, machine = document["flags"], document["machine"]
     here = flags["tensor_parallel"] // flags["nodes"]
     if machine["cpu"] or (machine["gpus"] is not None and here > machine["gpus"]):
