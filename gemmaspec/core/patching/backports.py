@@ -35,7 +35,7 @@ def reason_for(patch: Patch, *, vllm: str, method: str, backend: str | None) -> 
     later = later_release(patch)
     if later is None or not patch.claims(vllm) or patch.text.required_by is None:
         return None
-    backends = {name for claim in patch.text.pays for name in claim.backends}
+    backends = set().union(*(claim.backends for claim in patch.text.pays))
     if method in patch.text.required_by.methods and backend in backends:
         return f"as vLLM {later} does"
     return None

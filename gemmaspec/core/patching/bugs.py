@@ -41,7 +41,9 @@ class Bug:
 
     def pattern(self) -> re.Pattern[str]:
         """Return a pattern that matches one of its error texts in a log message."""
-        texts = (_ANY.join(re.escape(part) for part in error.split("…")) for error in self.errors)
+        texts = []
+        for error in self.errors:
+            texts.append(_ANY.join(map(re.escape, error.split("…"))))
         return re.compile(f"{_BEGIN}(?:{'|'.join(texts)})")
 
     def fix(self, version: str | None = None) -> str | None:

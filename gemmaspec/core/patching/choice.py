@@ -57,7 +57,8 @@ def choose(speed: Speed, settings: Sequence[RunsOn], patches: Mapping[str, Patch
         if all(one.because for _, one in covered):
             because[patch.id] = covered[0][1].because
     ordered = _in_order(rows, left_out, patches)
-    return replace(ordered, because={name: why for name, why in because.items() if name in ordered.taken})
+    of_taken = {name: why for name, why in because.items() if name in ordered.taken}
+    return replace(ordered, because=of_taken)
 
 
 def _in_order(
@@ -69,7 +70,8 @@ def _in_order(
     while waiting:
         ready = [id_ for id_ in waiting if not _lacks(patches[id_], taken, patches)]
         if not ready:
-            left_out |= {id_: f"needs {_lacks(patches[id_], taken, patches)}, which is left out" for id_ in waiting}
+            for id_ in waiting:
+                left_out[id_] = f"needs {_lacks(patches[id_], taken, patches)}, which is left out"
             break
         taken |= {id_: rows[id_] for id_ in ready}
         waiting = [id_ for id_ in waiting if id_ not in taken]
@@ -78,7 +80,10 @@ def _in_order(
 
 def _lacks(patch: Patch, taken: Mapping[str, object], patches: Mapping[str, Patch]) -> str:
     """Return the first speed patch that a patch needs and that is not taken; "" if there is none."""
-    return next((id_ for id_ in patch.text.needs if id_ not in taken and _may_be_left_out(id_, patches)), "")
+    for id_ in patch.text.needs:
+        if id_ not in taken and _may_be_left_out(id_, patches):
+            return id_
+    return ""
 
 
 def _may_be_left_out(id_: str, patches: Mapping[str, Patch]) -> bool:
@@ -161,7 +166,10 @@ def why_not(patch: Patch, settings: Sequence[RunsOn]) -> str:
             return "measured, and it claims no setting in which it pays"
         return "no cells show a gain yet"
     for what, unknown, worded, inside in _PARTS:
-        kept = [setting for setting in left if any(inside(claim, setting) for claim in claims)]
+        kept = []
+        for setting in left:
+            if any(inside(claim, setting) for claim in claims):
+                kept.append(setting)
         if not kept:
             names = sorted({worded(setting) for setting in left} - {""})
             if names:
@@ -169,8 +177,9 @@ def why_not(patch: Patch, settings: Sequence[RunsOn]) -> str:
             return unknown
         left = kept
     releases = {_release(pair.having.vllm) for pair in pairs_of(patch.id, patch.evidence)}
-    if not_measured := sorted({setting.vllm for setting in left if _release(setting.vllm) not in releases}):
-        return f"not measured with vLLM {' or '.join(not_measured)}"
+    not_measured = {setting.vllm for setting in left if _release(setting.vllm) not in releases}
+    if not_measured:
+        return f"not measured with vLLM {' or '.join(sorted(not_measured))}"
     return "measured with other combinations of GPU, vLLM, method and attention backend"
 
 

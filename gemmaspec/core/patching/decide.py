@@ -45,7 +45,8 @@ def needed_paths(patches: Iterable[launcher.Patch]) -> frozenset[str]:
     """
     paths: set[str] = set()
     for patch in patches:
-        paths |= {edit.path for variant in patch.variants for edit in variant.files}
+        for variant in patch.variants:
+            paths |= {edit.path for edit in variant.files}
         paths |= {rule.path for rule in patch.superseded}
     return frozenset(paths)
 

@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from unidiff.errors import UnidiffParseError
@@ -98,7 +99,9 @@ def _parse(text: str, lines: list[str], name: str) -> PatchSet:
 
 def _refuse_unread(lines: list[str], files: PatchSet, name: str) -> None:
     """Reject every line that is neither a header nor inside a hunk, because other tools skip such lines silently."""
-    inside = {line.diff_line_no for file in files for hunk in file for line in hunk}
+    inside = set()
+    for hunk in chain.from_iterable(files):
+        inside |= {line.diff_line_no for line in hunk}
     text = lines if lines[-1] else lines[:-1]
     outside = {f"{name}:{number}": line for number, line in enumerate(text, 1) if number not in inside}
     for where, line in outside.items():
@@ -135,7 +138,8 @@ def _refuse_path(path: str, lines: list[str], name: str) -> None:
 
 def _line_of(lines: list[str], path: str) -> int:
     """Return the last header line that names the path."""
-    return max(number for number, line in enumerate(lines, 1) if line.startswith(("+++ ", "diff ")) and path in line)
+    headers = [number for number, line in enumerate(lines, 1) if line.startswith(("+++ ", "diff "))]
+    return max(number for number in headers if path in lines[number - 1])
 
 
 def _hunks(file: PatchedFile, name: str) -> Iterator[DiffHunk]:

@@ -123,7 +123,10 @@ class EvidenceRun(BaseModel):
         same, rows = given.get("same", {}), given.get("rows")
         if not isinstance(rows, list):
             return given
-        return {**given, "rows": [{**same, **row} if isinstance(row, Mapping) else row for row in rows]}
+        spread = []
+        for row in rows:
+            spread.append({**same, **row} if isinstance(row, Mapping) else row)
+        return {**given, "rows": spread}
 
 
 class _File(BaseModel):
@@ -174,8 +177,11 @@ def parse_evidence(file: Path, content: bytes | None) -> tuple[EvidenceRun, ...]
         _check_runs(runs)
         return runs
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, error['loc'])) or 'the file'}: {sentence(error)}" for error in error.errors()]
-        raise PatchError("\n".join(f"{file}: {line}" for line in problems[:10])) from None
+        problems = []
+        for fault in error.errors()[:10]:
+            where = ".".join(map(str, fault["loc"])) or "the file"
+            problems.append(f"{file}: {where}: {sentence(fault)}")
+        raise PatchError("\n".join(problems)) from None
     except json.JSONDecodeError:
         raise PatchError(f"{file}: not JSON") from None
     except (ValueError, RecursionError) as error:
@@ -186,7 +192,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of the file. Raise ValueError for a key that is there twice, or a number that is text."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError(f"a key is there twice in {', '.join(key for key, _ in pairs)[:200]}")
+        keys = ", ".join(key for key, _ in pairs)
+        raise ValueError(f"a key is there twice in {keys[:200]}")
     for key in members.keys() & _NUMBERS:
         if isinstance(members[key], list):
             values = members[key]
@@ -206,7 +213,10 @@ def _check_runs(runs: Sequence[EvidenceRun]) -> None:
             raise ValueError(f"runs.{index}.date: {run.date} does not exist") from None
         if day > datetime.datetime.now(tz=datetime.UTC).date() + datetime.timedelta(days=1):
             raise ValueError(f"runs.{index}.date: {run.date} has not come yet")
-        named = {family for words, family in _GPUS.items() if re.search(rf"\b(?:{words})", run.gpu)}
+        named = set()
+        for words, family in _GPUS.items():
+            if re.search(rf"\b(?:{words})", run.gpu):
+                named.add(family)
         if named and family_of(run.capability) not in named:
             raise ValueError(f"runs.{index}: {run.gpu} does not have the compute capability {run.capability}")
 
@@ -218,7 +228,9 @@ def pairs_of(patch: str, runs: Sequence[EvidenceRun]) -> tuple[Pair, ...]:
         sides: dict[tuple[Any, ...], tuple[list[EvidenceRow], list[EvidenceRow]]] = {}
         for row in run.rows:
             sides.setdefault(row.but(patch), ([], []))[patch in row.patches].append(row)
-        paired += [Pair(run=run, without=_middle(a), having=_middle(b)) for a, b in sides.values() if a and b]
+        for without, having in sides.values():
+            if without and having:
+                paired.append(Pair(run=run, without=_middle(without), having=_middle(having)))
     return tuple(paired)
 
 
@@ -229,7 +241,11 @@ def _middle(rows: Sequence[EvidenceRow]) -> EvidenceRow:
 
 def pairs_within(claims: Sequence[Claim], patch: str, runs: Sequence[EvidenceRun]) -> tuple[Pair, ...]:
     """Return the pairs that were measured where one of these claims says that the patch pays."""
-    return tuple(pair for pair in pairs_of(patch, runs) if any(_is_inside(pair, claim) for claim in claims))
+    within = []
+    for pair in pairs_of(patch, runs):
+        if any(_is_inside(pair, claim) for claim in claims):
+            within.append(pair)
+    return tuple(within)
 
 
 def _is_inside(pair: Pair, claim: Claim) -> bool:
@@ -247,17 +263,22 @@ def findings(patch: str, ranges: Sequence[str], claims: Sequence[Claim], runs: S
     if claims and not runs:
         yield f"{EVIDENCE_FILE} is missing, so nothing shows that the patch pays; measure it, or remove pays"
         return
-    claimed = {family for claim in claims for family in claim.gpus}
+    claimed = set().union(*(claim.gpus for claim in claims))
     for run in runs:
         if claims and (family := family_of(run.capability)) not in claimed:
             what = family or f"of compute capability {run.capability}"
             yield f"{EVIDENCE_FILE}: its cells of {run.machine} are of another machine: it is {what}, not in pays.gpus"
-        others = sorted({row.vllm for row in run.rows if not any(launcher.range_contains(r, row.vllm) for r in ranges)})
+        others = set()
+        for row in run.rows:
+            if not any(launcher.range_contains(specifier, row.vllm) for specifier in ranges):
+                others.add(row.vllm)
         if others:
-            yield f"{EVIDENCE_FILE}: its cells of vLLM {', '.join(others)} are of another release than the patch is for"
+            named = ", ".join(sorted(others))
+            yield f"{EVIDENCE_FILE}: its cells of vLLM {named} are of another release than the patch is for"
     pairs = pairs_of(patch, runs)
     for index, claim in enumerate(claims):
-        yield from (f"pays.{index}: {text}" for text in _unshown(claim, pairs))
+        for text in _unshown(claim, pairs):
+            yield f"pays.{index}: {text}"
 
 
 def _unshown(claim: Claim, pairs: Sequence[Pair]) -> Iterator[str]:

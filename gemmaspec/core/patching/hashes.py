@@ -41,7 +41,9 @@ class FileHash:
 
 def fingerprint(files: Iterable[launcher.FileEdit], rules: Rules) -> str:
     """Return the sha256 of everything that affects a variant's decision: its hunks, scopes and the patch's rules."""
-    edits = [[edit.path, [asdict(hunk) for hunk in edit.hunks]] for edit in files]
+    edits = []
+    for edit in files:
+        edits.append([edit.path, list(map(asdict, edit.hunks))])
     return launcher.sha256(json.dumps([edits, rules], sort_keys=True).encode())
 
 
@@ -78,5 +80,7 @@ def known_text(made_for: Mapping[str, str], seen: Iterable[FileHash]) -> str:
                 break
         else:
             row = {"vllm": [reading.vllm], "before": reading.before, "lines": [*reading.lines], "after": reading.after}
-            rows.append(row | ({"places": [asdict(place) for place in reading.places]} if reading.places else {}))
+            if reading.places:
+                row["places"] = list(map(asdict, reading.places))
+            rows.append(row)
     return json.dumps({"schema": 1, "variants": variants}, indent=1) + "\n"

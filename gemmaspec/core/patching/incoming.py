@@ -141,7 +141,7 @@ def _hunk_size(lines: Sequence[str], index: int, name: str) -> int:
     sizes = _HUNK.fullmatch(lines[index])
     if not sizes:
         return 0
-    old, new = (int(count) if count is not None else 1 for count in sizes.groups()[:2])
+    old, new = map(int, sizes.groups(default="1")[:2])
     at = index
     while (old > 0 or new > 0) and at + 1 < len(lines) and lines[at + 1][:1] in (" ", "-", "+", "\\", ""):
         at += 1
@@ -155,9 +155,8 @@ def _hunk_size(lines: Sequence[str], index: int, name: str) -> int:
 def _named(section: _Section, name: str) -> _Section:
     """Return the section with the paths that its headers name."""
     head = section.lines
-    first_hunk = next((n for n, line in enumerate(head) if line.startswith("@@ ")), len(head))
     paths: list[str] = []
-    for line in head[:first_hunk]:
+    for line in itertools.takewhile(lambda line: not line.startswith("@@ "), head):
         git, named = _GIT.fullmatch(line), _NAMED.match(line)
         if git:
             paths += [git[1], git[2]]
@@ -173,7 +172,7 @@ def _named(section: _Section, name: str) -> _Section:
 
 def _guess(hunk: DiffHunk, heading: str) -> str:
     """Return the innermost scope, by indentation, that contains all lines of a hunk; "" if it cannot be seen."""
-    scopes = [scope for side in (hunk.old, hunk.new) for scope in _scopes((heading, *side))]
+    scopes = [*_scopes((heading, *hunk.old)), *_scopes((heading, *hunk.new))]
     shared = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*scopes, strict=False))
     return ".".join(names[0] for names in shared)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,10 +86,8 @@ class _Pair:
     def changes(self) -> list[_Change]:
         """Return the differences, from top to bottom."""
         old, new = self.before.lines, self.after.lines
-        head = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-        rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
-        shorter = min(len(old), len(new)) - head
-        tail = next((n for n, (a, b) in enumerate(rest) if a != b), shorter)
+        head = _same(old, new)
+        tail = _same(old[head:][::-1], new[head:][::-1])
         # only the middle is compared, because SequenceMatcher is quadratic in lines that repeat
         old_middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
         matcher = difflib.SequenceMatcher(None, old_middle, new_middle, autojunk=False)
@@ -157,8 +156,9 @@ class _Pair:
     def _is_seam(self, change: _Change, above: int, below: int) -> bool:
         """Return whether the context has a non-blank line on both sides, which shows that lines were removed."""
         begin, end = change.old
-        sides = self.before.lines[begin - above : begin], self.before.lines[end : end + below]
-        return all(any(line.strip() for line in side) for side in sides)
+        lines_above = self.before.lines[begin - above : begin]
+        lines_below = self.before.lines[end : end + below]
+        return any(line.strip() for line in lines_above) and any(line.strip() for line in lines_below)
 
 
 def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -171,15 +171,25 @@ def _scopes(source: Source) -> Iterator[tuple[str, tuple[int, int]]]:
         todo += [(f"{prefix}{node.name}.", child) for child in launcher.defined_in(node)]
 
 
+def _same(old: Iterable[object], new: Iterable[object]) -> int:
+    """Return how many lines at the beginning are the same."""
+    pairs = zip(old, new, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 def _named(scope: str, in_string: bool) -> str:
     """Return the scope as a patch names it: __doc__ for a hunk that begins inside a string."""
-    return ".".join(part for part in (scope, "__doc__" if in_string else "") if part)
+    if not in_string:
+        return scope
+    return f"{scope}.__doc__" if scope else "__doc__"
 
 
 def _contexts(above: int, below: int) -> Iterator[tuple[int, int]]:
     """Yield numbers of context lines above and below, from none to all, increasing those above first."""
     for size in range(min(above + below, _EVERY_SPLIT_UP_TO) + 1):
-        yield from ((up, size - up) for up in range(size, -1, -1) if up <= above and size - up <= below)
+        for up in range(min(size, above), -1, -1):
+            if size - up <= below:
+                yield up, size - up
     size = _EVERY_SPLIT_UP_TO
     while size < above + below:
         size += max(1, size // 4)

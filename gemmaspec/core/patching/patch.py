@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -167,7 +168,9 @@ class Shelf(Mapping[str, Patch]):
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._read: dict[str, Patch] = {}
-        self._found = {path.parent.name: path.parent for folder in folders for path in folder.glob("*/patch.yaml")}
+        self._found: dict[str, Path] = {}
+        for folder in folders:
+            self._found |= {path.parent.name: path.parent for path in folder.glob("*/patch.yaml")}
 
     def __getitem__(self, id_: str) -> Patch:
         if id_ not in self._read:
@@ -212,7 +215,8 @@ def load_patch(folder: Path) -> Patch:
     """
     kinds = (".diff", ".json")
     beside = [file for file in sorted(folder.glob("*.*")) if file.suffix in kinds and file.is_file()]
-    return _parsed(folder, tuple((file.name, _read(file)) for file in (folder / "patch.yaml", *beside)))
+    contents = [(file.name, _read(file)) for file in (folder / "patch.yaml", *beside)]
+    return _parsed(folder, tuple(contents))
 
 
 @functools.lru_cache
@@ -223,7 +227,8 @@ def _parsed(folder: Path, contents: tuple[tuple[str, bytes], ...]) -> Patch:
     measured = evidence.parse_evidence(folder / evidence.EVIDENCE_FILE, files.get(evidence.EVIDENCE_FILE))
     findings = [*_range_findings(text), *_rule_findings(text), *_unwritten_findings(text)]
     findings += _speed_findings(text, measured) if text.purpose == "speed" else _defect_findings(text, measured)
-    stored, named = {name for name in files if name.endswith(".diff")}, {variant.diff for variant in text.variants}
+    stored = {name for name in files if name.endswith(".diff")}
+    named = {variant.diff for variant in text.variants}
     findings += [f"it does not name {name}" for name in sorted(stored - named)]
     findings += [f"it names {name}, which is missing" for name in sorted(named - stored)]
     if findings:
@@ -279,7 +284,7 @@ def _validated(values: Any, file: Path) -> PatchText:
 def _sentences(error: ValidationError) -> Iterator[str]:
     """Yield one sentence per error; for an unknown key it names the most similar known one."""
     models: list[type[evidence.Written]] = evidence.Written.__subclasses__()
-    known = [name for model in models for name in model.model_fields]
+    known = list(chain.from_iterable(model.model_fields for model in models))
     for fault in error.errors():
         where = ".".join(str(part) for part in fault["loc"]) or "the file"
         if fault["type"] != "extra_forbidden":
@@ -297,7 +302,8 @@ def _range_findings(text: PatchText) -> Iterator[str]:
         if bounds is None:
             yield f"variants.{index}.versions: {variant.versions!r} is not like >=0.19.0,<0.33"
             return
-        low, high = (launcher.release_key(bound) if bound else None for bound in bounds.groups())
+        low = launcher.release_key(bounds[1])
+        high = launcher.release_key(bounds[2]) if bounds[2] else None
         if floor is None or low is None or low < floor or (high is not None and high <= low):
             yield f"variants.{index}.versions: {variant.versions} overlaps the previous range or is empty"
         floor = high

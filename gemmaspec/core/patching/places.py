@@ -59,5 +59,8 @@ def _is_head(hunk: Hunk, source: Source, index: int) -> bool:
 def _row(source: Source, spans: list[tuple[int, int]], edge: int, step: int) -> list[str]:
     """Return the marks of all lines of code from a line index to the edge of the scope, the nearest first."""
     begin, end = next(span for span in spans if span[0] <= edge <= span[1])
-    marks = [mark for _, mark in (source.marks(begin, edge)[::-1] if step < 0 else source.marks(edge, end))]
-    return [*marks, EDGE_MARK]
+    if step < 0:
+        found = source.marks(begin, edge)[::-1]
+    else:
+        found = source.marks(edge, end)
+    return [*(mark for _, mark in found), EDGE_MARK]

@@ -52,7 +52,10 @@ def ranges_with(ranges: Sequence[str], floor: str) -> Ranges:
         if not end or launcher.release_key(end) > at:
             bounds[index - 1], high = [low, floor], end
     bounds.insert(index, [floor, high])
-    return Ranges(versions=tuple(f">={low},<{end}" if end else f">={low}" for low, end in bounds), index=index)
+    versions = []
+    for low, end in bounds:
+        versions.append(f">={low},<{end}" if end else f">={low}")
+    return Ranges(versions=tuple(versions), index=index)
 
 
 def with_variant(text: str, variant: NewVariant, *, name: str) -> str:
@@ -102,7 +105,10 @@ def skeleton(id_: str, variant: NewVariant, origin: Imported | None) -> str:
         f"author: {_scalar(author)}",
     ]
     if origin:
-        lines += ["imported:", *(f"  {key}: {_scalar(value)}" for key, value in origin.model_dump().items() if value)]
+        lines.append("imported:")
+        for key, value in origin.model_dump().items():
+            if value:
+                lines.append(f"  {key}: {_scalar(value)}")
     return "\n".join([*lines, "reviewed: false"]) + "\n"
 
 
@@ -195,9 +201,10 @@ def _block(item: Mapping[str, Any], indent: str) -> list[str]:
 
 def _flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        members = [f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()]
+        return "{" + ", ".join(members) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_flow(inner) for inner in value) + "]"
+        return "[" + ", ".join(map(_flow, value)) + "]"
     return _scalar(value)
 
 
@@ -211,7 +218,9 @@ def _scalar(value: str) -> str:
 
 
 def _expected(data: Mapping[str, Any], ranges: Sequence[str], index: int, item: Mapping[str, Any]) -> dict[str, Any]:
-    variants = [{**row, "versions": versions} for row, versions in zip(data["variants"], ranges, strict=True)]
+    variants = []
+    for row, versions in zip(data["variants"], ranges, strict=True):
+        variants.append({**row, "versions": versions})
     variants.insert(index, dict(item))
     return {**data, "variants": variants}
 

@@ -199,8 +199,13 @@ def _gains(cases: Sequence[Case], steps: Iterable[Step]) -> list[tuple[float, st
 
 def _took(cases: Sequence[Case], part: str, load: tuple[int, int]) -> tuple[float, float]:
     """Return how long all calls of a part take at a load, on the released tree and on the patched one."""
-    took = [(case.times, *case.took) for case in cases if (case.part, case.load) == (part, load)]
-    return sum(times * before for times, before, _ in took), sum(times * after for times, _, after in took)
+    released = patched = 0.0
+    for case in cases:
+        if (case.part, case.load) == (part, load):
+            before, after = case.took
+            released += case.times * before
+            patched += case.times * after
+    return released, patched
 
 
 def shape_of(resolved: Resolved) -> dict[str, str | int | None]:
@@ -236,7 +241,8 @@ def digest_of(patch: Patch, patches: Mapping[str, Patch], vllm: str) -> str:
     for one in with_needs(patch, patches):
         for variant in one.variants:
             if launcher.range_contains(variant.specifier, vllm):
-                found.update(repr([(edit.path, edit.hunks) for edit in variant.files]).encode())
+                edits = [(edit.path, edit.hunks) for edit in variant.files]
+                found.update(repr(edits).encode())
     for file in (patch.folder / CASES_FILE, patch.folder / NUMBERS, *sorted(data.PROBES.glob("*.py"))):
         if file.is_file():
             found.update(f"{file.name} {launcher.sha256(file.read_bytes())}\n".encode())

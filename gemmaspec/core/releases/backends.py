@@ -70,8 +70,8 @@ def refusal_of(vllm: str, capability: str, backend: str, *, masks: bool, cache: 
     each backend's own validate_configuration, and of the selector (tools/oracle_attention.py).
     """
     kind = "masks" if masks else "causal"
-    rows = (_at("attention", vllm, backend, kind, format_, capability) for format_ in ("*", cache))
-    return next((reasons for reasons in rows if reasons), None)
+    of_any_cache = _at("attention", vllm, backend, kind, "*", capability)
+    return of_any_cache or _at("attention", vllm, backend, kind, cache, capability) or None
 
 
 def _at(table: str, vllm: str, *path: str) -> str | None:

@@ -55,8 +55,10 @@ FEATURES: Final[Mapping[str, str]] = ROWS["features"]
 
 def since(method: str) -> str | None:
     """Return the first release in which a method drafts for a Gemma 4 target; None for a method that never does."""
-    firsts = (row.versions.removeprefix(">=").partition(",")[0] for row in METHODS if row.method == method)
-    return next(firsts, None)
+    for row in METHODS:
+        if row.method == method:
+            return row.versions.removeprefix(">=").partition(",")[0]
+    return None
 
 
 def within(vllm: str, versions: str) -> bool:
@@ -72,7 +74,10 @@ ASSISTANTS_FROM: Final = "5.8.0"
 
 def transformers_for(vllm: str) -> str | None:
     """Return the transformers range for one released vLLM; None for a release that is not in the table."""
-    return next((bound for releases, bound in TRANSFORMERS_BY_VLLM if launcher.range_contains(releases, vllm)), None)
+    for releases, bound in TRANSFORMERS_BY_VLLM:
+        if launcher.range_contains(releases, vllm):
+            return str(bound)
+    return None
 
 
 _BY_PATH: Final = tuple(map(tuple, ROWS["by_path"]))
@@ -87,8 +92,10 @@ def found_in_path(path: str, vllm: str | None = None) -> tuple[str, str, str] | 
 
     `vllm` restricts the answer to one release; None means any. Return None if no part of the path decides.
     """
-    rows = (row for row in _BY_PATH if row[0] in path.lower() and (vllm is None or within(vllm, f">={row[2]}")))
-    return next(rows, None)
+    for part, method, first in _BY_PATH:
+        if part in path.lower() and (vllm is None or within(vllm, f">={first}")):
+            return part, method, first
+    return None
 
 
 def method_found(path: str) -> str:

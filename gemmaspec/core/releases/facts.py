@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from packaging.version import InvalidVersion, Version
@@ -111,7 +112,8 @@ def asked_release(text: str) -> str:
         version = Version(text)
     except InvalidVersion:
         raise UsageError(f"{text!r} is not a vLLM release; known releases: {', '.join(releases())}") from None
-    known = next((release for release in releases() if Version(release) == Version(version.public)), None)
+    public = Version(version.public)
+    known = next((release for release in releases() if Version(release) == public), None)
     if known is None and version > Version(newest()):
         raise UsageError(f"vLLM {text} is not known yet; the newest known release is {newest()}")
     return known or str(version)
@@ -133,13 +135,15 @@ def rows_of(release: str) -> frozenset[Fact]:
 
 def facts_from(vllm: str, facts: Iterable[Fact]) -> Facts:
     """Return the facts of a release from its rows of the table."""
-    below: dict[str, dict[str, list[Fact]]] = {kind: {} for kinds in FILES.values() for kind in kinds}
+    below: dict[str, dict[str, list[Fact]]] = {kind: {} for kind in chain.from_iterable(FILES.values())}
     for kind, name, *rest in facts:
         below[kind].setdefault(name, []).append(tuple(rest))
     words = {kind: next(iter(below[kind]), "") for kind in FILES["packages"]}
     flags = {name: _flag(name, rest) for name, rest in below["flags"].items()}
     forms = {name: rest[0][0] for name, rest in below["environment_forms"].items()}
-    configs = {name: {pair[0]: pair[1] for pair in rest} for name, rest in below["configs"].items()}
+    configs = {}
+    for name, keys in below["configs"].items():
+        configs[name] = {key[0]: key[1] for key in keys}
     methods = [row for row in drafting.METHODS if drafting.within(vllm, row.versions)]
     unsupported = [text for (text,) in below["runner"].get("unsupported", ())]
     names = {kind: frozenset(below[kind]) for kind in FILES["names"]}
@@ -182,7 +186,11 @@ def _flag(name: str, rest: Sequence[Fact]) -> Flag:
 
 def _values(below: Mapping[str, Sequence[Fact]]) -> dict[str, frozenset[str]]:
     """Return the values of the keys that have a list."""
-    return {name: values for name, rest in below.items() if (values := _last(rest, "values"))}
+    listed = {}
+    for name, rest in below.items():
+        if values := _last(rest, "values"):
+            listed[name] = values
+    return listed
 
 
 def _last(rest: Sequence[Fact], kind: str) -> frozenset[str]:
@@ -236,5 +244,8 @@ def knows_method(method: str, vllm: str) -> bool:
 
 def first_with(architecture: str) -> str | None:
     """Return the first release of the table that has a model for an architecture; None if none has."""
-    known = ((release, facts_for(release)) for release in releases())
-    return next((release for release, facts in known if facts and architecture in facts.architectures), None)
+    for release in releases():
+        facts = facts_for(release)
+        if facts and architecture in facts.architectures:
+            return release
+    return None

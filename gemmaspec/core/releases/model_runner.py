@@ -6,8 +6,9 @@ if v2 does not support a requested feature; else v2, for the models that the rel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from gemmaspec.core.releases.drafting import ROWS, within
 
@@ -32,10 +33,14 @@ class RunnerRule:
 
 _KEYS: Final = frozenset({"parallel_drafting", "use_heterogeneous_vocab", "--runner pooling"})
 """Options that count where `v1_when` names them; all others are features that the release's v2 lacks."""
-RUNNERS: Final = tuple(
-    RunnerRule(**{**row, "v1_methods": frozenset(row.get("v1_methods", ())), "v1_when": tuple(row.get("v1_when", ()))})
-    for row in ROWS["runners"]
-)
+
+
+def _rule(row: Mapping[str, Any]) -> RunnerRule:
+    methods, when = row.get("v1_methods", ()), row.get("v1_when", ())
+    return RunnerRule(**{**row, "v1_methods": frozenset(methods), "v1_when": tuple(when)})
+
+
+RUNNERS: Final = tuple(map(_rule, ROWS["runners"]))
 
 
 def runner_for(vllm: str) -> RunnerRule:

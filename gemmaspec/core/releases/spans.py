@@ -34,7 +34,10 @@ def read(text: str, releases: Sequence[str]) -> frozenset[str]:
 
 def at(choices: Mapping[str, str], release: str, releases: Sequence[str]) -> str | None:
     """Return which of several things a release has, of a text from `write` for each; None for none of them."""
-    return next((name for name, text in choices.items() if release in read(text, releases)), None)
+    for name, text in choices.items():
+        if release in read(text, releases):
+            return name
+    return None
 
 
 def words(text: str, releases: Sequence[str]) -> str:

@@ -157,7 +157,10 @@ def refused_value(value: Any, takes: str, configs: Configs) -> str | None:
     refusals = [_alternative(value, choice, configs) for choice in choices]
     if None in refusals:
         return None
-    return next((text for text in refusals if text), None) or f"takes {_listed([_named(choice) for choice in choices])}"
+    for refusal in refusals:
+        if refusal:
+            return refusal
+    return f"takes {_listed(list(map(_named, choices)))}"
 
 
 def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
@@ -196,8 +199,10 @@ def _alternative(value: Any, takes: str, configs: Configs) -> str | None:
 def _listing(value: Any, inner: str, configs: Configs) -> str | None:
     if not isinstance(value, list):
         return ""
-    refusals = (refused_value(item, inner, configs) for item in value) if inner else iter(())
-    return next((refusal for refusal in refusals if refusal), None)
+    for item in value if inner else ():
+        if refusal := refused_value(item, inner, configs):
+            return refusal
+    return None
 
 
 def _as_number(value: Any, kind: str) -> float | None:
