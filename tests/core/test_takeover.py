@@ -16,6 +16,7 @@ from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.takeover import TakenOver
 from gemmaspec.core.profile.takeover_compose import from_compose
 from gemmaspec.core.profile.takeover_text import from_command
+from gemmaspec.core.releases.facts import newest
 from gemmaspec.run.engine.configured import configured
 from gemmaspec.run.stack.paths import container_paths
 from gemmaspec.run.stack.serve import serve_command
@@ -750,7 +751,47 @@ def test_a_compose_file_that_includes_one_of_the_network_fetches_nothing(folder:
 
 def test_a_server_for_cpus_is_one(folder: Path) -> None:
     assert run(["profile", "new", "mine", "--from-command", "VLLM_CPU_KVCACHE_SPACE=4 vllm serve a/b"]) == 0
-    assert load_profile(str(folder / "mine.yaml")).profile.machine == "cpu"
+    profile = load_profile(str(folder / "mine.yaml")).profile
+    assert profile.machine == "cpu"
+    assert profile.image == f"gemmaspec/vllm-cpu:{newest()}", "vLLM's own image is for GPUs"
+    assert profile.runtime.vllm == newest(), "what runs where that image was not built"
+
+
+def test_a_server_that_does_not_compile_goes_on_not_to(folder: Path) -> None:
+    assert run(["profile", "new", "mine", "--from-command", "TORCH_COMPILE_DISABLE=1 vllm serve a/b"]) == 0
+    assert load_profile(str(folder / "mine.yaml")).profile.env == {"TORCH_COMPILE_DISABLE": "1"}
+
+
+def test_a_server_for_cpus_is_not_judged_on_a_gpu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "new", "mine", "--from-command", "VLLM_CPU_KVCACHE_SPACE=4 vllm serve a/b"]) == 0
+    assert "--machine h100" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "ipc", "size"),
+    [
+        ("vllm serve a/b", "private", "16gb"),
+        ("VLLM_CPU_KVCACHE_SPACE=4 vllm serve a/b", "private", "1gb"),
+        ("docker run --gpus all vllm/vllm-openai:v0.32.0 --model a/b", "private", "16gb"),
+        ("docker run --shm-size 2g vllm/vllm-openai:v0.32.0 --model a/b", "private", "2gb"),
+        ("docker run --ipc=host vllm/vllm-openai:v0.32.0 --model a/b", "host", None),
+    ],
+)
+def test_a_container_has_room_for_what_vllms_processes_share(
+    command: str, ipc: str, size: str | None, folder: Path
+) -> None:
+    assert run(["profile", "new", "mine", "--from-command", command]) == 0
+    container = load_profile(str(folder / "mine.yaml")).profile.container
+    assert (container.ipc, container.shm_size) == (ipc, size)
+
+
+def test_without_a_known_draft_the_next_step_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["profile", "new", "mine", "--from-command", "vllm serve some/finetune", "--with-draft"]
+    assert run(words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "leave it out, and set draft.model in the profile" in said
+    assert "try: gemmaspec inspect some/finetune --draft DRAFT" in said
+    assert not (folder / "mine.yaml").exists()
 
 
 def test_a_flag_and_its_value_in_one_word_are_taken_apart() -> None:

@@ -85,7 +85,7 @@ def today(name: str, draft: str | None) -> Iterator[str]:
         yield f"this target has a draft: {draft}; --with-draft adds it (remove {name} first)"
         if machine:
             yield from (f"with it, {line}" for line in expected(name, machine, given))
-    if not machine:
+    if not machine and MACHINES[profile.machine].gpus:
         yield f"expected: gemmaspec fit {name} --machine h100    # your GPU's name: memory, context and tokens/s"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from gemmaspec.run.running.find import running
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MOST: Final = 2**20
 _CACHES: Final = ("huggingface", "compile")
+_SHM_OF_GPUS: Final = "16gb"
+_SHM_OF_CPUS: Final = "1gb"
+"""Shared memory of a container, as the shipped profiles have it: a limit, and nothing that is set aside."""
 Machine = Callable[[], str | None]
 """Returns the machine that a user names; None where nobody can be asked, or nobody knows it."""
 
@@ -152,15 +156,17 @@ def _taken_over(name: str, made: TakenOver, source: str, *, folder: Path, with_d
         draft = None
     if with_draft:
         if draft is None:
-            raise UsageError(_no_draft(made), hint="gemmaspec profile list")
+            raise _no_draft(made)
         made.content |= {"speculative": {"method": "mtp", "num_speculative_tokens": TOKENS}, "draft": {"model": draft}}
+    served_on = _machine(made, machine)
     head: dict[str, Any] = {
         "schema": 1,
         "name": name,
         "summary": f"{made.content['target']['model']}, taken over from {source}",
-        "machine": _machine(made, machine),
-        "image": _image(made),
+        "machine": served_on,
+        "image": _image(made, served_on),
     }
+    _shared_memory(made, served_on)
     text = yaml.safe_dump({**head, **made.content}, sort_keys=False, allow_unicode=True, width=100)
     known = ", ".join(machine.name for machine in MACHINES.values() if machine.memory_gb)
     text = text.replace(f"machine: {ANY_GPU}\n", f"machine: {ANY_GPU}  # name yours: {known}\n", 1)
@@ -219,27 +225,49 @@ def _machine(made: TakenOver, asked: Machine) -> str:
     return ANY_GPU
 
 
-def _image(made: TakenOver) -> str:
-    """Return the image: the command's, else the one of its release, else of the newest release."""
+def _image(made: TakenOver, machine: str) -> str:
+    """Return the image: the command's, else the one of its release, else of the newest release.
+
+    vLLM's own images are for GPUs; without one the image for CPUs is meant, or where it was not built, an environment.
+    """
     image: str | None = made.content.pop("image", None)
     if image:
         made.decide(f"image: {image}", "as given")
         return image
-    if made.release:
-        made.content.setdefault("runtime", {})["vllm"] = made.release
-        made.decide(f"image: vllm/vllm-openai:v{made.release}", "the release that the command installs")
+    release = made.release or newest()
+    if MACHINES[machine].gpus:
+        image = f"vllm/vllm-openai:v{release}"
     else:
-        made.decide(
-            f"image: vllm/vllm-openai:v{newest()}",
-            "the newest release that gemmaspec knows, as the command names none; name the one that you run today",
-        )
-    return f"vllm/vllm-openai:v{made.release or newest()}"
+        image = f"gemmaspec/vllm-cpu:{release}"
+    if made.release or not MACHINES[machine].gpus:
+        made.content.setdefault("runtime", {})["vllm"] = release
+    if made.release:
+        why = "the release that the command installs"
+    else:
+        why = "the newest release that gemmaspec knows, as the command names none; name the one that you run today"
+    if not MACHINES[machine].gpus:
+        why += "; where this image was not built, up installs vLLM for CPUs instead"
+    made.decide(f"image: {image}", why)
+    return image
 
 
-def _no_draft(made: TakenOver) -> str:
+def _shared_memory(made: TakenOver, machine: str) -> None:
+    """Give a container more shared memory than Docker does: without a container a server has the machine's."""
+    container = made.content.setdefault("container", {})
+    if "shm_size" in container or container.get("ipc") == "host":
+        return
+    container["shm_size"] = _SHM_OF_GPUS if MACHINES[machine].gpus else _SHM_OF_CPUS
+    made.decide(f"container.shm_size: {container['shm_size']}", "vLLM may need 160 MiB, and Docker gives 64")
+
+
+def _no_draft(made: TakenOver) -> UsageError:
     if "speculative" in made.content:
-        return "--with-draft: the command drafts already"
-    return f"--with-draft: no draft is known for {made.content['target']['model']}"
+        return UsageError("--with-draft: the command drafts already; leave it out", hint="gemmaspec profile new --help")
+    target = made.content["target"]["model"]
+    return UsageError(
+        f"--with-draft: no draft is known for {target} by its name; leave it out, and set draft.model in the profile",
+        hint=f"gemmaspec inspect {shlex.quote(target)} --draft DRAFT    # whether a draft works with it",
+    )
 
 
 def _lines(notes: Iterable[str]) -> tuple[str, ...]:
