@@ -3,11 +3,13 @@
     .venv/bin/python tools/site_docs.py .tools/docs
 
 A page says where a part stands with `<!-- on the site: NAME -->`; reference.SITE lists the names. In the repository
-the page says which command prints the same.
+the page says which command prints the same. A lint code in code marks becomes a link to its section, which only the
+site has; in the repository it is what `gemmaspec explain` takes.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -17,6 +19,8 @@ from typing import Final
 import reference
 
 _PLACE: Final = re.compile(r"<!-- on the site: ([a-z-]+) -->")
+_LINT_CODE: Final = re.compile(r"(?<!\[)`(GS\d{3})`(?!\])")
+_LINT_PAGE: Final = Path("reference/lint.md")
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +35,7 @@ def write(folder: Path) -> None:
     shutil.copytree(reference.ROOT / "docs", folder)
     for page in folder.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
-        filled = filled_in(text)
+        filled = linked(filled_in(text), page.relative_to(folder))
         if filled != text:
             page.write_text(filled, encoding="utf-8")
 
@@ -39,6 +43,12 @@ def write(folder: Path) -> None:
 def filled_in(text: str) -> str:
     """Return a page with each part in its place. Raise KeyError for a name that reference.SITE lacks."""
     return _PLACE.sub(lambda place: reference.SITE[place[1]]().strip(), text)
+
+
+def linked(text: str, page: Path) -> str:
+    """Return the text of a page, which lies at `page` below docs/, with each lint code linked to its section."""
+    lint = "" if page == _LINT_PAGE else os.path.relpath(_LINT_PAGE, page.parent)
+    return _LINT_CODE.sub(lambda code: f"[{code[1]}]({lint}#{code[1].lower()})", text)
 
 
 if __name__ == "__main__":

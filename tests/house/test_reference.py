@@ -17,6 +17,7 @@ TOOL = ROOT / "tools" / "reference.py"
 DOCS = ROOT / "docs"
 OUTSIDE = sorted([*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md"), *(ROOT / "gemmaspec").rglob("*.md")])
 """Documents that the site does not hold, whose links its strict build does not see."""
+IN_THE_REPOSITORY = sorted({*OUTSIDE, *DOCS.rglob("*.md")})
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -91,6 +92,30 @@ def test_links_of_documents_outside_the_site_lead_somewhere(file: Path) -> None:
         assert target.exists(), f"{file.name} links {path}"
         if anchor:
             assert anchor in anchors(target), f"{file.name} links {path}#{anchor}"
+
+
+@pytest.mark.parametrize("file", IN_THE_REPOSITORY, ids=lambda file: str(file.relative_to(ROOT)))
+def test_an_anchor_leads_to_a_heading_of_the_file_that_a_reader_of_the_repository_opens(file: Path) -> None:
+    for path, anchor in LINK.findall(file.read_text()):
+        target = (file.parent / path).resolve() if path else file
+        if anchor and target.suffix == ".md":
+            assert anchor in plain_anchors(target), f"{file.name} links {path}#{anchor}"
+
+
+def test_a_lint_code_is_a_link_on_the_site_alone(site: Path) -> None:
+    import site_docs
+
+    assert "[GS309](../reference/lint.md#gs309)" in (site / "guides/fit.md").read_text()
+    assert "`GS309`" in (DOCS / "guides/fit.md").read_text()
+    assert site_docs.linked("`GS101`, [`GS102`](x), `gemmaspec explain GS103`", Path("reference/lint.md")) == (
+        "[GS101](#gs101), [`GS102`](x), `gemmaspec explain GS103`"
+    )
+
+
+def plain_anchors(file: Path) -> set[str]:
+    """The ids that a forge gives to the headings of a file, where `{#id}` is text and names nothing."""
+    heads = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def anchors(file: Path) -> set[str]:
