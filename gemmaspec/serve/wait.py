@@ -72,12 +72,9 @@ def _not_running(started: Started, state: State) -> StartFailed:
     cause = why_ended(started, state).why
     if started.outcome == "failed":
         how = "its start failed"
+        hint = f"gemmaspec logs --previous {name}"
     else:
         how = state.detail or state.status
-    logs = f"gemmaspec logs --previous {name}"
-    if started.outcome == "failed":
-        hint = logs
-    else:
         hint = next_after(started, state)
     return StartFailed(f"{name} is not running: {how}{f': {cause}' if cause else ''}", hint=hint)
 

@@ -59,14 +59,11 @@ def import_diff(request: ImportRequest) -> Import:
     refuse_existing(id_, folder)
     if request.date and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", request.date):
         raise UsageError(f"--date {request.date!r} must be like 2026-11-20")
-    address = "://" in request.source
-    if address:
+    if "://" in request.source:
         data = fetch(_diff_address(request.source))
-    else:
-        data = _read(Path(request.source))
-    if address:
         name = request.source
     else:
+        data = _read(Path(request.source))
         name = Path(request.source).name
     try:
         incoming = reduce_diff(data.decode("utf-8"), name)

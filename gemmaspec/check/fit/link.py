@@ -51,13 +51,9 @@ def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
     passes = [(plan.models.target, concurrency * (demand.draft_tokens + 1))]
     if plan.models.draft:
         if demand.method in BLOCKS:
-            number = 1
+            number, each = 1, demand.draft_tokens + 1
         else:
-            number = demand.draft_tokens
-        if demand.method in BLOCKS:
-            each = demand.draft_tokens + 1
-        else:
-            each = 1
+            number, each = demand.draft_tokens, 1
         passes += [(plan.models.draft, concurrency * each)] * number
     sums = sum(_SUMS * len(model.text.layers) for model, _ in passes)
     added = sum(

@@ -66,13 +66,11 @@ def pair(
     """
     if draft.speculator:
         fitting = draft.speculator.method
-    else:
-        fitting = "draft_model"
-    asked = method or fitting
-    if draft.speculator:
         matching = own_head_findings(target, draft)
     else:
+        fitting = "draft_model"
         matching = own_cache_findings(target, draft)
+    asked = method or fitting
     match = next((row for row in known if (row.target, row.draft) == (target.ref, draft.ref)), None)
     findings = (
         *method_findings(target, draft, fitting=fitting, asked=asked),

@@ -277,13 +277,9 @@ def _awq(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
 
 def _weight_only(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     if checkpoint.quantization:
-        algorithm = checkpoint.quantization.algorithm
+        algorithm, method = checkpoint.quantization.algorithm, checkpoint.quantization.method
     else:
-        algorithm = None
-    if checkpoint.quantization:
-        method = checkpoint.quantization.method
-    else:
-        method = None
+        algorithm, method = None, None
     if algorithm == WEIGHT_ONLY and method == "modelopt":
         yield finding("w4a16", f"declares {WEIGHT_ONLY}: 4-bit weights, 16-bit activations")
     elif algorithm in ("NVFP4", AWQ) and parts.count("NVFP4") and not parts.input_scales:

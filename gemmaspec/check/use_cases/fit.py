@@ -128,11 +128,9 @@ def _measured_here(loaded: Loaded, shelf: Shelf) -> Iterator[str]:
     for row in measured or alone.values():
         if row.k:
             base = alone.get((row.concurrency, row.context, row.setting))
-        else:
-            base = None
-        if row.k:
             drafted = f" with {row.method} k={row.k}"
         else:
+            base = None
             drafted = " without speculation"
         if base:
             without = f", {base.tokens_per_second:,.1f} without"

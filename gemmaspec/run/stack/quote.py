@@ -38,11 +38,9 @@ def compose_block(text: str, *, indent: int = 6) -> str:
     stripped = body.rstrip("\n")
     keep = {0: "-", 1: ""}.get(len(body) - len(stripped), "+")
     if keep == "+":
-        lines = body.split("\n")
+        lines = body.removesuffix("\n").split("\n")
     else:
         lines = stripped.split("\n")
-    if keep == "+":
-        lines = lines[:-1]
     return f"|{keep}\n" + "\n".join(" " * indent + line if line else "" for line in lines)
 
 
