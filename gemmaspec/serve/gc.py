@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec.core import records
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, ProfileError, UsageError
@@ -25,6 +25,9 @@ from gemmaspec.run.kept.fleet import load_fleet, nodes_of
 from gemmaspec.run.runtime.managed import remove_folder, runtime_dir
 from gemmaspec.serve import knowngood
 from gemmaspec.serve.prepare import runtime_spec
+
+if TYPE_CHECKING:
+    from gemmaspec.run.engine.volumes import Volume
 
 Kind = Literal["runtime", "known-good", "log", "prompts", "volume"]
 _WEEK_S: Final = 7 * 86_400
@@ -130,7 +133,8 @@ def _prompts(before: float, _note: Callable[[str], None]) -> Iterator[Garbage]:
 def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
     """Yield the unused volumes of the docker CLI's daemon, then those of each other machine that this state knows.
 
-    Only volumes with the label of this state folder: another folder may have a stack of the same name.
+    Only volumes with the label of this state folder: another folder may have a stack of the same name. One in memory
+    without a label is taken if this state folder knows its stack, and no volume of the stack has another's label.
     """
     from gemmaspec.run.engine import volumes
 
@@ -155,11 +159,21 @@ def _volumes(_before: float, note: Callable[[str], None]) -> Iterator[Garbage]:
             continue
         for volume in unused:
             stack = volume.project.removeprefix(_PREFIX)
-            if own and volume.state == own:
-                why = f"{stack} does not run; its caches, and models downloaded into it, are fetched again by up"
-                yield Garbage(kind="volume", name=volume.name, bytes=None, why=why, host=host, node=node)
-            elif not volume.state and stacks.stack_folder(stack).exists():
+            known_here = stacks.stack_folder(stack).exists()
+            made_here = bool(own) and volume.state == own
+            # Up to now Compose made the volume of a watch, without a label. It is empty while nothing uses it.
+            if made_here or (volume.in_memory and not volume.state and known_here):
+                yield Garbage(kind="volume", name=volume.name, bytes=None, why=_why(volume), host=host, node=node)
+            elif not volume.state and known_here:
                 note(f"keeping {volume.name}, which has no label of a state folder: docker volume rm {volume.name}")
+
+
+def _why(volume: Volume) -> str:
+    """Return why a volume can go, and what brings back what is in it."""
+    stack = volume.project.removeprefix(_PREFIX)
+    if volume.in_memory:
+        return f"{stack} does not run; it is the folder in memory of its watch, which up makes again"
+    return f"{stack} does not run; its caches, and models downloaded into it, are fetched again by up"
 
 
 def _known_nodes(note: Callable[[str], None]) -> list[Node]:

@@ -101,15 +101,16 @@ def test_its_volumes_have_the_label_of_their_state_folder_and_compose_takes_them
     server = make(volumes=["cache:/cache"])
     file = compose.file_of(server)
     document = json.loads(file.read_text())
-    file.write_text(
-        json.dumps(document | {"volumes": {"cache": {}, "own": {"driver_opts": {"type": "tmpfs", "device": "tmpfs"}}}})
-    )
+    options = {"type": "tmpfs", "device": "tmpfs"}
+    document["volumes"] = {"cache": {}, "watch": {"driver_opts": options}}
+    document["services"]["vllm"]["volumes"].append("watch:/watch")
+    file.write_text(json.dumps(document))
     engine.start(server)
     first_line(engine, server)
-    (volume,) = client.volumes.list(filters={"label": f"com.docker.compose.project={server.project}"})
+    volume, watch = (client.volumes.get(f"{server.project}_{key}") for key in ("cache", "watch"))
     try:
-        assert volume.name == f"{server.project}_cache"
-        assert volume.attrs["Labels"][volumes.STATE] == state_id()
+        assert volume.attrs["Labels"][volumes.STATE] == watch.attrs["Labels"][volumes.STATE] == state_id()
+        assert watch.attrs["Options"] == options
         (mount,) = client.containers.list(filters={"volume": volume.name})
         assert mount.labels["com.docker.compose.project"] == server.project
         engine.stop(server)
@@ -117,7 +118,8 @@ def test_its_volumes_have_the_label_of_their_state_folder_and_compose_takes_them
         assert client.volumes.get(volume.name).attrs["CreatedAt"] == volume.attrs["CreatedAt"]
     finally:
         engine.stop(server)
-        client.volumes.get(volume.name).remove(force=True)
+        for made in (volume, watch):
+            made.remove(force=True)
 
 
 def test_a_server_starts_runs_and_is_stopped(engine: DockerEngine, make: Callable[..., Server]) -> None:

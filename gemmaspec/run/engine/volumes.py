@@ -10,6 +10,7 @@ from typing import Final
 import docker
 import yaml
 from docker.errors import APIError, NotFound
+from docker.models.volumes import Volume as DockerVolume
 
 from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.run.engine import endpoint
@@ -29,30 +30,42 @@ class Volume:
     project: str
     """The Compose project that it belongs to."""
     state: str
-    """The id of the state folder that made it; "" for a volume that Compose made, as up to 0.3."""
+    """The id of the state folder that made it; "" for a volume that Compose made, as up to 0.3.
+
+    For one in memory that Compose made: the id that other volumes of its project have."""
+    in_memory: bool = False
+    """Whether it is a tmpfs, as that of a stack's watch: nothing is in it while no container uses it."""
 
 
 def make(client: docker.DockerClient, project: str, compose_text: str, state: str) -> None:
     """Make the missing volumes of a stack, with Compose's own labels and the id of the state folder.
 
     The label is not in compose.yaml: it would differ from folder to folder, and Compose offers to make a volume again,
-    without what it holds, when its configuration changes. Volumes with options of their own are left to Compose.
+    without what it holds, when its configuration changes.
     """
-    for key in _plain_volumes(compose_text):
+    for key, driver_opts in _rendered(compose_text).items():
         name = f"{project}_{key}"
         try:
             client.volumes.get(name)
         except NotFound:
-            client.volumes.create(name, labels={_PROJECT: project, _VOLUME: key, STATE: state})
+            labels = {_PROJECT: project, _VOLUME: key, STATE: state}
+            client.volumes.create(name, driver="local", driver_opts=driver_opts, labels=labels)
 
 
-def _plain_volumes(compose_text: str) -> list[str]:
-    """Return the volumes of a Compose file that have no options; none of a file that Compose will refuse itself."""
+def _rendered(compose_text: str) -> dict[str, dict[str, str]]:
+    """Return the volumes of a Compose file as gemmaspec renders them, each with its driver_opts.
+
+    One with other options was written by hand and is left to Compose; so are all of a file that Compose will refuse.
+    """
     try:
-        whole = yaml.safe_load(compose_text)
-        return [str(key) for key, options in whole.get("volumes", {}).items() if not options]
-    except (yaml.YAMLError, AttributeError):
-        return []
+        listed = yaml.safe_load(compose_text).get("volumes", {}).items()
+        return {
+            str(key): {str(name): str(value) for name, value in (options or {}).get("driver_opts", {}).items()}
+            for key, options in listed
+            if not options or set(options) == {"driver_opts"}
+        }
+    except (yaml.YAMLError, AttributeError, TypeError):
+        return {}
 
 
 def unused(prefix: str, node: Node | None = None) -> list[Volume]:
@@ -61,14 +74,32 @@ def unused(prefix: str, node: Node | None = None) -> list[Volume]:
     `node` is a machine of fleet.yaml; None stands for the daemon that the docker CLI uses. Raise EnvironmentMissing if
     it does not answer.
     """
-    found = []
     with _client(node) as client:
-        for volume in client.volumes.list(filters={"dangling": True, "label": _PROJECT}):
-            labels = volume.attrs.get("Labels") or {}
-            project = str(labels.get(_PROJECT, ""))
-            if project.startswith(prefix):
-                found.append(Volume(name=volume.name, project=project, state=str(labels.get(STATE, ""))))
-    return sorted(found, key=lambda volume: volume.name)
+        made_by = _made_by(client)
+        found = [
+            _read(volume, made_by) for volume in client.volumes.list(filters={"dangling": True, "label": _PROJECT})
+        ]
+    ours = [volume for volume in found if volume.project.startswith(prefix)]
+    return sorted(ours, key=lambda volume: volume.name)
+
+
+def _made_by(client: docker.DockerClient) -> dict[str, str]:
+    """Return the state folder's id of each Compose project, as labelled volumes have it, used ones too."""
+    made_by = {}
+    for volume in client.volumes.list(filters={"label": STATE}):
+        labels = volume.attrs["Labels"]
+        made_by[str(labels.get(_PROJECT, ""))] = str(labels[STATE])
+    return made_by
+
+
+def _read(volume: DockerVolume, made_by: dict[str, str]) -> Volume:
+    """Return what is known of a volume that Compose or `make` made."""
+    labels = volume.attrs.get("Labels") or {}
+    project, state = str(labels.get(_PROJECT, "")), str(labels.get(STATE, ""))
+    in_memory = (volume.attrs.get("Options") or {}).get("type") == "tmpfs"
+    if in_memory and not state:
+        state = made_by.get(project, "")
+    return Volume(name=volume.name, project=project, state=state, in_memory=in_memory)
 
 
 def remove(name: str, node: Node | None = None) -> None:
