@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import statistics
 import uuid
@@ -104,24 +105,29 @@ def measure_cell(
     before = reference(asking)
     here = asking.server.reached_at is None  # another machine's GPUs cannot be read from this one
     with GpuWatch() if here else contextlib.nullcontext() as watch:
-        parts = [
-            _group(asking, cell, part, category=category, apart=apart) for category, part in _groups(prompts, cell)
-        ]
+        parts = []
+        for category, of_category in _groups(prompts, cell):
+            parts.append(_group(asking, cell, of_category, category=category, apart=apart))
     after = reference(asking)
     samples: list[RequestSample] = []
-    offset = 0.0
-    for part, load, _, _ in parts:
-        samples += [_sample(prompt, stream, offset) for prompt, stream in zip(part, load.streams, strict=True)]
-        offset += load.wall
-    if drafts and not any(group.drafts for _, _, group, _ in parts):
+    groups: list[SampleGroup] = []
+    first_waits: list[float] = []
+    wall = idle = 0.0
+    for part, load, group, waits in parts:
+        for prompt, stream in zip(part, load.streams, strict=True):
+            samples.append(_sample(prompt, stream, wall))
+        groups.append(group)
+        first_waits += waits
+        wall += load.wall
+        idle += load.idle
+    if drafts and not any(group.drafts for group in groups):
         raise Broken("the server should speculate but counted no draft in a whole cell")
-    first_waits = [wait for _, _, _, waits in parts for wait in waits]
     gpu = watch.summary() if watch else None
     return MeasuredCell(
         samples=tuple(samples),
-        groups=tuple(group for _, _, group, _ in parts),
-        wall=offset,
-        idle=sum(load.idle for _, load, _, _ in parts),
+        groups=tuple(groups),
+        wall=wall,
+        idle=idle,
         reference_before=before,
         reference_after=after,
         gpu=gpu,
@@ -131,10 +137,8 @@ def measure_cell(
 
 def warm_up(asking: Asking, concurrency: int) -> None:
     """Send `concurrency` requests at once, twice, with prompts that are never measured."""
-    bodies = [
-        asking.body(_question(WARM_UP[n % len(WARM_UP)]), tokens=WARM_TOKENS, fixed=True)
-        for n in range(2 * concurrency)
-    ]
+    questions = itertools.islice(itertools.cycle(WARM_UP), 2 * concurrency)
+    bodies = [asking.body(_question(text), tokens=WARM_TOKENS, fixed=True) for text in questions]
     asking.run(bodies, concurrency)
 
 
@@ -186,8 +190,10 @@ def _question(text: str) -> dict[str, Any]:
 def _groups(prompts: Sequence[Prompt], cell: Cell) -> list[tuple[str | None, list[Prompt]]]:
     if cell.concurrency > 1:
         return [(None, list(prompts))]
-    names = dict.fromkeys(prompt.category for prompt in prompts)
-    return [(name, [prompt for prompt in prompts if prompt.category == name]) for name in names]
+    by_category: dict[str | None, list[Prompt]] = {}
+    for prompt in prompts:
+        by_category.setdefault(prompt.category, []).append(prompt)
+    return list(by_category.items())
 
 
 def _group(
@@ -266,7 +272,7 @@ def _histogram(metrics: Mapping[str, Any] | None) -> tuple[int, ...]:
         histogram = None
     if not isinstance(histogram, list) or len(histogram) > 1024:
         return ()
-    counts = [count for count in histogram if isinstance(count, int) and not isinstance(count, bool) and count >= 0]
-    if len(counts) == len(histogram):
-        return tuple(counts)
-    return ()
+    for count in histogram:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            return ()
+    return tuple(histogram)

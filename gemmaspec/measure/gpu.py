@@ -33,9 +33,13 @@ class GpuWatch:
 
     def summary(self) -> dict[str, Any] | None:
         """Return the median, minimum and maximum of each reading over all GPUs; None without a GPU."""
-        names = [field.name for field in dataclasses.fields(nvidia.GpuReading)]
-        read = {name: [value for load in self._loads if (value := getattr(load, name)) is not None] for name in names}
-        return {name: _range(values) for name, values in read.items() if values} or None
+        ranges = {}
+        for field in dataclasses.fields(nvidia.GpuReading):
+            read = [getattr(load, field.name) for load in self._loads]
+            values = [value for value in read if value is not None]
+            if values:
+                ranges[field.name] = _range(values)
+        return ranges or None
 
     def _run(self) -> None:
         while not self._over.is_set():

@@ -111,7 +111,10 @@ def of_length(asking: Asking, prompts: Sequence[Prompt], tokens: int, *, exactly
     `exactly`: to just as many, with words that mean nothing. Raises UsageError if all are longer.
     """
     make = _exactly if exactly else _of_length
-    prompts_of_length = [made for prompt in prompts if (made := make(asking, prompt, tokens))]
+    prompts_of_length = []
+    for prompt in prompts:
+        if made := make(asking, prompt, tokens):
+            prompts_of_length.append(made)
     if not prompts_of_length:
         raise UsageError(f"--context {tokens}: every prompt is longer")
     return prompts_of_length

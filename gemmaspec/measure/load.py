@@ -47,7 +47,9 @@ def run_load(
     by_worker: dict[int, list[Stream]] = defaultdict(list)
     for worker, stream in done:
         by_worker[worker].append(stream)
-    idle = sum(later.sent - earlier.ended for of_one in by_worker.values() for earlier, later in pairwise(of_one))
+    idle = 0.0
+    for of_one in by_worker.values():
+        idle += sum(later.sent - earlier.ended for earlier, later in pairwise(of_one))
     streams = tuple(stream for _, stream in done)
     wall = max(stream.last for stream in streams) - min(stream.sent for stream in streams)
     return Load(streams=streams, wall=wall, idle=idle)
@@ -59,10 +61,9 @@ def together(work: Sequence[Callable[[], _T]], *, at_once: int, abort: Callable[
     Raises what the first one that failed raised. That, or Ctrl-C, calls `abort`, which ends what is under way.
     """
     run = _Together(work)
-    workers = [
-        threading.Thread(target=run.work, name=f"gemmaspec-load-{n}", daemon=True)
-        for n in range(min(at_once, len(work)))
-    ]
+    workers = []
+    for number in range(min(at_once, len(work))):
+        workers.append(threading.Thread(target=run.work, name=f"gemmaspec-load-{number}", daemon=True))
     try:
         for worker in workers:
             worker.start()

@@ -39,8 +39,8 @@ def cell_json(task: Task, cell: MeasuredCell, *, repeated: int) -> dict[str, Any
 
 def _compact(sample: dict[str, Any]) -> dict[str, Any]:
     """Return a sample with moments to the microsecond, and nothing that is empty."""
-    return {
-        name: round(value, 6) if isinstance(value, float) else value
-        for name, value in sample.items()
-        if value not in ((), "")
-    }
+    compact = {}
+    for name, value in sample.items():
+        if value not in ((), ""):
+            compact[name] = round(value, 6) if isinstance(value, float) else value
+    return compact

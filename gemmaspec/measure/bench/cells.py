@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -38,11 +39,12 @@ class Arm:
     @property
     def name(self) -> str:
         """Return its name in a result: METHOD/K, and what else is set."""
+        parts = [self.method, str(self.k)]
+        if self.knob:
+            parts.append(self.knob)
         if self.patches:
-            patches = f"patches {self.patches}"
-        else:
-            patches = ""
-        return "/".join([self.method, str(self.k), *(part for part in (self.knob, patches) if part)])
+            parts.append(f"patches {self.patches}")
+        return "/".join(parts)
 
     @property
     def key(self) -> str:
@@ -66,7 +68,10 @@ class Arm:
 
     def at(self, requests: int) -> int:
         """Return the k with so many requests at once."""
-        return next((k for start, k in reversed(self.table) if start <= requests), self.k)
+        for start, k in reversed(self.table):
+            if start <= requests:
+                return k
+        return self.k
 
     @property
     def said(self) -> str:
@@ -124,11 +129,8 @@ class Task:
 
 def cells_of(concurrencies: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
     """Return every cell of one arm."""
-    return tuple(
-        Cell(concurrency=concurrency, context=context)
-        for context in (contexts or (None,))
-        for concurrency in concurrencies
-    )
+    pairs = itertools.product(contexts or (None,), concurrencies)
+    return tuple(Cell(concurrency=concurrency, context=context) for context, concurrency in pairs)
 
 
 def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[Task, ...]:
@@ -138,7 +140,8 @@ def order(arms: Sequence[Arm], cells: Sequence[Cell], *, rounds: int) -> tuple[T
     """
     tasks: list[Task] = []
     for number in range(1, rounds + 1):
-        tasks_of_round = [Task(arm=arm, cell=cell, round=number) for arm in arms for cell in cells]
+        pairs = itertools.product(arms, cells)
+        tasks_of_round = [Task(arm=arm, cell=cell, round=number) for arm, cell in pairs]
         tasks += tasks_of_round if number % 2 else reversed(tasks_of_round)
     return tuple(tasks)
 
@@ -186,5 +189,6 @@ def arm_of(profile: Profile, k: int) -> Arm:
             raise UsageError(
                 f"--k {k}: speculative.synthetic_acceptance_rates has {len(rates)} rates, but {k} are needed"
             )
-        overrides.append(f"speculative.synthetic_acceptance_rates=[{', '.join(f'{rate:g}' for rate in rates[:k])}]")
+        shown = ", ".join(f"{rate:g}" for rate in rates[:k])
+        overrides.append(f"speculative.synthetic_acceptance_rates=[{shown}]")
     return Arm(method=spec.method, k=k, overrides=tuple(overrides))

@@ -158,18 +158,20 @@ def _pairs(
     """
     left, alone = list(b), []
     for mine in a:
-        if other := nearest(mine, [row for row in left if alike(mine, row) and _kind(mine) == _kind(row)]):
+        same_kind = [row for row in left if _kind(mine) == _kind(row)]
+        if other := nearest(mine, [row for row in same_kind if alike(mine, row)]):
             left.remove(other)
             yield mine, other
         else:
             alone.append(mine)
     single = len({_kind(row) for row in a}) == len({_kind(row) for row in b}) == 1
     drafts = len({_kind(row) for row in a if row["k"]}) == len({_kind(row) for row in b if row["k"]}) == 1
+    if not single and drafts:  # what does not draft has no pair in another kind
+        alone = [row for row in alone if row["k"]]
+        left = [row for row in left if row["k"]]
     if single or drafts:
         for mine in alone:
-            if other := nearest(
-                mine, [row for row in left if alike(mine, row) and (single or (mine["k"] and row["k"]))]
-            ):
+            if other := nearest(mine, [row for row in left if alike(mine, row)]):
                 left.remove(other)
                 yield mine, other
 
@@ -180,20 +182,27 @@ def _kind(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _measured(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return in short what a result has: its methods and k, requests at once and lengths of prompts."""
-    kinds = dict.fromkeys(f"{row['method']} k={row['k']}" if row["k"] else "no speculation" for row in rows)
-    loads = ", ".join(str(load) for load in sorted({row["concurrency"] for row in rows}))
-    contexts = ", ".join(f"{tokens:,}" for tokens in sorted({row["context"] for row in rows}))
-    if kinds:
-        return f"{', '.join(kinds)} with {loads} at once and {contexts} tokens of prompt"
-    return "nothing"
+    if not rows:
+        return "nothing"
+    kinds: dict[str, None] = {}
+    for row in rows:
+        kinds[f"{row['method']} k={row['k']}" if row["k"] else "no speculation"] = None
+    loads = sorted({row["concurrency"] for row in rows})
+    contexts = sorted({row["context"] for row in rows})
+    shown = ", ".join(f"{tokens:,}" for tokens in contexts)
+    return f"{', '.join(kinds)} with {', '.join(map(str, loads))} at once and {shown} tokens of prompt"
 
 
 def _arm(row: Mapping[str, Any]) -> str:
     return str(row.get("arm") or f"{row['method']}/{row['k']}")
 
 
+def _compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
+
+
 def _change(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float | None) -> CellChange:
-    spreads = [percent for row in (a, b) if (percent := spread_of(row)) is not None]
+    spreads = [percent for percent in (spread_of(a), spread_of(b)) if percent is not None]
     if tolerance is None:
         noise = max([TOLERANCE, *spreads])
     else:
@@ -230,9 +239,9 @@ def _differences(
     yield from _of_maps("gemmaspec", a.get("gemmaspec"), b.get("gemmaspec"))
     for name in ("machine", "gpu", "driver"):
         yield from _of_maps(name, a["provenance"].get(name), b["provenance"].get(name))
-    settings = ({k: v for k, v in side["settings"].items() if k not in _NOT_COMPARED} for side in (a, b))
-    yield from _of_maps("settings", *settings)
-    arms_a, arms_b = (side["provenance"].get("arms") or {} for side in (a, b))
+    yield from _of_maps("settings", _compared(a["settings"]), _compared(b["settings"]))
+    arms_a = a["provenance"].get("arms") or {}
+    arms_b = b["provenance"].get("arms") or {}
     seen = set()
     for before, other in pairs:
         facts = (arms_a.get(_arm(before)), arms_b.get(_arm(other)))

@@ -18,7 +18,9 @@ def doubt_of(rows: Sequence[Row]) -> Doubt:
     first, *others = sorted(rows, key=lambda row: -float(row["tokens_per_second"]))
     if any(mark_of(row) == "!" for row in rows):
         return "unsteady"
-    lead = min((first["tokens_per_second"] / row["tokens_per_second"] - 1 for row in others[:1]), default=1.0)
+    lead = 1.0
+    if others:
+        lead = first["tokens_per_second"] / others[0]["tokens_per_second"] - 1
     if lead < max(spread_of(row) or 0.0 for row in rows):
         return "close"
     return ""
@@ -28,7 +30,8 @@ def sentences(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield for each load and prompt length of a result which row is the fastest, and how much faster than no draft."""
     rows: Sequence[Row] = document["rows"]
     for load, context, group in _loads(rows):
-        if len({(row["method"], row["k"]) for row in group}) < 2:
+        drafts = {(row["method"], row["k"]) for row in group}
+        if len(drafts) < 2:
             continue
         requests = f"{load:,} request{'s'[: load > 1]}"
         yield f"{requests} after {context:,} tokens: {_fastest(group, rows)}"

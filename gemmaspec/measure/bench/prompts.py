@@ -36,8 +36,10 @@ class Prompt:
 
     def body(self) -> dict[str, Any]:
         """Return the fields of a chat completion request that belong to the prompt."""
-        body: dict[str, Any] = {"messages": [dict(message) for message in self.messages]}
-        return body | ({"tools": [dict(tool) for tool in self.tools]} if self.tools else {})
+        body: dict[str, Any] = {"messages": list(map(dict, self.messages))}
+        if self.tools:
+            body["tools"] = list(map(dict, self.tools))
+        return body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +85,21 @@ def chosen(prompts: PromptSet, *, categories: Sequence[str], each: int) -> tuple
     unknown = [category for category in categories if category not in prompts.categories]
     if unknown:
         raise UsageError(f"--category: {unknown[0]!r} is not one of {', '.join(prompts.categories)}")
-    wanted = categories or prompts.categories
-    return tuple(
-        prompt
-        for category in wanted
-        for prompt in [prompt for prompt in prompts.prompts if prompt.category == category][: each or None]
-    )
+    first: list[Prompt] = []
+    for category in categories or prompts.categories:
+        of_category = [prompt for prompt in prompts.prompts if prompt.category == category]
+        first += of_category[: each or None]
+    return tuple(first)
 
 
 def mixed(prompts: Sequence[Prompt], at_least: int) -> tuple[Prompt, ...]:
     """Return the prompts with alternating categories, repeated until there are `at_least` of them."""
-    by_category = [
-        [prompt for prompt in prompts if prompt.category == name] for name in dict.fromkeys(p.category for p in prompts)
-    ]
-    turns = [prompt for turn in itertools.zip_longest(*by_category) for prompt in turn if prompt is not None]
+    by_category: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        by_category.setdefault(prompt.category, []).append(prompt)
+    turns: list[Prompt] = []
+    for turn in itertools.zip_longest(*by_category.values()):
+        turns += filter(None, turn)
     return tuple(itertools.islice(itertools.cycle(turns), max(at_least, len(turns))))
 
 
@@ -145,7 +148,8 @@ def _messages(entry: Mapping[str, Any], place: str) -> tuple[Mapping[str, Any], 
             raise UsageError(f"{place}: the prompt is empty")
         return ({"role": "user", "content": text},)
     messages = _maps(entry["messages"], f"{place}: messages")
-    if not messages or not any(str(message.get("content") or "").strip() for message in messages):
+    contents = [str(message.get("content") or "") for message in messages]
+    if not any(map(str.strip, contents)):
         raise UsageError(f"{place}: the prompt is empty")
     if any(not isinstance(message.get("role"), str) for message in messages):
         raise UsageError(f"{place}: messages: each needs a role and a content")

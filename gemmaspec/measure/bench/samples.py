@@ -119,9 +119,10 @@ def _waits(cell: MeasuredCell) -> dict[str, Any]:
     """Return the times to the first token and between tokens, in milliseconds."""
     samples = cell.samples
     first = cell.first_waits or [sample.first - sample.sent for sample in samples]
-    per_token = [
-        sample.decoding / (sample.completion_tokens - 1) * 1000 for sample in samples if sample.completion_tokens > 1
-    ]
+    per_token = []
+    for sample in samples:
+        if sample.completion_tokens > 1:
+            per_token.append(sample.decoding / (sample.completion_tokens - 1) * 1000)
     waits: dict[str, Any] = {"ttft_ms": spread([wait * 1000 for wait in first])}
     if cell.first_waits:
         # each prompt was computed once, for its first token alone; its answer was timed from the cache
@@ -135,8 +136,11 @@ def rates(groups: Sequence[SampleGroup], k: int) -> tuple[float, ...]:
     drafts = sum(group.drafts for group in groups)
     if not drafts:
         return (0.0,) * k
-    counts = [sum(group.by_position[i] for group in groups if i < len(group.by_position)) for i in range(k)]
-    return tuple(count / drafts for count in counts)
+    accepted = [0] * k
+    for group in groups:
+        for position, count in enumerate(group.by_position[:k]):
+            accepted[position] += count
+    return tuple(count / drafts for count in accepted)
 
 
 def step(cell: MeasuredCell) -> float:
@@ -162,8 +166,10 @@ def by_category(cell: MeasuredCell, k: int) -> dict[str, list[float]]:
     if not k:
         return {}
     if all(group.category for group in cell.groups):
-        names = dict.fromkeys(group.category for group in cell.groups)
-        return {str(name): list(rates([group for group in cell.groups if group.category == name], k)) for name in names}
+        groups: dict[str, list[SampleGroup]] = {}
+        for group in cell.groups:
+            groups.setdefault(str(group.category), []).append(group)
+        return {name: list(rates(of_category, k)) for name, of_category in groups.items()}
     drafted: dict[str, list[RequestSample]] = {}
     for sample in cell.samples:
         if sum(sample.accepted):
@@ -172,12 +178,16 @@ def by_category(cell: MeasuredCell, k: int) -> dict[str, list[float]]:
 
 
 def _from_histograms(samples: Sequence[RequestSample], k: int) -> tuple[float, ...]:
-    steps = sum(sum(sample.accepted) for sample in samples)
+    steps = _steps_from(samples, 0)
     if not steps:
         return (0.0,) * k
     # accepted[n] counts the steps of which exactly n tokens were taken, so position i was reached by all from i on
-    reached = [sum(sum(sample.accepted[position:]) for sample in samples) for position in range(1, k + 1)]
-    return tuple(count / steps for count in reached)
+    return tuple(_steps_from(samples, position) / steps for position in range(1, k + 1))
+
+
+def _steps_from(samples: Sequence[RequestSample], tokens: int) -> int:
+    """Return in how many steps at least so many drafted tokens were taken."""
+    return sum(sum(sample.accepted[tokens:]) for sample in samples)
 
 
 def _length_interval(samples: Sequence[RequestSample]) -> list[float] | None:
@@ -190,6 +200,7 @@ def _length_interval(samples: Sequence[RequestSample]) -> list[float] | None:
 
 
 def _length(samples: Sequence[RequestSample]) -> float:
-    steps = sum(sum(sample.accepted) for sample in samples)
-    accepted = sum(i * count for sample in samples for i, count in enumerate(sample.accepted))
-    return 1 + accepted / steps
+    accepted = 0
+    for sample in samples:
+        accepted += sum(tokens * count for tokens, count in enumerate(sample.accepted))
+    return 1 + accepted / _steps_from(samples, 0)

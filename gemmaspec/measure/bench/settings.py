@@ -58,12 +58,18 @@ class Asked:
 
     def settings(self) -> dict[str, Any]:
         """Return everything that two parts of one run must have in common, as a file holds it."""
-        whole = {name: value for name, value in dataclasses.asdict(self).items() if name not in self.FREE}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in whole.items()}
+        settings = {}
+        for name, value in dataclasses.asdict(self).items():
+            if name not in self.FREE:
+                settings[name] = list(value) if isinstance(value, tuple) else value
+        return settings
 
     def differs(self, stored: Mapping[str, Any]) -> str | None:
         """Return the first setting that differs from those of a file; None if there is none."""
-        return next((name for name, value in self.settings().items() if value != stored.get(name)), None)
+        for name, value in self.settings().items():
+            if value != stored.get(name):
+                return name
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +118,7 @@ def in_words(name: str, value: Any) -> str:
     if name == "temperature" and value is None:
         return "with --sample"
     if name == "overrides" and value:
-        return f"with {' '.join(f'--set {override}' for override in value)}"
+        return "with " + " ".join(f"--set {override}" for override in value)
     if value in (None, []) or value is False:
         return f"without {option}"
     if value is True:
@@ -147,7 +153,7 @@ def _beyond_measuring(settings: BenchRequest) -> dict[str, str]:
     if is_path(settings.profile):
         words["profile"] = shlex.quote(settings.profile)
     if any(override.partition("=")[0] not in _MEASURING for override in settings.overrides):
-        words["overrides"] = shlex.join(word for override in settings.overrides for word in ("--set", override))
+        words["overrides"] = " ".join(f"--set {shlex.quote(override)}" for override in settings.overrides)
     if settings.prompts != OWN and not settings.dummy_weights:
         words["prompts"] = shlex.join(("--prompts", settings.prompts))
     if settings.url is not None:
@@ -172,7 +178,8 @@ def _with_stored(request: BenchRequest, stored: Mapping[str, Any], *, file: str)
     """Return a request with the settings of a result. Raises UsageError where they are not what bench writes."""
     names = request.settings().keys()
     try:
-        same = TypeAdapter(BenchRequest).validate_python({"out": request.out, **{name: stored[name] for name in names}})
+        written = {name: stored[name] for name in names}
+        same = TypeAdapter(BenchRequest).validate_python({"out": request.out, **written})
     except (KeyError, ValidationError) as error:
         if isinstance(error, ValidationError):
             key = error.errors()[0]["loc"][0]

@@ -304,8 +304,8 @@ class _BenchRun:
         try:
             return self._asking(arm)
         except (StartFailed, TimedOut, PatchConflict) as error:
-            others = [other for other in self._servers.all_arms if other != arm and str(other) not in self._failed]
-            if not others:
+            others = [other for other in self._servers.all_arms if other != arm]
+            if all(str(other) in self._failed for other in others):
                 raise
             self._failed[str(arm)] = " ".join(error.message.split())  # `up` says on lines of their own what it stopped
             self._progress.note(f"{arm} does not start and is skipped: {error.message}")

@@ -283,7 +283,8 @@ class Servers:
         facts = self._facts(arm, key)
         before = self._expected.get(name)
         if before is not None and before != facts:
-            moved = next(key for key in {**before, **facts} if before.get(key) != facts.get(key))
+            both = {**before, **facts}
+            moved = next(key for key in both if before.get(key) != facts.get(key))
             raise DifferencesFound(
                 f"{moved} of {arm} was {before.get(moved)!r} at the start of this run, and is {facts.get(moved)!r} now",
                 hint="start a new run with another --out",

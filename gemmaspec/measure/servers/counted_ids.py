@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -61,8 +62,11 @@ def _said(asking: Asking, prompt: Prompt) -> Said:
 
 def _ids(value: Any) -> tuple[int, ...]:
     """Return ids that a server names; nothing for anything else."""
-    if not isinstance(value, list) or not all(type(one) is int and 0 <= one < draft_ids.MOST for one in value):
+    if not isinstance(value, list):
         return ()
+    for one in value:
+        if type(one) is not int or not 0 <= one < draft_ids.MOST:
+            return ()
     return tuple(value)
 
 
@@ -115,5 +119,5 @@ def _held_out(said: Sequence[Said], vocabulary: int, most: int) -> float | None:
     if not others:
         return None
     listed = set(draft_ids.chosen(_counts(known), vocabulary=vocabulary, most=most))
-    tokens = [one for other in others for one in other.answer]
+    tokens = list(itertools.chain.from_iterable(other.answer for other in others))
     return round(sum(one in listed for one in tokens) / len(tokens), 4)

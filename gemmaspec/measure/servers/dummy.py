@@ -19,13 +19,11 @@ from gemmaspec.run.models.dummy import dummy_model
 RATE: Final = 0.7
 """Probability that a drafted token is accepted if those before it are."""
 NAME: Final = "dummy"
+_MESSAGE: Final = {"role": "user", "content": "Go on."}
 PROMPTS: Final = PromptSet(
     name=NAME,
     sha256="",
-    prompts=tuple(
-        Prompt(id=f"{NAME}-{number}", category=NAME, messages=({"role": "user", "content": "Go on."},))
-        for number in range(1, 33)
-    ),
+    prompts=tuple(Prompt(id=f"{NAME}-{number}", category=NAME, messages=(_MESSAGE,)) for number in range(1, 33)),
 )
 """Dummy weights answer nothing, so that a prompt is its length: of them --each takes some, and fills them up."""
 

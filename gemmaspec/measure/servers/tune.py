@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,8 +153,8 @@ class _TuneRun:
             self._compared = replace(self._compared, field=field)
 
     def _eaches(self, prompts: PromptSet) -> tuple[int, ...]:
-        counts = [sum(prompt.category == name for prompt in prompts.prompts) for name in prompts.categories]
-        return rungs_of(self._request.each or max(counts), self._request.rounds)
+        counts = Counter(prompt.category for prompt in prompts.prompts)
+        return rungs_of(self._request.each or max(counts.values()), self._request.rounds)
 
     def _left_s(self) -> float:
         return self._request.budget_s - (time.monotonic() - self._clock)

@@ -90,8 +90,9 @@ class Compared:
                 profiles.setdefault(loaded.profile.name, (loaded.profile.name, loaded))
         others = [other.profile for _, other in list(profiles.values())[1:]]
         field = _field(asked, base.profile, others, profiles, loads)
-        if refused := next((other.name for other in named if other.name in field.left_out), None):
-            raise UsageError(f"--arm {refused} cannot be compared with {base.profile.name}: {field.left_out[refused]}")
+        for other in named:
+            if why := field.left_out.get(other.name):
+                raise UsageError(f"--arm {other.name} cannot be compared with {base.profile.name}: {why}")
         kept = {name: other for name, other in profiles.items() if name not in field.left_out}
         return cls(
             base=base,

@@ -38,7 +38,7 @@ def destination(loaded: Loaded, *, name: str | None, out: Path | None) -> Path:
     if file == loaded.file or (file.exists() and _before(file) is None):
         raise UsageError(f"{file} already exists, and tune did not write it", hint="--name OTHER")
     beside = [folder / f"{loaded.file.stem}.yaml" for folder in (file.parent, *profile_folders())]
-    if next((file for file in beside if file.is_file()), None) != loaded.file:
+    if next(filter(Path.is_file, beside), None) != loaded.file:
         raise UsageError(
             f"a profile in {file.parent} cannot extend {loaded.file}, which is neither there nor with other profiles",
             hint=f"--out {loaded.file.parent}/{file.name}",
@@ -89,9 +89,9 @@ def _tuned(name: str, choice: TuneChoice, measured: Profile, document: Mapping[s
     """Return what the profile `name` says about the measurement that it comes from."""
     facts = document["provenance"]["arms"][choice.arm.profile][choice.arm.name]
     machine, settings = document["provenance"]["machine"], document["settings"]
-    by_load = [
-        TunedLoad(**{name: load[name] for name in TunedLoad.model_fields}) for load in document["choice"]["k_by_load"]
-    ]
+    by_load = []
+    for load in document["choice"]["k_by_load"]:
+        by_load.append(TunedLoad(**{name: load[name] for name in TunedLoad.model_fields}))
     # a server behind an address has no lock; its version is all that is known of it
     pinned = facts.get("lock") or {"versions.vllm": facts.get("vllm") or "unknown"}
     return Tuned(

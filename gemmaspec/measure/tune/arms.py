@@ -67,8 +67,13 @@ def field_of(
     `sampled` says whether answers are sampled.
     Raises UsageError if the target alone is the only arm left.
     """
-    left_out = {other.name: why for other in others if (why := _unlike(other, base, loads))}
-    compared = [base, *(other for other in others if other.name not in left_out)]
+    left_out: dict[str, str] = {}
+    compared = [base]
+    for other in others:
+        if why := _unlike(other, base, loads):
+            left_out[other.name] = why
+        else:
+            compared.append(other)
     bytes_of = memory or {}
     first: list[Arm] = []
     more: list[Arm] = []
@@ -145,7 +150,8 @@ def _of_profile(profile: Profile, ks: Sequence[int], memory: int) -> Iterator[Ar
     if spec.synthetic_acceptance_rates:
         usual = tuple(k for k in usual if k <= len(spec.synthetic_acceptance_rates))
     asked = sorted((k for k in ks if k), key=lambda k: k != usual_k)
-    arms = [arm_of(profile, k) for k in asked or dict.fromkeys((usual_k, *sorted(usual, reverse=True)))]
+    own_first = dict.fromkeys((usual_k, *sorted(usual, reverse=True)))
+    arms = [arm_of(profile, k) for k in asked or own_first]
     if spec.k_by_requests and not asked:
         arms.insert(0, *arms_of(profile, (usual_k,)))
     for arm in arms:

@@ -48,7 +48,8 @@ def choose(tried: Tried, field: Field) -> TuneChoice | None:
     """
     arms = all_arms(tried, field)
     alone, rung = arms[0], last_rung(tried, field)
-    finalists = [candidate for arm in members(tried, field, rung) if (candidate := worth(tried, arm, alone, rung=rung))]
+    measured = [worth(tried, arm, alone, rung=rung) for arm in members(tried, field, rung)]
+    finalists = [finalist for finalist in measured if finalist]
     base = worth(tried, alone, alone, rung=rung)
     if base is None or (len(finalists) < 2 and not all(arm.alone or arm.key in tried.failed for arm in field.arms)):
         return None
@@ -63,7 +64,8 @@ def choose(tried: Tried, field: Field) -> TuneChoice | None:
         if gained := table_gains(tried.loads, table, single):
             chosen = table
             why = f"{table.score:.2f} times the speed without speculation, over {_loads(tried)}; {gained}"
-    everything = [candidate for arm in arms if (candidate := _as_in(tried, arm, chosen, base))]
+    compared = [_as_in(tried, arm, chosen, base) for arm in arms]
+    everything = [one for one in compared if one]
     loads = tuple(_load(tried, everything, chosen, base, place) for place in range(len(tried.loads)))
     return TuneChoice(arm=chosen.arm, worth=chosen, why=why, loads=loads)
 
@@ -80,7 +82,8 @@ def table_gains(loads: Sequence[int], table: Worth, single: Worth) -> str | None
 def _as_in(tried: Tried, arm: Arm, chosen: Worth, base: Worth) -> Worth | None:
     """Return an arm as it would stand in the rung of the chosen one, by the last rung in which both were measured."""
     for rung in range(chosen.rung, -1, -1):
-        mine, other = (worth(tried, compared, base.arm, rung=rung) for compared in (arm, chosen.arm))
+        mine = worth(tried, arm, base.arm, rung=rung)
+        other = worth(tried, chosen.arm, base.arm, rung=rung)
         if mine and other:
             times = tuple(a * b / c for a, b, c in zip(mine.times, chosen.times, other.times, strict=True))
             rates = tuple(times_base * rate for times_base, rate in zip(times, base.rates, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Annotated, Final
 
@@ -72,16 +73,18 @@ class Launches(BaseModel):
 
 def layers(text: TextModel, *, tensor_parallel: int) -> list[dict[str, int]]:
     """Return each kind of attention layer of one GPU, as find_launches.py takes it."""
-    kinds = {
-        (layer.heads // tensor_parallel, max(1, layer.kv_heads // tensor_parallel), layer.head_dim, layer.window or 0)
-        for layer in text.layers
-    }
-    return [dict(zip(("heads", "kv_heads", "head", "window"), kind, strict=True)) for kind in sorted(kinds)]
+    kinds = set()
+    for layer in text.layers:
+        heads = layer.heads // tensor_parallel
+        kv_heads = max(1, layer.kv_heads // tensor_parallel)
+        kinds.add((heads, kv_heads, layer.head_dim, layer.window or 0))
+    names = ("heads", "kv_heads", "head", "window")
+    return [dict(zip(names, kind, strict=True)) for kind in sorted(kinds)]
 
 
 def tokens(loads: Sequence[int], ks: Collection[int]) -> list[int]:
     """Return the numbers of tokens that a step computes with these requests and drafts, the small ones alone."""
-    counts = {load * (k + 1) for load in loads for k in ks}
+    counts = {load * (k + 1) for load, k in itertools.product(loads, ks)}
     return sorted(count for count in counts if count <= _MOST_TOKENS)
 
 

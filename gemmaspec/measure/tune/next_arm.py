@@ -84,20 +84,23 @@ def all_arms(tried: Tried, field: Field) -> tuple[Arm, ...]:
     """Return every arm there is by now: those of the field, then a table of k and the knobs of the best of them."""
     if list(_plain(tried, field)):
         return field.arms
-    best = (worth.arm for worth in ranked(tried, field.arms, field.arms[0], rung=0) if not worth.arm.alone)
-    leader = next(best, None)
-    if leader:
-        knobs = [with_knob(leader, knob) for knob in field.knobs if knob.profile == leader.profile]
-    else:
-        knobs = []
-    return (*field.arms, *(_table(tried, field, leader) if leader else ()), *knobs)
+    for worth in ranked(tried, field.arms, field.arms[0], rung=0):
+        if not worth.arm.alone:
+            leader = worth.arm
+            knobs = [with_knob(leader, knob) for knob in field.knobs if knob.profile == leader.profile]
+            return (*field.arms, *_table(tried, field, leader), *knobs)
+    return field.arms
 
 
 def _table(tried: Tried, field: Field, leader: Arm) -> Iterator[Arm]:
     """Yield the arm whose k follows the load, where the first rung says that this gains over the leader's k."""
     by_k = {arm.k: arm for arm in field.arms if arm.family == leader.family and arm.key not in tried.failed}
-    rates = {k: rate for k, arm in by_k.items() if (rate := tried.rates(arm, 0))}
-    speeds = {load: {k: by_load[place] for k, by_load in rates.items()} for place, load in enumerate(tried.loads)}
+    speeds: dict[int, dict[int, float]] = {load: {} for load in tried.loads}
+    for k, arm in by_k.items():
+        rates = tried.rates(arm, 0)
+        if rates:
+            for load, rate in zip(tried.loads, rates, strict=True):
+                speeds[load][k] = rate
     if leader.profile in field.tables and (table := k_table(speeds, leader.k)):
         yield with_table(by_k[max(table.values())], table)
 
@@ -112,10 +115,10 @@ def members(tried: Tried, field: Field, rung: int) -> list[Arm]:
     if rung == 0:
         return [arm for arm in arms if arm.key not in tried.ruled_out]
     before = {arm.key for arm in members(tried, field, rung - 1)}
-    contenders = [
-        worth for worth in ranked(tried, arms, alone, rung=rung - 1) if worth.arm.key in before and not worth.arm.alone
-    ]
-    fastest = [max([1.0, *(worth.times[place] for worth in contenders)]) for place in range(len(tried.loads))]
+    in_order = ranked(tried, arms, alone, rung=rung - 1)
+    contenders = [worth for worth in in_order if worth.arm.key in before and not worth.arm.alone]
+    as_fast_as_alone = [1.0] * len(tried.loads)
+    fastest = list(map(max, zip(as_fast_as_alone, *(worth.times for worth in contenders), strict=True)))
     kept = contenders[: max(FEWEST, math.ceil(len(contenders) / 2))]
     kept += [worth for worth in contenders if worth not in kept and _near(worth, fastest, 0)]
     doubt = DOUBT[min(rung, len(DOUBT)) - 1]
