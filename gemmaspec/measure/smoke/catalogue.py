@@ -63,7 +63,8 @@ def chosen(*, only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:
     for name in (*only, *skip):
         if name not in known:
             raise UsageError(f"there is no check {name!r}", hint="gemmaspec smoke --list")
-    return tuple(check for check in CHECKS if (not only or check.id in only) and check.id not in skip)
+    wanted = (set(only) or known) - set(skip)
+    return tuple(check for check in CHECKS if check.id in wanted)
 
 
 def budget_s(checks: Sequence[Check], offer: ServerOffer, *, tokens_per_second: float = 30.0) -> float:
@@ -71,8 +72,14 @@ def budget_s(checks: Sequence[Check], offer: ServerOffer, *, tokens_per_second: 
 
     `tokens_per_second` is the speed of one request alone. Reading the prompts, some 17,000 tokens in all, comes on top.
     """
-    asks = [ask for check in checks if not skipped(check, offer) for ask in check.asks(offer)]
-    alone = sum(ask.max_tokens for ask in asks if ask.alone)
-    together = sum(ask.max_tokens for ask in asks if not ask.alone)
+    alone = together = 0
+    for check in checks:
+        if skipped(check, offer):
+            continue
+        for ask in check.asks(offer):
+            if ask.alone:
+                alone += ask.max_tokens
+            else:
+                together += ask.max_tokens
     gain = 1 + _GAIN * (offer.together - 1)
     return (alone + together / gain) / tokens_per_second

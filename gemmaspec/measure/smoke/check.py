@@ -80,7 +80,11 @@ class Received:
 
     def pairs(self, *, alone: bool | None = None) -> list[tuple[Ask, ChatAnswer]]:
         """Return requests with their answers, all or only those of one kind."""
-        return [(ask, self.answers[ask.key]) for ask in self.asks if alone is None or ask.alone == alone]
+        pairs = []
+        for ask in self.asks:
+            if alone is None or ask.alone == alone:
+                pairs.append((ask, self.answers[ask.key]))
+        return pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +133,10 @@ _UNKNOWN: Final = {
 
 def judged(check: Check, received: Received) -> Judged:
     """Return what a check says of its answers. Faults come first: an answer that did not come is never a pass."""
-    faults = [(ask, got, got.fault) for ask, got in received.pairs() if got.fault and got.fault not in check.judges]
+    faults = []
+    for ask, answer in received.pairs():
+        if answer.fault and answer.fault not in check.judges:
+            faults.append((ask, answer, answer.fault))
     for words, word in ((_FAILURES, "fail"), (_UNKNOWN, "unknown")):
         for ask, answer, fault in faults:
             if fault in words:
@@ -140,7 +147,10 @@ def judged(check: Check, received: Received) -> Judged:
 
 def skipped(check: Check, offer: ServerOffer) -> str | None:
     """Return why a check is left out; None if the server offers what it needs."""
-    return next((str(need) for need in Need if need in check.needs and need in offer.lacks), None)
+    for need in Need:
+        if need in check.needs and need in offer.lacks:
+            return str(need)
+    return None
 
 
 def passed(seen: str) -> Judged:
@@ -160,12 +170,16 @@ def unknown(seen: str, key: str | None = None) -> Judged:
 
 def shown(text: str, most: int = SHORTEST_LINE) -> str:
     """Return a text as a row shows it: one line without control characters, shortened in its middle."""
-    line = "".join(letter if letter.isprintable() else {"\n": "⏎"}.get(letter, " ") for letter in text[:20_000])
+    line = "".join(map(_printable, text[:20_000].replace("\n", "⏎")))
     if len(line) <= most and len(text) <= 20_000:
         return line
     half = most // 2 - 1
-    tail = "".join(letter if letter.isprintable() else " " for letter in text[-half:])
+    tail = "".join(map(_printable, text[-half:]))
     return f"{line[:half]} … {tail}"
+
+
+def _printable(letter: str) -> str:
+    return letter if letter.isprintable() else " "
 
 
 def where(ask: Ask) -> str:

@@ -35,9 +35,8 @@ from gemmaspec.measure.smoke.texts import loop
 from gemmaspec.measure.smoke.thinking import twice
 from gemmaspec.run.engine.answer import ChatAnswer, Fault
 
-_REQUIRED: Final = {
-    tool["function"]["name"]: frozenset(tool["function"]["parameters"]["required"]) for tool in (STATION, TRAINS)
-}
+_FUNCTIONS: Final = (STATION["function"], TRAINS["function"])
+_REQUIRED: Final = {one["name"]: frozenset(one["parameters"]["required"]) for one in _FUNCTIONS}
 
 
 def _s5(offer: ServerOffer) -> Sequence[Ask]:
@@ -47,19 +46,16 @@ def _s5(offer: ServerOffer) -> Sequence[Ask]:
 
 
 def _s9(offer: ServerOffer) -> Sequence[Ask]:
-    plain = [
-        Ask(key=name, body=under_schema(f"Describe {name}.", City, tokens=64, thinking=False, stream=number % 2 == 1))
-        for number, name in enumerate(CITIES[: 3 * offer.together])
-    ]
-    if Need.THINKING in offer.lacks:
-        return plain
-    return [
-        *plain,
-        *(
-            Ask(key=f"{name}, thought", body=under_schema(f"Describe {name}.", City, tokens=96, thinking=True))
-            for name in CITIES[: offer.together]
-        ),
-    ]
+    asks = []
+    for number, name in enumerate(CITIES[: 3 * offer.together]):
+        every_other = number % 2 == 1
+        body = under_schema(f"Describe {name}.", City, tokens=64, thinking=False, stream=every_other)
+        asks.append(Ask(key=name, body=body))
+    if Need.THINKING not in offer.lacks:
+        for name in CITIES[: offer.together]:
+            body = under_schema(f"Describe {name}.", City, tokens=96, thinking=True)
+            asks.append(Ask(key=f"{name}, thought", body=body))
+    return asks
 
 
 def _all_fit(received: Received) -> Judged:
@@ -120,7 +116,8 @@ def _ends(received: Received) -> Judged:
 
 
 def _s7(offer: ServerOffer) -> Sequence[Ask]:
-    streams = [Ask(key=f"stream {n + 1}", body=two_calls(stream=True)) for n in range(12 * offer.together // 8 or 1)]
+    count = 12 * offer.together // 8 or 1
+    streams = [Ask(key=f"stream {n}", body=two_calls(stream=True)) for n in range(1, count + 1)]
     alone = Ask(key="stream alone", body=two_calls(stream=True), alone=True)
     return [Ask(key="whole", body=two_calls(stream=False), alone=True), alone, *streams]
 
@@ -132,7 +129,10 @@ def _calls_whole(received: Received) -> Judged:
     streams = [(ask, answer) for ask, answer in received.pairs() if ask.streams]
     if not whole.calls and not any(answer.calls for _, answer in streams):
         return unknown(f"the model called no tool: {shown(whole.content)}", "whole")
-    bad = [(ask, wrong) for ask, answer in streams if (wrong := _wrong_calls(answer, whole))]
+    bad = []
+    for ask, answer in streams:
+        if wrong := _wrong_calls(answer, whole):
+            bad.append((ask, wrong))
     if bad:
         ask, wrong = bad[0]
         return failed(f"{len(bad)} of {len(streams)} streams are wrong, the first ({where(ask)}): {wrong}", ask.key)
@@ -142,9 +142,10 @@ def _calls_whole(received: Received) -> Judged:
 
 
 def _wrong_calls(answer: ChatAnswer, whole: ChatAnswer) -> str | None:
-    if [call.name for call in answer.calls] != [call.name for call in whole.calls]:
-        names = [", ".join(call.name for call in side.calls) or "none" for side in (answer, whole)]
-        return f"calls {names[0]}; without a stream {names[1]}"
+    names = [call.name for call in answer.calls]
+    wanted = [call.name for call in whole.calls]
+    if names != wanted:
+        return f"calls {', '.join(names) or 'none'}; without a stream {', '.join(wanted) or 'none'}"
     for call in answer.calls:
         arguments = call.parsed()
         if not call.named_first:

@@ -134,6 +134,8 @@ def fits(schema: type[BaseModel], text: str) -> bool:
 
 def book(entries: int, *, needle: str = "") -> str:
     """Return a logbook of so many entries, no two alike, with the needle in its middle."""
-    pages = [_BOOK.format(n=n, a=n * 7 % 23, b=n * 5 % 17, c=n * 13 % 91) for n in range(1, max(1, entries) + 1)]
+    pages = []
+    for number in range(1, max(1, entries) + 1):
+        pages.append(_BOOK.format(n=number, a=number * 7 % 23, b=number * 5 % 17, c=number * 13 % 91))
     pages.insert(len(pages) // 2, f"{needle} " if needle else "")
     return "".join(pages)

@@ -48,7 +48,9 @@ def verdict_of(rows: Sequence[SmokeRow], *, at: float, since: float | None, vllm
     """Return what rows come to."""
     warned = [row for row in rows if row.word == "fail" and not row.counts]
     plain = [row for row in rows if row not in warned]
-    counts: dict[str, int] = {word: sum(row.word == word for row in plain) for word in WORDS}
+    counts: dict[str, int] = dict.fromkeys(WORDS, 0)
+    for row in plain:
+        counts[row.word] += 1
     return SmokeVerdict(
         at=at,
         since=since,

@@ -117,7 +117,8 @@ def _drafts(received: Received) -> Judged:
     answers = [answer for _, answer in received.pairs()]
     if any(answer.drafts is None for answer in answers):
         return unknown("other requests ran, or the server's counters could not be read")
-    drafts, accepted = sum(answer.drafts or 0 for answer in answers), sum(answer.accepted or 0 for answer in answers)
+    drafts = sum(answer.drafts or 0 for answer in answers)
+    accepted = sum(answer.accepted or 0 for answer in answers)
     if not drafts:
         return failed("nothing was drafted", "text 1")
     length = 1 + accepted / drafts

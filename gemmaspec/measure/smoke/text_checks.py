@@ -173,8 +173,8 @@ def _difference(answer: ChatAnswer, other: ChatAnswer) -> int | None:
 
 def _gap(answer: ChatAnswer, other: ChatAnswer, place: int) -> float | None:
     """Return the smaller of the two sides' gaps between the likeliest tokens, in nats."""
-    gaps = [gap for side in (answer, other) if (gap := side.tokens[place].gap) is not None]
-    return min(gaps, default=None)
+    gaps = (answer.tokens[place].gap, other.tokens[place].gap)
+    return min((gap for gap in gaps if gap is not None), default=None)
 
 
 def _s20(offer: ServerOffer) -> Sequence[Ask]:
@@ -186,7 +186,8 @@ def _s20(offer: ServerOffer) -> Sequence[Ask]:
 def _likely(received: Received) -> Judged:
     total = rare = 0
     for ask, answer in received.pairs():
-        known, strange = sum(token.logprob is not None for token in answer.tokens), unlikely(answer.tokens)
+        known = sum(token.logprob is not None for token in answer.tokens)
+        strange = unlikely(answer.tokens)
         if len(strange) > FEW:
             seen = f"{len(strange)} of {known} sampled tokens have a probability under 0.001"
             return failed(f"{seen}, the first {shown(strange[0], 30)!r}: {shown(answer.content)}", ask.key)

@@ -22,7 +22,10 @@ def leak(text: str) -> str | None:
     """Return what of a thought or of the chat format is in a text; None if it is clean."""
     if text.startswith(_THOUGHT):
         return "the text begins with the thought"
-    return next((f"the text holds {marker}" for marker in MARKERS if marker in text), None)
+    for marker in MARKERS:
+        if marker in text:
+            return f"the text holds {marker}"
+    return None
 
 
 def loop(text: str) -> str | None:

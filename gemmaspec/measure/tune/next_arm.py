@@ -7,6 +7,7 @@ tuning goes on where it stopped.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -192,7 +193,7 @@ def _start(tried: Tried, arm: Arm) -> float | None:
         [seconds for key, seconds in tried.starts.items() if method in key],
         list(tried.starts.values()),
     ):
-        values = [seconds for starts in samples for seconds in starts]
+        values = list(itertools.chain.from_iterable(samples))
         if values:
             return statistics.median(values)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -17,8 +18,10 @@ def predicted(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> tuple[Predicted, .
     None where no arm of its family was measured: nothing is known of another draft.
     """
     alone = next(arm for arm in arms if arm.alone)
-    family = [relative for relative in arms if relative.family == arm.family]
-    rows = [*_rows(tried, alone), *(row for relative in family for row in _rows(tried, relative))]
+    rows = list(_rows(tried, alone))
+    for relative in arms:
+        if relative.family == arm.family:
+            rows += _rows(tried, relative)
     if arm.alone or not any(row.k for row in rows):
         return None
     context = round(statistics.median(row.context for row in rows))
@@ -39,16 +42,14 @@ def cannot_win(tried: Tried, arm: Arm, arms: Sequence[Arm]) -> str | None:
         return None
     highest = [row.interval[1] for row in rows]
     for other in arms:
-        if other.key not in tried.failed:
-            rates = tried.rates(other, 0)
-        else:
-            rates = None
-        if rates and all(high < rate for high, rate in zip(highest, rates, strict=True)):
-            shown = ", ".join(
-                f"at most {high:,.0f} of {rate:,.0f} tok/s at {load}"
-                for high, rate, load in zip(highest, rates, tried.loads, strict=True)
-            )
-            return f"predicted to reach {shown} against {other}"
+        if other.key in tried.failed:
+            continue
+        rates = tried.rates(other, 0)
+        if rates and all(map(operator.lt, highest, rates)):
+            shown = []
+            for high, rate, load in zip(highest, rates, tried.loads, strict=True):
+                shown.append(f"at most {high:,.0f} of {rate:,.0f} tok/s at {load}")
+            return f"predicted to reach {', '.join(shown)} against {other}"
     return None
 
 

@@ -46,7 +46,7 @@ def seconds_of(text: str, option: str) -> float:
     """Return the seconds of a length of time such as 45m, 1h30m or 90s. Raises UsageError for anything else."""
     whole = "".join(text.split())
     parts = _PART.findall(whole)
-    if not parts or "".join("".join(part) for part in parts) != whole:
+    if not parts or "".join(map("".join, parts)) != whole:
         raise UsageError(f"{option} must be a time such as 45m, 1h30m or 90s, not {text!r}", hint=f"{option} 45m")
     seconds = sum(float(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in parts)
     if seconds <= 0:
@@ -160,5 +160,8 @@ def worth(tried: Tried, arm: Arm, alone: Arm, *, rung: int | None = None) -> Wor
 
 def ranked(tried: Tried, arms: Sequence[Arm], alone: Arm, *, rung: int | None = None) -> list[Worth]:
     """Return every arm that can be compared, the best first."""
-    worths = [candidate for arm in arms if (candidate := worth(tried, arm, alone, rung=rung))]
-    return sorted(worths, key=lambda candidate: -candidate.score)
+    worths = []
+    for arm in arms:
+        if found := worth(tried, arm, alone, rung=rung):
+            worths.append(found)
+    return sorted(worths, key=lambda found: -found.score)
