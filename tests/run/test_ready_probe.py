@@ -111,7 +111,7 @@ def test_counters_that_cannot_be_read_are_an_error(vllm: FakeServer) -> None:
 
 def test_counters_that_come_late_are_waited_for(vllm: FakeServer) -> None:
     for drafts in (0, 0, 0, 2, 5, 5):
-        vllm.drafted = drafts
+        vllm.drafted, vllm.generated = drafts, 6 * drafts
         vllm.metrics_in_turn.append(vllm.counters())
     assert probe(vllm.server(), timeout_s=10).drafts == 5
     assert vllm.metrics_in_turn == []

@@ -41,7 +41,7 @@ if "FAKE_VLLM_EXIT" in os.environ:
 
 class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = allow_reuse_port = daemon_threads = True
-    drafts = running = 0
+    drafts = generated = running = 0
 
 
 class Handler(socketserver.StreamRequestHandler):
@@ -59,6 +59,7 @@ class Handler(socketserver.StreamRequestHandler):
             time.sleep(99)
         rows = (("drafts", 1), ("draft_tokens", 4), ("accepted_tokens", 2))
         lines = [f'vllm:spec_decode_num_{name}_total{{engine="0"}} {n * self.server.drafts}.0' for name, n in rows]
+        lines.append(f'vllm:generation_tokens_total{{engine="0"}} {self.server.generated}.0')
         lines.append(f'vllm:num_requests_running{{engine="0"}} {self.server.running}.0')
         self.answer(200, "\\n".join(lines).encode() + b"\\n" if self.path == "/metrics" else b"")
 
@@ -69,6 +70,7 @@ class Handler(socketserver.StreamRequestHandler):
             said = f"The model `{asked['model']}` does not exist. Valid aliases: {model}"
             return self.answer(404, json.dumps({"error": {"message": said}}).encode())
         self.server.drafts += 5
+        self.server.generated += 7 + 5 * 2
         if asked.get("stream"):
             return self.stream(asked["max_tokens"])
         choice = {"index": 0, "message": {"role": "assistant", "content": "one two"}, "finish_reason": "stop"}

@@ -25,12 +25,17 @@ class FakeServer(ThreadingHTTPServer):
         """Path, headers and JSON body of each request."""
         self.drafted = 0
         self.drafts_per_answer = 10
+        self.generated = 0
+        self.tokens_per_answer = 30
+        """So many the engine counts for an answer."""
         self.health = 200
         self.status = 200
         self.body: bytes | None = None
         """Sent for a chat completion in place of a good one."""
         self.message: dict[str, Any] = {"role": "assistant", "content": "one two three"}
         self.finish_reason: Any = "stop"
+        self.sampled_finish = ""
+        """How answers end that were asked for with a temperature, if not like the others."""
         self.logprobs: list[float] = []
         """Of the tokens of each answer."""
         self.metrics: bytes | None = None
@@ -70,10 +75,12 @@ class FakeServer(ThreadingHTTPServer):
 
     def counters(self) -> bytes:
         """Four draft tokens for each draft, two of them accepted."""
-        rows = (("drafts", 1), ("draft_tokens", 4), ("accepted_tokens", 2))
+        rows = {
+            "generation_tokens": self.generated, "spec_decode_num_drafts": self.drafted,
+            "spec_decode_num_draft_tokens": 4 * self.drafted, "spec_decode_num_accepted_tokens": 2 * self.drafted,
+        }  # fmt: skip
         return "".join(
-            f'vllm:spec_decode_num_{name}_total{{engine="0",model_name="tiny"}} {factor * self.drafted}.0\n'
-            for name, factor in rows
+            f'vllm:{name}_total{{engine="0",model_name="tiny"}} {count}.0\n' for name, count in rows.items()
         ).encode()
 
 
@@ -104,6 +111,10 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.server.drafted += self.server.drafts_per_answer
+        self.server.generated += self.server.tokens_per_answer
+        asked = self.server.requests[-1][2]
+        if self.server.sampled_finish and asked["temperature"]:
+            self.server.finish_reason = self.server.sampled_finish
         self._reply(self.server.status, self.server.completion() if self.server.body is None else self.server.body)
 
     def _wait(self) -> None:

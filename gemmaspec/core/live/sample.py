@@ -8,6 +8,7 @@ What of a reading of /metrics an answer, a measurement or `status` needs.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ _TOTALS: Final = {
     "vllm:num_requests_waiting": "waiting",
 }
 _KV_USAGE: Final = "vllm:kv_cache_usage_perc"
+_NAMES: Final = {*_TOTALS, _PER_POSITION, _KV_USAGE, _START, *(f"{name}_bucket" for name in _HISTOGRAMS)}
+"""What is read of a page. Another program's metric may begin with the same words."""
+_NAME_ENDS: Final = re.compile(r"[\s{]")
+_MODEL: Final = "model_name"
+"""The label of all of them but _START."""
 _MOST_POSITIONS: Final = 64
 _LARGEST: Final = 2.0**53
 """No count is larger: above it, a float does not hold every whole number."""
@@ -79,8 +85,11 @@ class Sample:
     histograms: Mapping[str, Histogram]
 
 
-def read_sample(text: str, *, at: float) -> Sample:
-    """Return the sample in a /metrics page. Raises ValueError if it is invalid."""
+def read_sample(text: str, *, at: float, model: str = "") -> Sample:
+    """Return the sample in a /metrics page. Raises ValueError if it is invalid.
+
+    Where the page has rows of `model`, those of other models do not count: something before the server may join pages.
+    """
     from prometheus_client.parser import text_string_to_metric_families  # slow to import
 
     totals: dict[str, float] = defaultdict(float)
@@ -90,8 +99,12 @@ def read_sample(text: str, *, at: float) -> Sample:
     wanted = _wanted(text)
     if not wanted.strip():
         raise ValueError("the page has no vLLM counters")
-    for family in text_string_to_metric_families(wanted):
+    families = list(text_string_to_metric_families(wanted))
+    models = {labels.get(_MODEL) for family in families for _, labels, *_ in family.samples}
+    for family in families:
         for name, labels, value, *_ in family.samples:
+            if model in models and labels.get(_MODEL, model) != model:
+                continue
             if not 0 <= value <= _LARGEST:
                 raise ValueError(f"{name} is negative, too large or not a number")
             if field := _TOTALS.get(name):
@@ -102,8 +115,8 @@ def read_sample(text: str, *, at: float) -> Sample:
                 usage = max(usage, value)
             elif name == _START:
                 started = max(started, value)
-            elif name.endswith("_bucket") and (bucket := buckets.get(name.removesuffix("_bucket"))) is not None:
-                bucket[float(labels.get("le", "nan"))] += value
+            else:
+                buckets[name.removesuffix("_bucket")][float(labels.get("le", "nan"))] += value
     accepted = tuple(positions[place] for place in range(max(positions, default=-1) + 1))
     return Sample(
         at=at,
@@ -118,8 +131,7 @@ def read_sample(text: str, *, at: float) -> Sample:
 
 def _wanted(text: str) -> str:
     """Return the lines that matter, because a page has thousands of others."""
-    names = (*_TOTALS, _PER_POSITION, _KV_USAGE, _START, *(f"{name}_bucket" for name in _HISTOGRAMS))
-    return "\n".join(line for line in text.splitlines() if line.startswith(names)) + "\n"
+    return "\n".join(line for line in text.splitlines() if _NAME_ENDS.split(line, maxsplit=1)[0] in _NAMES) + "\n"
 
 
 def _position(labels: Mapping[str, str]) -> int:

@@ -40,7 +40,7 @@ def read_metrics(server: Server, *, timeout_s: float, api_key: str | None) -> Sa
     if reply.status != 200:
         raise UnreadableMetrics(f"/metrics answers HTTP {reply.status}")
     try:
-        return read_sample(reply.body.decode("utf-8", "replace"), at=time.monotonic())
+        return read_sample(reply.body.decode("utf-8", "replace"), at=time.monotonic(), model=server.model)
     except (ValueError, OverflowError, IndexError, KeyError):
         raise UnreadableMetrics("the counters of /metrics cannot be read") from None
 
@@ -49,6 +49,7 @@ HEALTH_TIMEOUT_S: Final = 2.0
 
 _FINISHED: Final = ("stop", "length", "tool_calls")
 """Of FinishReason in v1/engine/__init__.py, every release, those that are not an abort or an error."""
+_ENDS: Final = f"not one of {', '.join(_FINISHED)}"
 
 _LEAKS: Final = {
     "<|channel>": "the reasoning parser (chat.reasoning_parser) or the chat template (chat.template)",
@@ -75,6 +76,8 @@ class Answer:
     accepted_tokens: int
     acceptance_length: float | None
     """1 + accepted / drafts over this request; None without drafts."""
+    counted: int | None = None
+    """Tokens that the engine counted since the request; None if nobody looked."""
     tokens_per_second: float
     """Completion tokens per second, including the time to read the prompt."""
 
@@ -133,7 +136,10 @@ def _check_sampled(server: Server, asking: _Asking) -> None:
     reply = asking.sent({"temperature": 1, "logprobs": True})
     if reply.status == 400:
         return
-    tokens = asking.whole(reply).tokens
+    answer = asking.whole(reply)
+    if answer.finish not in _FINISHED:
+        raise StartFailed(f"with temperature 1 an answer ended with {answer.finish!r}: {_ENDS}")
+    tokens = answer.tokens
     if len(odd := unlikely(tokens)) > FEW:
         told = f"{len(odd)} of {len(tokens)} have a probability under 0.001, the first {printable(odd[0])[:40]!r}"
         raise StartFailed(
@@ -145,12 +151,37 @@ def _check_sampled(server: Server, asking: _Asking) -> None:
 def judge(answer: Answer, *, speculates: bool, any_text: bool = False) -> str | None:
     """Return what is wrong with a first answer, if anything. `any_text` checks everything but the text."""
     if answer.finish_reason not in _FINISHED:
-        return f"the first answer ended with {answer.finish_reason!r}, not with one of {', '.join(_FINISHED)}"
+        return f"the first answer ended with {answer.finish_reason!r}: {_ENDS}"
     if not any_text and (complaint := _unreadable(answer)):
         return complaint
+    if not 0 < answer.completion_tokens <= MAX_TOKENS:
+        return (
+            f"the first answer has {answer.completion_tokens} tokens by its own count, of 1 to {MAX_TOKENS} asked for"
+        )
     if speculates and not answer.draft_tokens:
         tokens = answer.completion_tokens
         return f"the server answers but does not draft: {tokens} tokens, but no draft in /metrics"
+    return _miscounted(answer)
+
+
+def _miscounted(answer: Answer) -> str | None:
+    """Return how the counters of /metrics contradict the answer: then they prove no draft of it.
+
+    A step of the target makes at least one token. Other requests only add to both; one that is aborted may take its
+    own few tokens away (v1/engine/output_processor.py), hence the factor of two.
+    """
+    if answer.counted is None:
+        return None
+    if answer.counted < answer.completion_tokens:
+        return (
+            f"the first answer has {answer.completion_tokens} tokens, but /metrics counts {answer.counted}: "
+            "the text is not from this engine, or the counters are not"
+        )
+    if answer.drafts > 2 * answer.counted or answer.accepted_tokens > answer.draft_tokens:
+        return (
+            f"/metrics contradicts itself: {answer.counted} tokens, but {answer.drafts} drafts of "
+            f"{answer.draft_tokens} tokens with {answer.accepted_tokens} accepted"
+        )
     return None
 
 
@@ -181,7 +212,7 @@ class _Asking:
         began = time.monotonic()
         reply = self.whole(self.sent({"temperature": 0}))
         seconds = time.monotonic() - began
-        added = self._settled(before)
+        added = self._settled(before, reply.completion_tokens)
         return Answer(
             text=reply.content,
             reasoning=reply.reasoning,
@@ -193,6 +224,7 @@ class _Asking:
             draft_tokens=added.drafted,
             accepted_tokens=added.accepted,
             acceptance_length=added.acceptance_length,
+            counted=added.generated if self.server.speculates else None,
             tokens_per_second=reply.completion_tokens / seconds if seconds > 0 else 0.0,
         )
 
@@ -234,13 +266,18 @@ class _Asking:
             return Counters()
         return Counters.of(read_metrics(self.server, timeout_s=self.ends - time.monotonic(), api_key=self.key))
 
-    def _settled(self, before: Counters) -> Counters:
-        """Return the increase of the counters by one request, once they have stopped growing."""
-        last = Counters()
+    def _settled(self, before: Counters, tokens: int) -> Counters:
+        """Return the increase of the counters by one request of so many tokens, once they have stopped growing.
+
+        Raise StartFailed if they are lower than before it.
+        """
+        last: Counters | None = Counters()
         for _ in range(SETTLE_TRIES if self.server.speculates else 0):
-            added = self._counters().since(before) or Counters()
-            if added.drafted and added == last:
+            added = self._counters().since(before)
+            if added and added.drafted and added.generated >= tokens and added == last:
                 return added
             last = added
             time.sleep(self.settle_s)
+        if last is None:
+            raise StartFailed("the counters of /metrics fell during the first request, as those of another server do")
         return last
