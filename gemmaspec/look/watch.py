@@ -207,7 +207,7 @@ def _look(stack: Watched, *, power_w: float | None, restart: Restart) -> Iterato
         sample = _read(stack)
     except GemmaspecError as error:
         if stack.missed():
-            yield _line(stack, "unreachable", reason=error.message)
+            yield _silent(stack, error.message)
         if stack.unreachable:
             yield from _look_at_process(stack, restart)
         return
@@ -271,6 +271,15 @@ def _graphs(stack: Watched) -> Sequence[Event]:
 def _read(stack: Watched) -> Sample:
     server = stack.started.server
     return read_metrics(server, timeout_s=LOOK_S, api_key=api_key_for(server))
+
+
+def _silent(stack: Watched, why: str) -> WatchLine:
+    """Return the line about a server that does not answer any more: what somebody stopped is not called unreachable."""
+    name = stack.started.server.name
+    with contextlib.suppress(GemmaspecError):
+        if stacks.find(name).is_unwanted:
+            return _line(stack, "stopped", reason="somebody stopped it; watch goes on once it is started again")
+    return _line(stack, "unreachable", reason=why)
 
 
 def _end_for_memory(stack: Watched, why: str, restart: Restart) -> Iterator[WatchLine]:

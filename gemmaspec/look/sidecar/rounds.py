@@ -26,7 +26,7 @@ class WatchLine:
     at: str
     stack: str
     what: str
-    """watches, begins, ends, unreachable, answers, drained, restarted, off, failed, left, repaired, hook."""
+    """watches, begins, ends, unreachable, stopped, answers, drained, restarted, off, failed, left, repaired, hook."""
     fault: str | None = None
     reason: str = ""
 
