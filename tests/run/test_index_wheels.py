@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -185,7 +186,7 @@ class BusyIndex(QuietHandler):
     """An index of one file, /toy/, that breaks off or is busy for some requests first."""
 
     faults: ClassVar[list[int]] = []
-    """What is left of them: a status, or 0 to close the connection without an answer."""
+    """What is left of them: a status, 0 to close the connection without an answer, 1 to cut one, 2 to be silent."""
     asked: ClassVar[int] = 0
 
     def do_GET(self) -> None:
@@ -197,6 +198,18 @@ class BusyIndex(QuietHandler):
             self.send_header("Content-Length", str(len(page)))
             self.end_headers()
             self.wfile.write(page)
+        elif BusyIndex.faults[0] == 1:
+            BusyIndex.faults.pop(0)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'<a href="/toy-1.0-py3')
+            self.close_connection = True
+        elif BusyIndex.faults[0] == 2:
+            BusyIndex.faults.pop(0)
+            time.sleep(0.6)
+            self.close_connection = True
         elif status := BusyIndex.faults.pop(0):
             self.send_response(status)
             self.send_header("Retry-After", "3600")
@@ -215,7 +228,7 @@ def busy() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("faults", [[503], [0], [504, 502]])
+@pytest.mark.parametrize("faults", [[503], [0], [504, 502], [0, 0], [1, 1]])
 def test_an_index_that_is_busy_or_breaks_off_is_asked_again(
     alone: Callable[..., None], busy: str, faults: list[int]
 ) -> None:
@@ -223,6 +236,25 @@ def test_an_index_that_is_busy_or_breaks_off_is_asked_again(
     alone(INDEX_URL=busy, RETRIES="2")
     assert len(wheels.release_files("toy", "1.0")) == 1
     assert len(faults) + 1 == BusyIndex.asked
+
+
+def test_a_silent_index_is_asked_once_more(
+    alone: Callable[..., None], busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels, "TIMEOUT", 0.2)
+    BusyIndex.faults = [2] * 9
+    alone(INDEX_URL=busy, RETRIES="5")
+    with pytest.raises(EnvironmentMissing, match="no answer in time"):
+        wheels.release_files("toy", "1.0")
+    assert BusyIndex.asked == 2
+
+
+def test_an_index_that_always_cuts_its_page_is_named(alone: Callable[..., None], busy: str) -> None:
+    BusyIndex.faults = [1] * 9
+    alone(INDEX_URL=busy, RETRIES="0")
+    with pytest.raises(EnvironmentMissing, match=f"searched: {busy}.\ncannot read {busy}: the connection broke off"):
+        wheels.released_wheels("toy")
+    assert BusyIndex.asked == wheels.CUT_OFF
 
 
 @pytest.mark.parametrize(("faults", "reason"), [([503] * 9, "it answers 503"), ([404], ""), ([403], "it answers 403")])

@@ -20,7 +20,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -48,6 +48,8 @@ TIMEOUT: Final = 60.0  # seconds without an answer, per request
 LARGEST_MEMBER: Final = 16 * 1024 * 1024  # bytes
 RETRIES: Final = 5
 """How often a request is repeated by default: as often as by pip, after its pauses of 0, 0.5, 1, 2 and 4 seconds."""
+CUT_OFF: Final = 3
+"""How often an answer is asked for whose body broke off; uv asks as often, and pip not again."""
 ASK_AGAIN_AFTER: Final = 60.0
 """Seconds for which an unreadable index counts as unreadable, so that one command does not wait for it twice."""
 _BUSY: Final = (500, 502, 503, 504, 520, 524, 527)
@@ -63,6 +65,19 @@ _UNREADABLE: Final = (
 )
 
 
+class _Again(urllib3.Retry):
+    """Repeats as pip does, but asks a server that is silent for TIMEOUT once more, and not RETRIES times."""
+
+    def increment(
+        self, method: Any = None, url: Any = None, response: Any = None, error: Any = None, *rest: Any, **more: Any
+    ) -> Self:
+        """Return what is left of the repetitions. Raises MaxRetryError, as the base does, where nothing is."""
+        silent = urllib3.exceptions.ReadTimeoutError
+        if isinstance(error, silent) and any(isinstance(earlier.error, silent) for earlier in self.history):
+            raise error
+        return super().increment(method, url, response, error, *rest, **more)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Answer:
     """The files of a project, one sentence about each unreadable location, and when they were read."""
@@ -72,6 +87,7 @@ class _Answer:
     read_at: float  # seconds, time.monotonic
 
 
+T = TypeVar("T")
 answers: Final[dict[str, _Answer]] = {}
 """What the indexes said in this process, by project."""
 
@@ -100,12 +116,10 @@ def simple_index_urls() -> list[str]:
 def open_session() -> requests.Session:
     """Return a session that trusts pip's certificates and repeats a failed request as pip does. The caller closes it.
 
-    A server that is silent for TIMEOUT is asked once more and not RETRIES times. Its `Retry-After` is ignored, because
-    it could demand any wait.
+    The `Retry-After` of a server is ignored, because it could demand any wait.
     """
-    again = urllib3.Retry(
+    again = _Again(
         _retries(),
-        read=1,
         backoff_factor=0.25,
         status_forcelist=_BUSY,
         raise_on_status=False,  # so that the caller sees the last answer, and its status
@@ -129,11 +143,8 @@ def release_files(project: str, version: str) -> list[DistributionPackage]:
     wheels = [file for file in answer.files if _version_of(file) == wanted]
     if wheels:
         return wheels
-    asked = ", ".join(_shown(place) for place in [*simple_index_urls(), *_find_links()])
     raise EnvironmentMissing(
-        "\n".join(
-            [f"cannot find a released file of {project} {version} (searched: {asked or 'nothing'})", *answer.problems]
-        ),
+        "\n".join([f"cannot find a released file of {project} {version} ({_searched()})", *answer.problems]),
         hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
     )
 
@@ -168,7 +179,7 @@ def released_wheels(project: str) -> dict[str, DistributionPackage]:
             wheels.setdefault(str(file.version), []).append(file)
     if not wheels:
         raise EnvironmentMissing(
-            "\n".join([f"cannot find a released wheel of {project}", *answer.problems]),
+            "\n".join([f"cannot find a released wheel of {project} ({_searched()})", *answer.problems]),
             hint=f"pip index versions {project}    # gemmaspec uses pip's settings: pip config list",
         )
     return {version: max(builds, key=_preference) for version, builds in wheels.items()}
@@ -183,7 +194,8 @@ def read_members(
     """
     if not paths:
         return {}
-    try:
+
+    def read() -> dict[str, bytes]:
         with contextlib.ExitStack() as stack:
             connection = session or stack.enter_context(open_session())
             archive = stack.enter_context(opened(wheel.url, connection))
@@ -191,6 +203,9 @@ def read_members(
             if any(info.file_size > LARGEST_MEMBER for info in there.values()):
                 raise zipfile.BadZipFile(f"a member is larger than {LARGEST_MEMBER} bytes")
             return {path: archive.read(info) for path, info in there.items()}
+
+    try:
+        return _whole(read)
     except _UNREADABLE as error:
         raise EnvironmentMissing(f"cannot read {wheel.filename} from {_shown(wheel.url)}: {reason(error)}") from None
 
@@ -253,10 +268,18 @@ def _read_answer(project: str) -> _Answer:
     places += [(url, _linked_files) for url in _find_links()]
     for place, read in places:
         try:
-            files += read(place, project)
+            files += _whole(functools.partial(read, place, project))
         except _UNREADABLE as error:
             problems.append(f"cannot read {_shown(place)}: {reason(error)}")
     return _Answer(files, problems, read_at=time.monotonic())
+
+
+def _whole(read: Callable[[], T]) -> T:
+    """Return what was read, which is tried CUT_OFF times while a body breaks off. Raise what reading raises."""
+    for _ in range(CUT_OFF - 1):
+        with contextlib.suppress(requests.exceptions.ChunkedEncodingError):
+            return read()
+    return read()
 
 
 def _index_files(index_url: str, project: str) -> list[DistributionPackage]:
@@ -292,6 +315,12 @@ def local_path(location: str) -> Path | None:
     if address.scheme in {"http", "https"}:
         return None
     return Path(location)
+
+
+def _searched() -> str:
+    """Return where files are looked for, in words."""
+    places = [_shown(place) for place in [*simple_index_urls(), *_find_links()]]
+    return f"searched: {', '.join(places) or 'nothing'}"
 
 
 def _version_of(file: DistributionPackage) -> Version | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,11 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemmaspec.core.errors import EnvironmentMissing
+from gemmaspec.core.redact import redact
 
 _FULL_BYTES = 64 * 1024 * 1024
 _PATIENCE_S = 20
 _NOISE = (" + ", " - ", " ~ ", "Using ", "Creating virtual environment", "Activate with")
 """Lines of uv to skip: they list every package, or repeat the interpreter."""
+
+
+_ADDRESS = re.compile(r"https?://[^\s`'\"()]+")
+_NETWORK = re.compile(
+    r"after \d+ retries|error sending request|response body|server error|timed out|dns error|connection reset"
+)
+"""Words of uv 0.13 about an address that did not answer, or not to the end; 401, 403 and 404 are answers."""
+_LEFT = "The incomplete environment was removed. Packages that had arrived whole are kept in uv's cache."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +91,12 @@ def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -
             f"no space left on the disk of {folder} while installing packages; the incomplete environment was removed",
             hint=f"df -h {folder}    # or set GEMMASPEC_STATE to a folder on a larger disk",
         )
+    if (place := _ADDRESS.search(text)) and _NETWORK.search(text):
+        address = redact(place.group())
+        return EnvironmentMissing(
+            f"uv could not read {address}:\n{text}\n{_LEFT}",
+            hint=f"curl -I {shlex.quote(address)}    # once it answers, run the same command again",
+        )
     reason = f":\n{text}" if text else ", see above"
     if "No solution found" in text or "unsatisfiable" in text:
         return EnvironmentMissing(
@@ -87,7 +104,8 @@ def failure(arguments: Sequence[str], last_lines: Sequence[str], folder: Path) -
             hint="pip config list    # lists the package indexes; the profile's own bounds are under 'runtime:'",
         )
     return EnvironmentMissing(
-        f"uv {' '.join(arguments[:2])} failed{reason}", hint="pip config list    # lists the package indexes"
+        f"uv {' '.join(arguments[:2])} failed{reason}\n{_LEFT}",
+        hint="pip config list    # lists the package indexes",
     )
 
 
