@@ -33,6 +33,7 @@ from tests.support.lint_cases import (
     BOTH,
     CASES,
     DFLASH,
+    EAGLE3,
     FP8_CACHE,
     LOOKS_BOTH_WAYS,
     MIXTURE,
@@ -553,10 +554,46 @@ def test_heads_of_keys_and_values_are_divided_or_copied(tmp_path: Path) -> None:
     assert "GS221" not in findings(tmp_path, case("0.33.0", "serve.tensor_parallel_size=4", target=odd))
 
 
-def test_a_draft_that_shares_no_cache_may_be_cut_into_stages(tmp_path: Path) -> None:
-    stages = case("0.32.0", "serve.pipeline_parallel_size=2", draft=BIG)
-    assert "GS218" not in findings(tmp_path, stages)
-    assert "GS218" in findings(tmp_path, replace(stages, draft=SMALL))
+TWO_STAGES = "serve.pipeline_parallel_size=2"
+
+
+@pytest.mark.parametrize(
+    ("release", "sets", "said"),
+    [
+        ("0.29.0", MTP, "the MTP head cannot be split"),
+        ("0.33.0", MTP, "embeddings, and vLLM gives them to it only without stages"),
+        ("0.25.0", EAGLE3, "eagle3 reads hidden states of layers of several stages"),
+        ("0.33.0", EAGLE3, "eagle3 reads hidden states of layers of several stages"),
+        ("0.33.0", DFLASH, "dflash reads hidden states"),
+        ("0.33.0", (), "the draft's layers are cut by the target's stages"),
+        ("0.33.0", NGRAM, None),
+        ("0.32.0", NGRAM, None),
+        ("0.31.0", NGRAM, "under model runner v1 ngram is on the last stage alone"),
+        ("0.33.0", SUFFIX, "under model runner v1 suffix is on the last stage alone"),
+        ("0.33.0", (*NGRAM, "target.model=google/gemma-4-E4B-it"), "an E2B or E4B is not served in stages"),
+    ],
+)
+def test_what_vllm_cannot_serve_in_stages_is_refused(
+    release: str, sets: tuple[str, ...], said: str | None, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, case(release, *sets, TWO_STAGES)).get("GS218")
+    if said is None:
+        assert found is None
+    else:
+        assert found
+        assert (found.severity, said in found.message) == ("error", True)
+
+
+def test_a_draft_is_cut_into_stages_whether_or_not_its_layers_share_a_cache(tmp_path: Path) -> None:
+    stages = case("0.32.0", TWO_STAGES, draft=BIG)
+    for draft in (BIG, SMALL):
+        assert "--no-spec" in findings(tmp_path, replace(stages, draft=draft))["GS218"].fix
+
+
+def test_instead_of_three_stages_as_many_gpus_as_divide_the_heads_are_named(tmp_path: Path) -> None:
+    three = case("0.33.0", *MTP, "serve.pipeline_parallel_size=3", target=BIG)
+    assert BIG.text.layers[0].heads % 3
+    assert "serve.tensor_parallel_size=2," in findings(tmp_path, three)["GS218"].fix
 
 
 def test_an_fp8_cache_on_two_machines_is_an_error_where_it_was_seen_to_fail(tmp_path: Path) -> None:

@@ -248,8 +248,12 @@ CASES: dict[str, tuple[Case, Case]] = {
         case("0.32.0", "speculative.max_model_len=2048"),
     ),
     "GS218 pipeline": (
-        case("0.29.0", *MTP, "serve.pipeline_parallel_size=2"),
-        case("0.30.0", *MTP, "serve.pipeline_parallel_size=2"),
+        case("0.33.0", *MTP, "serve.pipeline_parallel_size=2"),
+        case("0.33.0", *NGRAM, "serve.pipeline_parallel_size=2"),
+    ),
+    "GS218 partition": (
+        case("0.33.0", *NGRAM, "serve.pipeline_parallel_size=2", "env.VLLM_PP_LAYER_PARTITION='1,1'", target=BIG),
+        case("0.33.0", *NGRAM, "serve.pipeline_parallel_size=2", target=BIG),
     ),
     "GS219 expert_parallelism": (
         case("0.30.0", extra("-ep"), target=MIXTURE),
@@ -262,10 +266,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     "GS221 heads": (
         case("0.33.0", "serve.tensor_parallel_size=3", target=BIG, draft=SMALL),
         case("0.33.0", "serve.tensor_parallel_size=4", target=BIG, draft=SMALL),
-    ),
-    "GS218 pipeline_with_shared_layers": (
-        case("0.32.0", "serve.pipeline_parallel_size=2"),
-        case("0.32.0", "serve.tensor_parallel_size=2"),
     ),
     "GS227 api_servers_of_a_headless_rank": (
         case("0.33.0", extra("--headless", "--api-server-count", "2")),

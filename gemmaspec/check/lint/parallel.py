@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gemmaspec.check.lint.rule import Issue, Role, Subject, rule, set_at
+from gemmaspec.core.resolved.stages import PARTITION, BadPartition
 
 
 @rule("GS205", "error")
@@ -57,25 +58,35 @@ def _cache_heads(subject: Subject, role: Role, gpus: int) -> Iterator[Issue]:
 
 @rule("GS218", "error")
 def pipeline(subject: Subject) -> Iterator[Issue]:
-    """Pipeline parallelism and speculation, up to 0.29."""
-    stages, method = (subject.command.number("--pipeline-parallel-size") or 1), subject.resolved.method
-    if stages < 2 or not method or subject.runs(">=0.30") or method in ("ngram", "suffix", "draft_model"):
-        return
-    given = subject.command.argument("--pipeline-parallel-size")
-    path = set_at(given, ("serve",))
-    if method == "mtp":
-        message = f"vLLM {subject.vllm} gives the draft the same stages, but the MTP head cannot be split into stages"
-    elif method == "dflash" and subject.resolved.runner == "v2":
-        message = f"vLLM {subject.vllm} rejects dflash with pipeline parallelism"
-    elif method == "dspark":
-        message = f"vLLM {subject.vllm} gives the draft the same stages, but a DSpark head cannot be split into stages"
-    else:
-        message = f"vLLM {subject.vllm} gives the draft the same stages, but only the last one drafts"
-        yield Issue(
-            path=path, message=message, fix="use tensor_parallel_size, or vLLM 0.30 or later", severity="warning"
-        )
-        return
-    yield Issue(path=path, message=message, fix="use tensor_parallel_size, or vLLM 0.30 or later")
+    """A target or a method that vLLM cannot serve in pipeline stages."""
+    because = subject.resolved.not_in_stages
+    if because:
+        given = subject.command.argument("--pipeline-parallel-size")
+        message = f"is {subject.resolved.stages}: {because}"
+        yield Issue(path=set_at(given, ("serve",)), message=message, fix=_instead_of_stages(subject))
+
+
+def _instead_of_stages(subject: Subject) -> str:
+    """Return the options that start the same on as many GPUs without stages, or in stages without a draft."""
+    resolved = subject.resolved
+    one_stage = "--set serve.pipeline_parallel_size=null"
+    if subject.shares_kv("target") or resolved.device.cpu:
+        return f"{one_stage}: such a model fits on one"
+    gpus = resolved.parallel.tensor * resolved.stages
+    heads = resolved.target.text.layers[0].heads if resolved.target else gpus
+    while heads % gpus:
+        gpus -= 1
+    return f"split it with {one_stage} --set serve.tensor_parallel_size={gpus}, or keep the stages with --no-spec"
+
+
+@rule("GS218", "error")
+def partition(subject: Subject) -> Iterator[Issue]:
+    """VLLM_PP_LAYER_PARTITION that does not divide the target's layers (get_pp_indices, every release)."""
+    try:
+        _ = subject.resolved.layers_by_stage
+    except BadPartition as error:
+        fix = "one number of layers for each stage, which together are all of the target's; or remove it"
+        yield Issue(path=("env", PARTITION), message=str(error), fix=fix)
 
 
 @rule("GS219", "error")
@@ -107,22 +118,6 @@ whose report is known here."""
 _DENSE_WITHOUT_EXTERNAL_DP: Final = ">=0.21"
 """Releases that refuse external data parallelism for a model without experts (ParallelConfig in
 vllm/config/parallel.py, from 0.21.0): "Non-MoE models do not support external data parallel mode"."""
-
-
-@rule("GS218", "error")
-def pipeline_with_shared_layers(subject: Subject) -> Iterator[Issue]:
-    """A Gemma 4 draft model whose layers share KV caches, and a target in pipeline stages."""
-    stages, draft = subject.command.number("--pipeline-parallel-size") or 1, subject.resolved.draft
-    if stages < 2 or subject.resolved.method != "draft_model":
-        return
-    if draft and all(layer.shares_with is None for layer in draft.text.layers):
-        return
-    given = subject.command.argument("--pipeline-parallel-size")
-    message = (
-        f"is {stages}, and the draft's layers are cut by the target's stages: a layer of an E2B or E4B then shares the "
-        "KV cache of one that is not there, and the server does not start"
-    )
-    yield Issue(path=set_at(given, ("serve",)), message=message, fix="use tensor_parallel_size, or remove the draft")
 
 
 @rule("GS227", "error", any_release=True)

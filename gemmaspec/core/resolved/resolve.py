@@ -23,6 +23,7 @@ from gemmaspec.core.resolved.answer import Unknown, both
 from gemmaspec.core.resolved.attention import Attention
 from gemmaspec.core.resolved.lengths import Lengths, lengths_of
 from gemmaspec.core.resolved.media import Media, Tower
+from gemmaspec.core.resolved.stages import PARTITION, Started, batches_in_flight, layers_by_stage, why_not_in_stages
 from gemmaspec.core.rows import Parallel
 
 
@@ -244,6 +245,43 @@ class Resolved:
     def parallel(self) -> Parallel:
         """How the server is spread over GPUs."""
         return parallel_of(self.profile, self.command)
+
+    @property
+    def stages(self) -> int:
+        """Number of pipeline stages."""
+        return self.parallel.pipeline
+
+    @property
+    def layers_by_stage(self) -> tuple[range, ...] | Unknown:
+        """The target's decoder layers of each stage. Raises BadPartition if VLLM_PP_LAYER_PARTITION does not fit."""
+        if self.target is None:
+            return Unknown("the checkpoint was not read")
+        return layers_by_stage(len(self.target.text.layers), self.stages, self.profile.env.get(PARTITION))
+
+    @property
+    def not_in_stages(self) -> str | None:
+        """Why it cannot be served in the stages that the profile asks for; None if it can, or has one stage."""
+        if self.stages == 1:
+            return None
+        if self.target:
+            shares = any(layer.shares_with is not None for layer in self.target.text.layers)
+        else:
+            shares = bool(self.size and self.size.shares_kv)
+        compiles = self.compile not in ("eager", "disabled")
+        asked = Started(
+            vllm=self.vllm,
+            method=self.method,
+            runner=self.runner,
+            shares_kv=shares,
+            cpu=self.device.cpu,
+            compiles=compiles,
+        )
+        return why_not_in_stages(asked)
+
+    @property
+    def batches(self) -> int:
+        """How many batches may be in flight."""
+        return batches_in_flight(self.stages, self.runner, asynchronous=self.asynchronous)
 
     @property
     def nodes(self) -> int:
