@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import close_session
 
 from gemmaspec.cli.app import run
+from gemmaspec.run.index import wheels
 from tests.house.test_docs import Shown, shown
 
 NOBODY = "http://127.0.0.1:9"
@@ -89,6 +90,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv(name, NOBODY)
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setitem(wheels.pip_settings(), "retries", "0")  # nobody will answer the second time either
     monkeypatch.setenv("DOCKER_HOST", NOBODY.replace("http", "tcp"))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-cluster"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
