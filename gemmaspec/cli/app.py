@@ -9,6 +9,7 @@ import errno
 import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,7 +22,7 @@ from gemmaspec.cli import output
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, Interrupted, UsageError
 from gemmaspec.core.waiting import WAITS
 
-COMMANDS: Final = tuple(name for names in help_.SECTIONS.values() for name in names)
+COMMANDS: Final = tuple(chain.from_iterable(help_.SECTIONS.values()))
 """In the order of the help text. Each is a module of gemmaspec.cli with a function of its name, or with a group."""
 
 

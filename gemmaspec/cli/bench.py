@@ -122,12 +122,13 @@ def _show_plan(request: BenchRequest, *, as_json: bool) -> None:
     from gemmaspec.measure.servers.bench_plan import planned
 
     plan = planned(request, output.progress)
+    cells = [{"arm": str(task.arm), "cell": str(task.cell), "round": task.round} for task in plan.tasks]
     document = {
         "ok": True,
         "profile": plan.profile,
-        "arms": [str(arm) for arm in plan.arms],
+        "arms": list(map(str, plan.arms)),
         "starts": plan.starts,
-        "cells": [{"arm": str(task.arm), "cell": str(task.cell), "round": task.round} for task in plan.tasks],
+        "cells": cells,
     }
     page.answer(document, text.plan_lines(plan), as_json=as_json)
 
@@ -137,9 +138,14 @@ _PLACES: Final = 5
 
 
 def _given(context: typer.Context) -> frozenset[str]:
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    stated = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    return frozenset(stated | ({"temperature"} if "sample" in stated else set()))
+    stated = set()
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source and source.name == "COMMANDLINE":
+            stated.add(name)
+    if "sample" in stated:
+        stated.add("temperature")
+    return frozenset(stated)
 
 
 def _sets(patches: str | None) -> tuple[str, ...]:

@@ -87,7 +87,8 @@ def _setting_lines() -> Iterator[str]:
 
     known = list(settings())
     for kind in ("folder", "variable"):
-        rows = [(its.name, its.value, its.meaning) for its in known if its.kind == kind and its.value]
+        of_kind = [its for its in known if its.kind == kind]
+        rows = [(its.name, its.value, its.meaning) for its in of_kind if its.value]
         if rows:
             columns = (table.Column(kind.upper()), table.Column("VALUE"), table.Column("MEANING", rank=1, wraps=True))
             yield ""

@@ -39,9 +39,9 @@ def _all(*, json: bool) -> None:
     rows: list[dict[str, object]] = []
     code = 0
     whole = [name for name in groups.names() if groups.is_group(name)]
-    members = {replica for name in whole for replica in stacks.replicas_of(name)}
-    known = sorted({*stacks.names_of_stacks(), *stacks.orphaned()})
-    for name in (*whole, *(stack for stack in known if stack not in {*whole, *members})):
+    in_groups = set(whole).union(*map(stacks.replicas_of, whole))
+    known = {*stacks.names_of_stacks(), *stacks.orphaned()}
+    for name in (*whole, *sorted(known - in_groups)):
         try:
             was_running = _down(name)
         except GemmaspecError as error:
@@ -86,7 +86,8 @@ def _by_force(name: str) -> bool:
     from gemmaspec.serve.down import down_by_force
 
     try:
-        ended = [down_by_force(server, output.progress) for server in (*_replicas(stacks.replicas_of, name), name)]
+        servers = (*_replicas(stacks.replicas_of, name), name)
+        ended = [down_by_force(server, output.progress) for server in servers]
     except KeyboardInterrupt:
         raise _interrupted(name) from None
     return any(ended)

@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +60,8 @@ class HelpedCommand(typer.core.TyperCommand):
             value = after[0]
         else:
             value = None
-        names = [name for param in self.params for name in param.opts if name.startswith("--")]
+        spelled = chain.from_iterable(param.opts for param in self.params)
+        names = [name for name in spelled if name.startswith("--")]
         fields = {"serve": Serve.model_fields, "": Profile.model_fields}
         meant = option_meant(whole, value, fields, command) or option_meant(option, value, fields, command)
         if meant and "--set" in meant and "--set" not in names:
@@ -91,9 +93,9 @@ class HelpedCommand(typer.core.TyperCommand):
             with formatter.section("Arguments"):
                 formatter.write_dl(arguments)
         options = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
-        records = [record for option in options if (record := option.get_help_record(ctx))]
+        records = [option.get_help_record(ctx) for option in options]
         with formatter.section("Options"):
-            formatter.write_dl(records)
+            formatter.write_dl([record for record in records if record])  # a hidden option has none
 
 
 def _raise_ours(error: Exception, ctx: Any, given: Sequence[str], meant: Callable[[str, str], str]) -> None:
@@ -125,24 +127,31 @@ class CommandGroup(typer.core.TyperGroup):
             sections = PATCH_SECTIONS
         else:
             sections = self.sections
-        named = {name for names in sections.values() for name in names}
+        named = set().union(*sections.values())
         rest = tuple(name for name in self.list_commands(ctx) if name not in named)
         prefix = f"{ctx.command_path} ".partition(" ")[2]
         width = max(len(name) for name in self.commands)
         for title, names in {**sections, (OTHER if named else "Commands"): rest}.items():
-            rows = [(f"{name:<{width}}", summary(f"{prefix}{name}")) for name in names if name in self.commands]
+            here = [name for name in names if name in self.commands]
+            rows = [(f"{name:<{width}}", summary(f"{prefix}{name}")) for name in here]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+    def _within(self, word: str, path: str) -> str | None:
+        """Return the command of this group that another tool's word means."""
+        for name, words in WITHIN.items():
+            if name in self.commands and word in words.split():
+                return f"{path} {name}"
+        return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command. Raises an error that suggests the closest name for an unknown one."""
         if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             path = ctx.command_path
             word = args[0].lower()
-            inner = (f"{path} {by}" for by, words in WITHIN.items() if by in self.commands and word in words.split())
             if ctx.parent:
-                meant = next(inner, None)
+                meant = self._within(word, path)
             else:
                 meant = COMMANDS.get(word)
             near = difflib.get_close_matches(args[0].lower(), list(self.commands), n=1, cutoff=0.75)

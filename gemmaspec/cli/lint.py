@@ -38,7 +38,9 @@ def lint(
         names=profiles or (), every=every, release=release, overrides=set_ or (), no_spec=no_spec, models=models
     )
     linted = lint.lint(request)
-    wrong = any(profile.count("error") or (strict and profile.count("warning")) for profile in linted)
+    wrong = any(profile.count("error") for profile in linted)
+    if strict:
+        wrong = wrong or any(profile.count("warning") for profile in linted)
     document = {"ok": not wrong, "profiles": [_document(report) for report in linted]}
     page.answer(document, chain.from_iterable(map(_lines, linted)), as_json=json)
     if not json:
@@ -103,12 +105,15 @@ def _title(linted: Linted) -> str:
 def _document(report: Linted) -> dict[str, Any]:
     from gemmaspec.check.lint.rule import documentation
 
+    findings = []
+    for finding in report.findings:
+        findings.append({**finding.document(), "documentation": documentation(finding)})
     return {
         "name": report.name,
         "vllm": report.vllm,
         "assumed": report.assumed,
         "invalid": report.invalid,
-        "findings": [{**finding.document(), "documentation": documentation(finding)} for finding in report.findings],
+        "findings": findings,
         "shapes": report.shapes,
         "checkpoints": report.looked_at,
         "runs_code_of": report.code,

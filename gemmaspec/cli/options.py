@@ -23,7 +23,8 @@ _TEXTS: Final = json.loads(TEXTS.read_text(encoding="utf-8"))
 
 def option(*names: str, of: str = "", **settings: Any) -> Any:
     """Return an option with its texts from options.json; `of`: the command before its name there."""
-    text = _TEXTS[f"{of} {next(name for name in names if name.startswith('--'))}".strip()]
+    long_name = next(name for name in names if name.startswith("--"))
+    text = _TEXTS[f"{of} {long_name}".strip()]
     if isinstance(text, list):
         metavar, said = text
     else:
@@ -125,8 +126,10 @@ def complete_key(incomplete: str) -> list[str]:
         return []
     section, dot, _ = incomplete.rpartition(".")
     path = tuple(section.split(".")) if dot else ()
-    keys = [".".join((*path, key)) for key in keys_at(path)]
-    shown = [f"{key}." if list(keys_at(tuple(key.split(".")))) else f"{key}=" for key in keys]
+    shown = []
+    for key in keys_at(path):
+        inner = (*path, key)
+        shown.append(".".join(inner) + ("." if any(keys_at(inner)) else "="))
     return [key for key in shown if key.startswith(incomplete)]
 
 
@@ -151,7 +154,9 @@ def complete_patch(incomplete: str) -> list[str]:
     """Return the ids of patches that begin with what was typed."""
     from gemmaspec.core import data
 
-    names = {file.parent.name for folder in data.patch_folders() for file in folder.glob("*/patch.yaml")}
+    names: set[str] = set()
+    for folder in data.patch_folders():
+        names |= {file.parent.name for file in folder.glob("*/patch.yaml")}
     return sorted(name for name in names if name.startswith(incomplete))
 
 

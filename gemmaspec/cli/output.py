@@ -80,7 +80,14 @@ def fitted(text: str, width: int | None) -> str:
     Continuation lines are indented to the line's second column if it has one (after two blanks) that begins in the
     left half, else by two more. Colours take no room.
     """
-    return "\n".join(_copied(line) or (_fitted(line, width) if width else line) for line in text.split("\n"))
+    lines = []
+    for line in text.split("\n"):
+        if width:
+            line = _copied(line) or _fitted(line, width)
+        else:
+            line = _copied(line) or line
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _copied(line: str) -> str | None:

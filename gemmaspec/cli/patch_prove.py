@@ -71,8 +71,10 @@ def _releases(patches: Sequence[Patch], texts: Sequence[str], *, every: bool) ->
     if texts:
         return listing_of.choose(texts, listing)[1]
     published = [release for release in listing.releases() if launcher.PUBLISHED_RELEASE.fullmatch(release)]
-    claims = [variant.specifier for patch in patches for variant in patch.variants]
-    claimed = [release for release in published if any(launcher.range_contains(claim, release) for claim in claims)]
+    claimed = []
+    for release in published:
+        if any(patch.claims(release) for patch in patches):
+            claimed.append(release)
     if every:
         return claimed
     return ends_of_ranges(patches, claimed)

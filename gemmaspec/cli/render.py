@@ -170,8 +170,7 @@ def _write(
 def _next(made: Manifests, out: Path) -> list[str]:
     """Return what is to be done before the start, and the command that brings the objects to the cluster."""
     server = made.server
-    models = [
-        f"the {role} is a folder: copy it to models/{role} of the volume {server.name} before the start"
-        for role in server.local_models
-    ]
-    return [*models, f"next: kubectl apply --server-side -k {out}"]
+    steps = []
+    for role in server.local_models:
+        steps.append(f"the {role} is a folder: copy it to models/{role} of the volume {server.name} before the start")
+    return [*steps, f"next: kubectl apply --server-side -k {out}"]

@@ -77,9 +77,13 @@ def _row(good: KnownGood, current: str | None) -> tuple[str, ...]:
 
     started = good.started
     words = [f"--set {override}" for override in started.overrides]
-    words += [word for word, given in (("--no-spec", started.no_spec), ("--locked", started.locked)) if given]
-    image = [good.facts.image.name] if good.facts.image else []
+    if started.no_spec:
+        words.append("--no-spec")
+    if started.locked:
+        words.append("--locked")
+    if good.facts.image:
+        words.append(good.facts.image.name)
     mark = "*" if good.key == current else " "
-    options_ = " ".join([*words, *image])
+    options_ = " ".join(words)
     began = ago(started.since)
     return mark, good.id, began, started.engine, good.facts.vllm, str(started.server.port), options_

@@ -128,7 +128,10 @@ def _kind(path: Path) -> str:
         mode = path.lstat().st_mode
     except OSError:
         return ""
-    return next((f"it is {kind}, not a file" for matches, kind in _KINDS if matches(mode)), "")
+    for matches, kind in _KINDS:
+        if matches(mode):
+            return f"it is {kind}, not a file"
+    return ""
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -28,7 +28,9 @@ _INTERNAL: Final = re.compile(r"\w(?:Error|Exception|Pool|Read)\b|object at 0x|<
 def reason(error: BaseException) -> str:
     """Return why something could not be read, in a few words without the name of an exception class."""
     chain = list(_chain(error))
-    names = {kind.__name__ for link in chain for kind in type(link).__mro__}
+    names: set[str] = set()
+    for link in chain:
+        names |= {kind.__name__ for kind in type(link).__mro__}
     for kinds, text in _KINDS:
         if kinds & names:
             return text

@@ -39,8 +39,11 @@ def _secrets() -> Iterator[str]:
 @functools.lru_cache(maxsize=64)
 def _passwords(addresses: str) -> tuple[str, ...]:
     """Return the passwords in the addresses of one variable, as written and decoded."""
-    passwords = [userinfo.partition(":")[2] for userinfo in _USERINFO.findall(addresses)]
-    return tuple(form for password in passwords for form in (password, unquote(password)))
+    forms = []
+    for userinfo in _USERINFO.findall(addresses):
+        password = userinfo.partition(":")[2]
+        forms += [password, unquote(password)]
+    return tuple(forms)
 
 
 @functools.cache

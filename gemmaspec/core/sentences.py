@@ -90,8 +90,12 @@ def _list(error: Mapping[str, Any]) -> str:
         words = value.split()
     elif isinstance(value, int):
         words = [value]
-    shown = ", ".join(f"'{word}'" if str(word).isdecimal() and len(words) > 1 else str(word) for word in words)
-    return f"must be a list{f': [{shown}]' if words else ''}"
+    shown = list(map(str, words))
+    if len(words) > 1:  # a number among several words is text
+        shown = [f"'{word}'" if word.isdecimal() else word for word in shown]
+    if not shown:
+        return "must be a list"
+    return f"must be a list: [{', '.join(shown)}]"
 
 
 def _map(error: Mapping[str, Any]) -> str:

@@ -266,7 +266,8 @@ def _unexpected_colon(lines: list[str], column: int) -> str:
     if re.search(r":\s", line[:column]):
         key, _, value = line.strip().partition(":")
         return f"the value contains a colon; put it in quotes: {key}: '{value.strip()}'"
-    above = next((line for line in reversed(lines[:-1]) if line.strip() and not line.lstrip().startswith("#")), "")
+    written = [line for line in lines[:-1] if line.strip()]
+    above = next((line for line in reversed(written) if not line.lstrip().startswith("#")), "")
     if _VALUE.match(above) and len(_indent(line)) > len(_indent(above)):
         return "indented more than the line above, which has a value; keys of one level must begin in the same column"
     return f"{above.strip()[:60]!r}, the line above, is not `key: value`; put a space after the colon"

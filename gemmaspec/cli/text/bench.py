@@ -75,10 +75,10 @@ def _accepted(rows: Sequence[Row]) -> Iterator[str]:
 
 def envelope(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the best k of each load, and the table that it gives, for each method, context and set of patches."""
-    return [
-        {"method": method, "patches": patches, "context": context, **envelope_json(speeds)}
-        for method, patches, context, speeds in _speeds(document)
-    ]
+    best = []
+    for method, patches, context, speeds in _speeds(document):
+        best.append({"method": method, "patches": patches, "context": context, **envelope_json(speeds)})
+    return best
 
 
 def _speeds(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str] | None, int | None, Speeds]]:
@@ -87,14 +87,15 @@ def _speeds(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str] | 
     The arm of a table is left out: its k is that of another arm.
     """
     rows: Sequence[Row] = document["rows"]
-    fixed = [row for row in rows if row["k"] and "k_by_requests" not in str(row.get("arm"))]
     contexts = document["settings"].get("contexts")
     groups: dict[Any, list[Row]] = {}
-    for row in fixed:
-        groups.setdefault((row["method"], patch_set(row), row["context"] if contexts else None), []).append(row)
+    for row in rows:
+        if row["k"] and "k_by_requests" not in str(row.get("arm")):
+            context = row["context"] if contexts else None
+            groups.setdefault((row["method"], patch_set(row), context), []).append(row)
     for (method, patches, context), group in groups.items():
-        bases = [base for row in group if (base := alone(row, rows))]
-        cells = ((row["concurrency"], row["k"], row["tokens_per_second"]) for row in [*bases, *group])
+        bases = filter(None, [alone(row, rows) for row in group])
+        cells = [(row["concurrency"], row["k"], row["tokens_per_second"]) for row in (*bases, *group)]
         yield method, patches, context, speeds_of(cells)
 
 

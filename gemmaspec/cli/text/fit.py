@@ -37,7 +37,8 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from cache_lines(plan)
     if fit.advice:
         yield from ("", "changes that free memory, each on its own")
-        yield from (line for advice in fit.advice for line in advice_lines(advice))
+        for advice in fit.advice:
+            yield from advice_lines(advice)
     yield from ("", "speed")
     yield from speed_lines(fit.roofline, fit.speed)
     yield from page.rows_below(("measured", _measured(cell, fit)) for cell in fit.measured)
@@ -88,7 +89,10 @@ def flags_text(demand: Demand) -> str:
         "max_num_batched_tokens": demand.max_num_batched_tokens,
         "block_size": demand.block_size,
     }
-    values = [f"{name} {value:,}{'*' if name in demand.defaults else ''}" for name, value in named.items()]
+    values = []
+    for name, value in named.items():
+        star = "*" if name in demand.defaults else ""
+        values.append(f"{name} {value:,}{star}")
     return ", ".join([*values, f"hybrid manager {'on' if demand.hybrid else 'off'}"])
 
 
@@ -133,10 +137,15 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
 
 def bar_lines(plan: MemoryPlan) -> Iterator[str]:
     """Yield one bar of the memory and its key; each part has at least one letter."""
-    pieces = [("." if name == "free" else name[0].upper(), name, nbytes) for name, nbytes in parts(plan)]
-    whole = sum(nbytes for _, _, nbytes in pieces)
-    yield f"  [{''.join(letter * max(1, round(_BAR * nbytes / whole)) for letter, _, nbytes in pieces)}]"
-    yield f"  {', '.join(f'{letter} {name}' for letter, name, _ in pieces)}"
+    pieces = parts(plan)
+    whole = sum(nbytes for _, nbytes in pieces)
+    bar, key = "", []
+    for name, nbytes in pieces:
+        letter = "." if name == "free" else name[0].upper()
+        bar += letter * max(1, round(_BAR * nbytes / whole))
+        key.append(f"{letter} {name}")
+    yield f"  [{bar}]"
+    yield f"  {', '.join(key)}"
 
 
 def cache_lines(plan: MemoryPlan) -> Iterator[str]:

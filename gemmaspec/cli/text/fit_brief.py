@@ -119,9 +119,11 @@ def _requests(document: Document) -> str | None:
         fit = "all fit"
     else:
         fit = f"{cache['max_concurrency']:,.1f} fit"
-    numbers = sorted(number for number in {1, 2, 4, 8, most} if number <= most)
     by_number = cache["longest_by_sequences"]
-    longest = {by_number[str(number)]: number for number in numbers if str(number) in by_number}
+    longest = {}
+    for number in sorted({1, 2, 4, 8, most}):
+        if number <= most and str(number) in by_number:
+            longest[by_number[str(number)]] = number
     shown = ", ".join(f"{number} x {tokens:,}" for tokens, number in longest.items())
     return f"{most:,} x {length:,} tokens are asked for, {fit}; at most {shown}"
 
@@ -157,9 +159,8 @@ def _change(document: Document) -> str:
     if cache["max_concurrency"] >= document["flags"]["max_num_seqs"]:
         return "nothing: as many requests as may run at once fit at their full length"
     most_at_once = document["flags"]["max_num_seqs"]
-    gentle = [
-        item for item in advice if item["sequences"] == most_at_once and not item["change"].startswith(_LAST_RESORT)
-    ]
+    as_many = [item for item in advice if item["sequences"] == most_at_once]
+    gentle = [item for item in as_many if not item["change"].startswith(_LAST_RESORT)]
     if not gentle:
         return "nothing is needed: further requests wait until there is room"
     most = max(gentle, key=lambda item: (item["longest_for_all"], item["longest"]))

@@ -94,7 +94,8 @@ def _shared_major(cells: Sequence[PatchOnTree]) -> str:
 def _blocks(columns: Sequence[MatrixColumn], width: int | None) -> Iterator[list[MatrixColumn]]:
     block: list[MatrixColumn] = []
     for column in columns:
-        if width is not None and block and sum(placed.width + 1 for placed in [*block, column]) > width:
+        taken = sum(placed.width + 1 for placed in block)
+        if width is not None and block and taken + column.width + 1 > width:
             yield block
             block = []
         block.append(column)

@@ -55,8 +55,11 @@ def _row(patch: Patch) -> tuple[str, ...]:
 
 def _takers(patch: Patch) -> str:
     """Return which servers take a patch for speed by themselves."""
-    gpus = dict.fromkeys(gpu for claim in patch.text.pays for gpu in claim.gpus)
-    methods = dict.fromkeys(method for claim in patch.text.pays for method in claim.methods)
+    gpus: dict[str, None] = {}
+    methods: dict[str, None] = {}
+    for claim in patch.text.pays:
+        gpus |= dict.fromkeys(claim.gpus)
+        methods |= dict.fromkeys(claim.methods)
     if not gpus:
         return "speed: nothing measured yet"
     drafts = ", ".join("no draft" if method == "none" else method for method in methods)
@@ -66,7 +69,8 @@ def _takers(patch: Patch) -> str:
 def show(patches: PatchSet, name: str, *, as_json: bool) -> None:
     """Print a patch's metadata and diffs."""
     patch = _only(patches, name)
-    diffs = {variant.diff: (patch.folder / variant.diff).read_text(encoding="utf-8") for variant in patch.text.variants}
+    names = [variant.diff for variant in patch.text.variants]
+    diffs = {name: (patch.folder / name).read_text(encoding="utf-8") for name in names}
     if as_json:
         output.json_data({"patch": patch.text, "folder": patch.folder, "diffs": diffs})
         return
@@ -89,7 +93,9 @@ def _explained_lines(patch: Patch) -> Iterator[str]:
     for head, texts in _paragraphs(patch):
         yield ""
         yield head
-        yield from (f"  {line}" for text in texts for line in text.splitlines())
+        for text in texts:
+            for line in text.splitlines():
+                yield f"  {line}"
 
 
 def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
@@ -117,11 +123,10 @@ def _paragraphs(patch: Patch) -> Iterator[tuple[str, list[str]]]:
     if text.until:
         yield "Why not for later releases", [text.until]
     if text.superseded:
-        rules = [
-            f"{rule.scope} in {rule.path} is "
-            + (f"that of {rule.release}" if rule.tree else "fixed in words of its own")
-            for rule in text.superseded
-        ]
+        rules = []
+        for rule in text.superseded:
+            fix = f"that of {rule.release}" if rule.tree else "fixed in words of its own"
+            rules.append(f"{rule.scope} in {rule.path} is {fix}")
         yield "How a vLLM with its own fix is detected", rules
     seen = [f"{thread.url}: {thread.state} (seen {thread.seen})" for thread in text.upstream]
     yield "What upstream says", seen or ["no known thread"]
@@ -176,11 +181,12 @@ def _only(patches: PatchSet, name: str) -> Patch:
 
 def applied(built: Applied, *, as_json: bool) -> None:
     """Print what `apply` did."""
+    rows = [{"patch": row.patch.id, "state": row.state, "variant": row.variant} for row in built.results]
     document = {
         "ok": True,
         "out": built.out if built.changed else None,
         "vllm": built.vllm,
-        "patches": [{"patch": row.patch.id, "state": row.state, "variant": row.variant} for row in built.results],
+        "patches": rows,
         "changed": built.changed,
     }
     page.answer(document, _applied_lines(built), as_json=as_json)

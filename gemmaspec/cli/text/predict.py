@@ -21,12 +21,10 @@ _COLUMNS = (
 
 def document(prediction: Prediction) -> dict[str, Any]:
     """Return the prediction as JSON."""
-    groups = groupby(prediction.rows, key=lambda row: (row.setting, row.context))
-    best = [
-        {"method": method, "context": context, **setting_json(setting), **envelope_json(speeds)}
-        for (setting, context), rows in groups
-        for method, speeds in _speeds(list(rows))
-    ]
+    best = []
+    for (setting, context), rows in groupby(prediction.rows, key=lambda row: (row.setting, row.context)):
+        for method, speeds in _speeds(list(rows)):
+            best.append({"method": method, "context": context, **setting_json(setting), **envelope_json(speeds)})
     asked: dict[str, Any] = {
         "profile": prediction.profile,
         "machine": prediction.machine,

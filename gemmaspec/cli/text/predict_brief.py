@@ -35,7 +35,8 @@ def lines(document: Document) -> Iterator[str]:
 def _without_figure(document: Document) -> Iterator[tuple[str, str | None]]:
     notes: list[str] = document["notes"]
     yield "why", "; ".join(document["doubts"]) or document["why"]
-    yield from (("warning", warning) for warning in document["warnings"])
+    for warning in document["warnings"]:
+        yield "warning", warning
     yield "bound", "; ".join(note for note in notes if note.startswith("at most ")) or None
     yield "measure", next((note for note in notes if note.startswith("gemmaspec bench ")), None)
 
@@ -56,9 +57,15 @@ def _at(load: int, rows: Sequence[Row]) -> str:
     return "; ".join(said)
 
 
+def _rate(tokens_per_second: float) -> str:
+    if tokens_per_second >= 100:
+        return f"{tokens_per_second:,.0f}"
+    return f"{tokens_per_second:,.1f}"
+
+
 def _fastest(rows: Sequence[Row]) -> str:
     best = max(rows, key=lambda row: row["tokens_per_second"])
-    low, high = (f"{end:,.0f}" if end >= 100 else f"{end:,.1f}" for end in best["interval"])
+    low, high = map(_rate, best["interval"])
     methods = {row["method"] for row in rows if row["k"]}
     drafts = f"k={best['k']}" if best["k"] else "no draft"
     if best["k"] and len(methods) > 1:

@@ -149,8 +149,10 @@ def _of_report(report: Mapping[str, Any]) -> Iterator[page.Row]:
     patches = [f"{patch['patch']:<28} {patch['state']:<11} {_why(patch)}" for patch in report["patches"]]
     yield from page.named("patches", patches)
     yield from _attested(report)
-    files = [file for patch in report["patches"] for file in patch["files"]]
-    for path in sorted({file["path"] for file in files if file.get("pristine") is False}):
+    edited: set[str] = set()
+    for patch in report["patches"]:
+        edited |= {file["path"] for file in patch["files"] if file.get("pristine") is False}
+    for path in sorted(edited):
         yield "WARNING", f"{path} differs from vllm {vllm['version']} as released: another build, or edited"
 
 
@@ -160,9 +162,10 @@ def _why(patch: Mapping[str, Any]) -> str:
         return f"for speed: {patch['detail']}"
     if patch.get("judged") or (patch["state"] == "not-needed" and patch["detail"]):
         return str(patch["detail"])
-    return ", ".join(
-        (f"{file['path']}:{file['line']}" if file["line"] else str(file["path"])) for file in patch["files"]
-    )
+    places = []
+    for file in patch["files"]:
+        places.append(f"{file['path']}:{file['line']}" if file["line"] else str(file["path"]))
+    return ", ".join(places)
 
 
 def _attested(report: Mapping[str, Any]) -> Iterator[page.Row]:

@@ -69,7 +69,9 @@ def lines(
 
 
 def _all(columns: Sequence[Column], rows: Sequence[Sequence[str]], titles: bool) -> list[Sequence[str]]:
-    return [*([tuple(column.title for column in columns)] if titles else []), *rows]
+    if not titles:
+        return list(rows)
+    return [[column.title for column in columns], *rows]
 
 
 def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
@@ -85,7 +87,8 @@ def _kept(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
 def _least(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
     widths = []
     for index in kept:
-        full = max(len(cell) for cell in (columns[index].title, *(row[index] for row in rows)))
+        cells = [columns[index].title, *(row[index] for row in rows)]
+        full = max(map(len, cells))
         widths.append(min(full, _LEAST) if columns[index].wraps else full)
     return sum(widths) + len(GAP) * (len(kept) - 1)
 

@@ -203,7 +203,8 @@ def _wrong_docker(value: str) -> str | None:
     else:
         missing = not parts.hostname
     dashed = (parts.hostname or "").startswith("-") or (parts.username or "").startswith("-")
-    if missing or dashed or not port_is_valid or any(char.isspace() or not char.isprintable() for char in value):
+    printable = value.isprintable() and not any(map(str.isspace, value))
+    if missing or dashed or not port_is_valid or not printable:
         return f"{value!r} is not a valid URL"
     return None
 

@@ -49,8 +49,8 @@ def _compared(report: Mapping[str, Any] | None) -> dict[str, str]:
             return {_REPORT: "missing"}
         facts = {"the plan": str(report["plan_sha256"]), "vllm": str(report["vllm"]["version"])}
         facts |= {required["name"]: str(required["found"]) for required in report["requires"]}
-        for row in (row for patch in report["patches"] for row in patch["files"]):
-            facts[row["path"]] = str(row["sha256_after"])
+        for patch in report["patches"]:
+            facts |= {row["path"]: str(row["sha256_after"]) for row in patch["files"]}
         facts |= {name: str(rank) for name, rank in (report.get("ranks") or {}).items() if rank}
     except (KeyError, TypeError, AttributeError):
         return {_REPORT: "damaged"}

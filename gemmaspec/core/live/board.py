@@ -58,29 +58,36 @@ class Board:
 
 
 def rows(views: Sequence[View]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows of the table: a label, and a cell for each stack."""
-    yield "engine", [view.problem or view.hang or view.engine for view in views]
-    yield "vLLM", [view.vllm or _UNKNOWN for view in views]
-    yield "tokens/s", [_both(view, lambda w: f"{w.tokens_per_second:.1f}") for view in views]
-    yield "prompt tokens/s", [_both(view, lambda w: f"{w.prompt_tokens_per_second:.1f}") for view in views]
-    yield "acceptance length", [_both(view, lambda w: _number(w.acceptance_length, "{:.2f}")) for view in views]
-    yield "by position", [_both(view, lambda w: bars(w.by_position) or _UNKNOWN) for view in views]
-    yield "k in use", [_both(view, lambda w: _number(w.k, "{:.1f}")) for view in views]
-    yield (
-        "drafted, accepted/s",
-        [_both(view, lambda w: f"{w.drafted_per_second:.1f}, {w.accepted_per_second:.1f}") for view in views],
-    )
-    yield "step", [_both(view, lambda w: _number(w.step_ms, "{:.1f} ms")) for view in views]
-    yield (
-        "running, waiting",
-        [f"{view.sample.running:.0f}, {view.sample.waiting:.0f}" if view.sample else _UNKNOWN for view in views],
-    )
-    yield "KV cache", [f"{view.sample.kv_usage:.1%}" if view.sample else _UNKNOWN for view in views]
-    yield "prefix cache hits", [_both(view, lambda w: _number(w.prefix_hit_share, "{:.0%}")) for view in views]
-    yield "first token", [_lately(view, lambda w: _latency(w.ttft)) for view in views]
-    yield "per token", [_lately(view, lambda w: _latency(w.tpot)) for view in views]
-    yield "preemptions", [_lately(view, lambda w: str(w.preemptions)) for view in views]
-    yield "patches", [", ".join(view.patches) or _UNKNOWN for view in views]
+    """Yield the rows of the table: a label, and a cell for each stack, of which there is one at least."""
+    columns = [_column(view) for view in views]
+    for label in columns[0]:
+        yield label, [column[label] for column in columns]
+
+
+def _column(view: View) -> dict[str, str]:
+    """Return the cells of one stack by their label, from top to bottom."""
+    queue = cache = _UNKNOWN
+    if view.sample:
+        queue = f"{view.sample.running:.0f}, {view.sample.waiting:.0f}"
+        cache = f"{view.sample.kv_usage:.1%}"
+    return {
+        "engine": view.problem or view.hang or view.engine,
+        "vLLM": view.vllm or _UNKNOWN,
+        "tokens/s": _both(view, lambda w: f"{w.tokens_per_second:.1f}"),
+        "prompt tokens/s": _both(view, lambda w: f"{w.prompt_tokens_per_second:.1f}"),
+        "acceptance length": _both(view, lambda w: _number(w.acceptance_length, "{:.2f}")),
+        "by position": _both(view, lambda w: bars(w.by_position) or _UNKNOWN),
+        "k in use": _both(view, lambda w: _number(w.k, "{:.1f}")),
+        "drafted, accepted/s": _both(view, lambda w: f"{w.drafted_per_second:.1f}, {w.accepted_per_second:.1f}"),
+        "step": _both(view, lambda w: _number(w.step_ms, "{:.1f} ms")),
+        "running, waiting": queue,
+        "KV cache": cache,
+        "prefix cache hits": _both(view, lambda w: _number(w.prefix_hit_share, "{:.0%}")),
+        "first token": _lately(view, lambda w: _latency(w.ttft)),
+        "per token": _lately(view, lambda w: _latency(w.tpot)),
+        "preemptions": _lately(view, lambda w: str(w.preemptions)),
+        "patches": ", ".join(view.patches) or _UNKNOWN,
+    }
 
 
 def gpu_line(gpu: GpuLoad) -> str:
@@ -100,7 +107,11 @@ def gpu_line(gpu: GpuLoad) -> str:
 
 def bars(shares: Sequence[float]) -> str:
     """Return shares between 0 and 1 as a row of block characters."""
-    return "".join(_BARS[min(len(_BARS) - 1, max(0, int(share * len(_BARS))))] for share in shares)
+    row = ""
+    for share in shares:
+        height = int(share * len(_BARS))
+        row += _BARS[min(len(_BARS) - 1, max(0, height))]
+    return row
 
 
 def document(board: Board) -> dict[str, Any]:

@@ -157,11 +157,10 @@ class Faults:
 
     def _anew(self, sample: Sample, *, again: bool) -> list[Event]:
         kept = self._runs[FaultKind.RESTARTS]
-        ended = [
-            Event(kind=kind, begins=False, reason="the server was restarted")
-            for kind in self.active
-            if kind is not FaultKind.RESTARTS
-        ]
+        ended = []
+        for kind in self.active:
+            if kind is not FaultKind.RESTARTS:
+                ended.append(Event(kind=kind, begins=False, reason="the server was restarted"))
         self.starts += 1
         self._last, self._edge, self._first = sample, sample, True
         self._progress = self._token = sample.at

@@ -123,7 +123,8 @@ def _by_position(before: Sample, now: Sample, drafts: float) -> tuple[float, ...
     if not drafts:
         return ()
     earlier = (*before.accepted_by_position, *(0.0,) * len(now.accepted_by_position))
-    return tuple((later - first) / drafts for later, first in zip(now.accepted_by_position, earlier, strict=False))
+    pairs = zip(earlier, now.accepted_by_position, strict=False)
+    return tuple((later - first) / drafts for first, later in pairs)
 
 
 def _quantiles(before: Sample, now: Sample, name: str) -> Quantiles:
@@ -169,6 +170,8 @@ class History:
         """Return the window of the last `seconds`, or as much as there is; None with fewer than two samples."""
         if len(self._samples) < 2:
             return None
-        now = self._samples[-1]
-        first = next(sample for sample in self._samples if now.at - sample.at <= seconds or sample is self._samples[-2])
-        return window(first if first is not now else self._samples[-2], now)
+        *earlier, last, now = self._samples
+        for first in earlier:
+            if now.at - first.at <= seconds:
+                return window(first, now)
+        return window(last, now)

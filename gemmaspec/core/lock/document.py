@@ -112,8 +112,10 @@ class Lock(_LockedPart):
         whole = self.model_dump(exclude={"schema_", "profile"}, exclude_none=True)
         flat = {"draft.model": NONE}
         for key, value in whole.items():
-            parts = value.items() if isinstance(value, dict) else [(None, value)]
-            flat |= {f"{key}.{name}" if name else key: text for name, text in parts}
+            if isinstance(value, dict):
+                flat |= {f"{key}.{name}": text for name, text in value.items()}
+            else:
+                flat[key] = value
         return flat
 
 
@@ -138,11 +140,12 @@ def moved(locked: Mapping[str, str], now: Mapping[str, str], *, among: Sequence[
     """
     names = [*locked, *(name for name in now if name not in locked)]
     known = {**dict.fromkeys(among, NONE), **now}
-    return tuple(
-        Moved(name, locked.get(name, NONE), known[name])
-        for name in names
-        if name in known and known[name] != locked.get(name, NONE)
-    )
+    differing = []
+    for name in names:
+        before = locked.get(name, NONE)
+        if name in known and known[name] != before:
+            differing.append(Moved(name, before, known[name]))
+    return tuple(differing)
 
 
 def warnings(lock: Lock | ProfileError | None, now: Lock) -> Sequence[str]:
@@ -151,8 +154,10 @@ def warnings(lock: Lock | ProfileError | None, now: Lock) -> Sequence[str]:
         return [f"warning: {lock.message}"]
     if lock is None:
         return []
-    facts = {name: value for name, value in now.facts().items() if name in lock.facts() or name == "draft.model"}
-    return [f"warning: differs from the lock: {change}" for change in moved(lock.facts(), facts)]
+    locked = lock.facts()
+    compared = {*locked, "draft.model"}
+    facts = {name: value for name, value in now.facts().items() if name in compared}
+    return [f"warning: differs from the lock: {change}" for change in moved(locked, facts)]
 
 
 Model = TypeVar("Model", Target, Draft)

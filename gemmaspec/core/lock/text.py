@@ -51,10 +51,9 @@ def _lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 def _finding(error: Mapping[str, Any], document: Document, file: str) -> str:
     path = tuple(error["loc"])
-    place = next(
-        (document.places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in document.places),
-        Place(file, 1),
-    )
+    place = Place(file, 1)
+    for end in range(len(path) + 1):  # the deepest key that the text has
+        place = document.places.get(path[:end], place)
     reason = sentence(error)
     if path:
         return f"{place}: {'.'.join(map(str, path))}: {reason}"

@@ -103,7 +103,9 @@ def interrupted(roll: Roll, events: Sequence[RollEvent], last: RollEvent) -> End
 
 
 def _steps(roll: Roll) -> Iterator[Step]:
-    named = {kind: [name for name, state in roll.replicas if state == kind] for kind in _KINDS}
+    named: dict[Found, list[str]] = {kind: [] for kind in _KINDS}
+    for name, state in roll.replicas:
+        named[state].append(name)
     routed = roll.router == "same"
     for name in named["same"]:
         yield Step(action="probe", replica=name)
@@ -148,7 +150,9 @@ def _end(roll: Roll, events: Sequence[RollEvent], *, failed: RollEvent | None) -
     changed = tuple(step.replica for step in done if step.action in ("start", "replace"))
     stopped = {step.replica for step in done if step.action == "stop"}
     back = tuple(event.step.replica for event in events if event.outcome == "back")
-    lost = {event.step.replica for event in events if event.outcome == "failed" and event.step.action == "replace"}
+    broken = [event.step for event in events if event.outcome == "failed"]
+    lost = {step.replica for step in broken if step.action == "replace"}
     ran = [name for name, state in roll.replicas if state != "absent"]
-    untouched = tuple(name for name in ran if name not in {*changed, *stopped, *back, *lost})
+    touched = {*changed, *stopped, *back, *lost}
+    untouched = tuple(name for name in ran if name not in touched)
     return End(failed=failed.step if failed else None, changed=changed, untouched=untouched, back=back)
