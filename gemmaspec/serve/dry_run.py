@@ -23,7 +23,7 @@ from gemmaspec.run.stack.speed import speed_choice, untried
 from gemmaspec.serve import lock
 from gemmaspec.serve.decide import Start, UpRequest, decide
 from gemmaspec.serve.observe import load_request, observe
-from gemmaspec.serve.start_costs import Ahead, ahead
+from gemmaspec.serve.start_costs import Ahead, ahead, no_gpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class DryRun:
     """Patches for speed that it would try; the launcher leaves out those that do not fit exactly."""
     untried: tuple[str, ...] = ()
     """Patches for speed that fit, and were measured on other GPUs alone."""
+    no_gpu: tuple[str, ...] = ()
+    """That the profile needs a GPU, where none is here."""
     memory: tuple[str, ...] = ()
     """Why it would not fit into the GPUs that are here, as far as that can be computed without a network."""
     costs: tuple[Finding, ...] = ()
@@ -82,6 +84,7 @@ def dry_run(request: UpRequest, note: Callable[[str], None], loaded: Loaded | No
         graphs=graphs_ahead(profile, elsewhere=bool(start.server.nodes)),
         speed=speed_choice(profile, shelf, capability=capability),
         untried=untried(profile, shelf),
+        no_gpu=tuple(no_gpu(start)),
         memory=tuple(memory),
         costs=costly(observed.loaded, release=release_of(observed.loaded)),
         code=tuple(code),

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from gemmaspec.core import records
-from gemmaspec.core.errors import GemmaspecError
+from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
 from gemmaspec.core.files import state_dir
-from gemmaspec.core.profile.machines import machine_kind
+from gemmaspec.core.profile.machines import MACHINES, machine_kind
 from gemmaspec.core.sentences import duration, readable_size
 from gemmaspec.run.kept.attention import graphs_ahead
+from gemmaspec.run.machine import nvidia
 from gemmaspec.run.runtime.managed import earlier_builds, needed_bytes
 from gemmaspec.run.runtime.released import ensure_released
 
@@ -141,11 +142,24 @@ def say_ahead(start: Start, note: Callable[[str], None]) -> None:
     if start.joins or start.to_measure or not start.observed:
         return
     before = ahead(start)
-    for line in graphs_ahead(start.observed.loaded.profile, elsewhere=bool(start.server.nodes)):
+    for line in (*no_gpu(start), *graphs_ahead(start.observed.loaded.profile, elsewhere=bool(start.server.nodes))):
         note(f"WARNING: {line}")
     for part in before.parts:
         note(f"{part.verb} {part}")
     note(f"time  {before.time()}")
+
+
+def no_gpu(start: Start) -> Iterator[str]:
+    """Yield that the profile needs a GPU, where nvidia-smi shows none on the machine that would run it."""
+    if start.observed is None or start.observed.remote or start.server.nodes:
+        return
+    profile = start.observed.loaded.profile
+    if not MACHINES[profile.machine].gpus:
+        return
+    with contextlib.suppress(EnvironmentMissing):  # nvidia-smi that does not answer has a row of its own in doctor
+        if nvidia.gpus():
+            return
+        yield f"nvidia-smi finds no GPU here, and {profile.name} needs one: gemmaspec doctor {profile.name}"
 
 
 def ahead(start: Start) -> Ahead:

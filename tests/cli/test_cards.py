@@ -43,7 +43,7 @@ def put(smi: Path, card: str, count: int) -> None:
 
 def put_each(smi: Path, cards: list[str]) -> None:
     """Write an nvidia-smi that answers as one with these GPUs does."""
-    lines = ""
+    lines = ":\n"
     for card in cards:
         name, mib, capability = CARDS[card]
         lines += f"echo '{name}, 580.95.05, {capability}, {mib}, {mib - 600}'\n"
@@ -104,6 +104,16 @@ def test_each_offer_for_idle_gpus_can_be_pasted(
     assert len(offers) == 2
     for offer in offers:
         assert run([*shlex.split(offer), *PYTHON, "--dry-run"]) == 0, capsys.readouterr().err
+
+
+def test_a_dry_run_warns_where_the_gpu_is_missing(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_each(smi, [])
+    assert run(["up", "nvidia-31b-mtp", *PYTHON, "--dry-run"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "gpu: WARNING: nvidia-smi finds no GPU here, and nvidia-31b-mtp needs one: gemmaspec doctor" in printed
+    put(smi, "H100", 1)
+    assert run(["up", "nvidia-31b-mtp", *PYTHON, "--dry-run"]) == 0
+    assert "gpu:" not in capsys.readouterr().out
 
 
 def test_one_gpu_has_no_idle_ones(smi: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,7 +264,7 @@ def test_dry_run_says_what_would_happen_and_writes_nothing(
             "0.32.0",
             "speed:  triton-verify-split-kv (as vLLM 0.33.0 does); 3 patches not measured on this GPU: gemmaspec",
         ),
-        ("0.33.0", "speed:  none; 1 patch not measured on this GPU: gemmaspec patch measure spark-31b-mtp"),
+        ("0.33.0", "speed:  no patch; 1 patch not measured on this GPU: gemmaspec patch measure spark-31b-mtp"),
     ],
 )
 def test_a_dry_run_says_in_one_line_what_is_for_speed_and_about_how_large_an_image_is(

@@ -48,6 +48,7 @@ def _document(plan: DryRun) -> dict[str, object]:
         **changes,
         **runs,
         "graphs": plan.graphs,
+        "gpu": plan.no_gpu,
         "memory": plan.memory,
         "speed_patches": tuple(plan.speed.taken),
         "left_out": plan.speed.left_out,
@@ -90,6 +91,8 @@ def _server_rows(plan: DryRun) -> Iterator[page.Row]:
     if start.offline != "no":
         yield "hub:", f"not used by the server ({start.offline})"
     yield "speed:", speed_line(start.server.name, plan.speed, plan.untried)
+    for line in plan.no_gpu:
+        yield "gpu:", f"WARNING: {line}"
     for line in plan.graphs:
         yield "graphs:", f"WARNING: {line}"
     for line in plan.memory:
@@ -109,10 +112,10 @@ def speed_line(name: str, choice: Choices, untried: Sequence[str]) -> str:
     taken = _taken(name, choice)
     if untried:
         count = f"{len(untried)} patch{'es' if len(untried) > 1 else ''}"
-        return f"{taken or 'none'}; {count} not measured on this GPU: gemmaspec patch measure {name}"
+        return f"{taken or 'no patch'}; {count} not measured on this GPU: gemmaspec patch measure {name}"
     if taken or not choice.left_out or all(why.startswith(NO_GPU) for why in choice.left_out.values()):
         return taken
-    return "none was measured with a server like this; where each was: gemmaspec patch list"
+    return "no patch, because none was measured with a server like this; where each was: gemmaspec patch list"
 
 
 def _taken(name: str, choice: Choices) -> str:
