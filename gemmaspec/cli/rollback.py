@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,11 +33,10 @@ def rollback(
     from gemmaspec.run.kept.groups import is_group
     from gemmaspec.serve import replicas
     from gemmaspec.serve import rollback as use_case
-    from gemmaspec.serve.knowngood import known_goods
 
     if list_:
         chosen = name or use_case.only_name()
-        _list(list(known_goods(chosen)), use_case.current(chosen), as_json=json)
+        _list(chosen, use_case.kept(chosen), use_case.current(chosen), as_json=json)
         return
     if name and is_group(name):
         if to:
@@ -48,11 +48,12 @@ def rollback(
     carry_out(name, partial(use_case.rollback, name, to=to, timeout_s=timeout), as_json=json)
 
 
-def _list(goods: list[KnownGood], current: str | None, *, as_json: bool) -> None:
+def _list(name: str, goods: Sequence[KnownGood], current: str | None, *, as_json: bool) -> None:
     from gemmaspec.cli.text import table
 
     if not goods and not as_json:
-        output.progress("no known good stack has that name")
+        nothing = f"{name} has not been ready yet, so nothing is kept to go back to"
+        output.progress(f"{nothing}; next: gemmaspec status {name}")
         return
     columns = (
         table.Column(""), table.Column("ID"), table.Column("STARTED", 4), table.Column("ENGINE", 2),
@@ -66,7 +67,7 @@ def _document(good: KnownGood, current: str | None) -> dict[str, Any]:
     return {
         "id": good.id,
         "number": good.number or None,
-        "since": good.started.since,
+        "since": good.since,
         "current": good.key == current,
         "facts": dict(good.facts.facts()),
     }
@@ -85,5 +86,5 @@ def _row(good: KnownGood, current: str | None) -> tuple[str, ...]:
         words.append(good.facts.image.name)
     mark = "*" if good.key == current else " "
     options_ = " ".join(words)
-    began = ago(started.since)
+    began = ago(good.since)
     return mark, good.id, began, started.engine, good.facts.vllm, str(started.server.port), options_

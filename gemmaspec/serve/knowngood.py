@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,17 @@ class KnownGood:
     def key(self) -> str:
         """The hash in its id."""
         return self.id.rpartition("-")[2]
+
+    @property
+    def since(self) -> float | None:
+        """Unix time at which this generation was started; the record in it keeps its first start.
+
+        It is the time of its folder. In one of an older gemmaspec that is when it was first ready.
+        """
+        try:
+            return self.folder.stat().st_mtime
+        except OSError:  # another command has renewed or removed it
+            return self.started.since
 
     def is_meant(self, text: str) -> bool:
         """Return whether a text names it: by number, by id or by the hash alone."""
@@ -128,19 +140,32 @@ def _store(started: Started, files: Mapping[str, str], facts: Lock) -> str:
     key = _key(record, files)
     before = next((good for good in known_goods(started.server.name) if good.key == key), None)
     if before:
-        renew(before)
+        renew(before, since=started.since)
     else:
         place = _folder(started.server.name) / _next_id(started.server.name, key)
         make_folder(place.parent)
         _write({**files, RECORD: record, FACTS: lock_text(facts)}, place)
+        _date(place, started.since)
     _tidy(started.server.name)
     return key
 
 
-def renew(good: KnownGood) -> None:
-    """Make a stack that was ready again the newest, unless another command has moved or removed it."""
+def renew(good: KnownGood, *, since: float | None) -> None:
+    """Make a stack that was ready again the newest, unless another command has moved or removed it.
+
+    `since` is the Unix time of its newest start.
+    """
+    newest = good.folder.with_name(_next_id(good.started.server.name, good.key))
     with contextlib.suppress(OSError):
-        good.folder.replace(good.folder.with_name(_next_id(good.started.server.name, good.key)))
+        good.folder.replace(newest)
+        _date(newest, since)
+
+
+def _date(folder: Path, since: float | None) -> None:
+    """Note on the folder itself when its generation was started: the files in it are never written to again."""
+    if since is not None:
+        with contextlib.suppress(OSError):
+            os.utime(folder, (since, since))
 
 
 def _newest_first(name: str) -> Sequence[Path]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from gemmaspec.core.errors import DifferencesFound, EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.lock.document import LockedImage
 from gemmaspec.core.profile.find import profile_names
-from gemmaspec.core.profile.foreign_words import nearest
 from gemmaspec.run.engine.identity import image_identity
 from gemmaspec.run.engine.proc import boot_id
 from gemmaspec.run.kept import stacks
@@ -70,7 +69,7 @@ def restore(good: KnownGood, told: Told, *, timeout_s: float, goes_back: bool = 
     )
     way_back = way_back_of(told, timeout_s=timeout_s)
     running = carry_out(start, engine, told, timeout_s=timeout_s, go_back=way_back)
-    knowngood.renew(good)
+    knowngood.renew(good, since=running.started.since)
     return running
 
 
@@ -89,9 +88,23 @@ def check_good(good: KnownGood) -> None:
             _check_folder(model, locked.digest)
 
 
+def kept(name: str) -> Sequence[KnownGood]:
+    """Return the known good stacks of a name, newest first; none of one that was started and never became ready.
+
+    Raises UsageError for a name under which nothing was started here.
+    """
+    goods = knowngood.known_goods(name)
+    if not goods:
+        try:
+            stacks.find(name)
+        except UsageError as error:
+            raise error.amended(f"nothing is kept under {name!r}: {error.message}") from None
+    return goods
+
+
 def choose(name: str, to: str | None) -> KnownGood:
     """Return the stack to roll back to. Raises UsageError if there is none."""
-    goods = knowngood.known_goods(name)
+    goods = kept(name)
     if to:
         matching = [good for good in goods if good.is_meant(to)]
     else:
@@ -99,9 +112,6 @@ def choose(name: str, to: str | None) -> KnownGood:
         matching = [good for good in goods if good.key != now]
     if matching:
         return matching[0]
-    names = stacks.names_of_stacks()
-    if not goods and name not in names and nearest(name, names):
-        stacks.find(name)  # it says which one was meant
     known = ", ".join(good.id for good in goods) or "none"
     if to:
         wanted = f"with the number or id {to}"

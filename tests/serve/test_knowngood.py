@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_the_last_one_that_is_not_the_current_one_is_gone_back_to(monkeypatch: p
     assert good.files() == {"plan.json": "{}"}
     assert good.started.server.command[-1] == "1"
     assert good.facts == FACTS
-    knowngood.renew(good)
+    knowngood.renew(good, since=None)
     stacks.save(dataclasses.replace(good.started, known_good=first))
     assert choose("mine", None).key == second
 
@@ -169,7 +170,7 @@ def test_another_command_may_have_moved_it_meanwhile(monkeypatch: pytest.MonkeyP
     keep(1)
     good = known_goods("mine")[0]
     good.folder.rename(good.folder.with_name("9-" + good.key))
-    knowngood.renew(good)
+    knowngood.renew(good, since=None)
     assert [one.key for one in known_goods("mine")] == [good.key]
 
 
@@ -188,7 +189,7 @@ def test_nothing_to_go_back_to_is_told(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert run(["rollback", "mine"]) == 2
     assert "mine has no known good stack other than the current one" in capsys.readouterr().err
     assert run(["rollback", "mine", "--to", "20260101T000000Z-12345678"]) == 2
-    with pytest.raises(UsageError, match="known good: none"):
+    with pytest.raises(UsageError, match="nothing is kept under 'never-started'"):
         choose("never-started", None)
 
 
@@ -236,9 +237,43 @@ def test_a_folder_of_another_user_and_a_disk_that_is_away_are_told(
     assert "Traceback" not in told.err
 
 
-def test_a_list_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["rollback", "mien", "--list"]) == 0
-    assert capsys.readouterr() == ("", "no known good stack has that name\n")
+@pytest.mark.parametrize("command", [["rollback", "mien", "--list"], ["rollback", "mien"]])
+def test_a_name_that_never_ran_is_an_unknown_name(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command) == 2
+    nothing = "error: nothing is kept under 'mien': no stack named 'mien' was started on this machine"
+    assert capsys.readouterr() == ("", f"{nothing} (started: none)\n  try: gemmaspec status\n")
+    keep(1)
+    assert run(command) == 2
+    assert "(started: mine); did you mean mine?" in capsys.readouterr().err
+
+
+def test_a_list_of_what_was_never_ready_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    stacks.save(started(1))
+    assert run(["rollback", "mine", "--list"]) == 0
+    said = "mine has not been ready yet, so nothing is kept to go back to; next: gemmaspec status mine\n"
+    assert capsys.readouterr() == ("", said)
+    assert run(["rollback", "mine", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["known_good"] == []
+
+
+def test_the_list_says_when_each_generation_was_started(capsys: pytest.CaptureFixture[str]) -> None:
+    def kept_at(since: float) -> None:
+        knowngood._store(dataclasses.replace(started(1), since=since), {"plan.json": "{}"}, FACTS)
+
+    def listed() -> float:
+        capsys.readouterr()
+        assert run(["rollback", "mine", "--list", "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["known_good"]
+        return float(row["since"])
+
+    kept_at(1000.0)
+    assert listed() == 1000
+    kept_at(2000.0)  # an `up` of the same
+    assert listed() == 2000
+    knowngood.renew(known_goods("mine")[0], since=3000.0)  # a rollback to it
+    assert listed() == 3000
+    assert run(["rollback", "mine", "--list"]) == 0
+    assert f"{int((time.time() - 3000) // 86_400)} d ago" in capsys.readouterr().out
 
 
 def test_completion_knows_names_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +401,7 @@ def test_the_stacks_of_an_older_gemmaspec_are_gone_back_to_by_their_time(capsys:
     assert choose("mine", f"20261121T180002Z-{old[1]}").key == old[1]
     new = keep(3)
     assert [good.key for good in known_goods("mine")] == [new, old[1], old[0]]
-    knowngood.renew(choose("mine", old[0]))
+    knowngood.renew(choose("mine", old[0]), since=None)
     assert [good.number for good in known_goods("mine")] == [2, 1, 0]
     assert [choose("mine", "2").key, choose("mine", "1").key] == [old[0], new]
     with pytest.raises(UsageError, match="no known good stack with the number or id 0"):
