@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gemmaspec.core.data import TEMPLATES
 from gemmaspec.core.errors import UsageError
+from gemmaspec.core.profile.find import profile_names
 from gemmaspec.core.profile.foreign_words import nearest
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.served_profile import profile_of
@@ -87,6 +88,9 @@ def check_client(client: str) -> None:
 
     known = (*CLIENTS, *MONITORS)
     if client not in known:
+        if client in profile_names() or client in stacks.names_of_stacks():
+            hint = f"gemmaspec connect openai {client}"
+            raise UsageError(f"{client} is a profile, and the client comes before it", hint=hint)
         near = nearest(client, known) or _with_word(client, known)
         if near:
             meant = f"did you mean {near}?"

@@ -134,7 +134,7 @@ def plan_on(
     reachable, and UsageError for an unknown machine.
     """
     models = _models(profile, shapes=shapes)
-    device = _device(machine or profile.machine, memory_gb, gpus_taken(profile))
+    device = _device(machine or profile.machine, memory_gb, gpus_taken(profile), profile.name)
     resolved = resolved_of(profile, vllm=vllm, device=device, target=models.target, draft=models.draft)
     return MemoryPlan(models, demand_of(resolved), device)
 
@@ -201,29 +201,30 @@ def _nearest(model: Target | Draft, cache: Path | None, *, shapes: bool) -> Chec
         return here
 
 
-def _device(machine: str, memory_gb: float | None, taken: Sequence[int]) -> Device:
-    device = _found(machine, taken)
+def _device(machine: str, memory_gb: float | None, taken: Sequence[int], profile: str) -> Device:
+    device = _found(machine, taken, profile)
     if memory_gb is None:
         if device.memory:
             return device
         raise EnvironmentMissing(
-            f"the profile is for any machine with NVIDIA GPUs, and nvidia-smi finds no GPU here ({device.name})",
-            hint="--set machine=NAME    # or fit's --machine NAME or --memory GB",
+            f"{profile} is for any machine with NVIDIA GPUs, and nvidia-smi finds no GPU here",
+            hint=f"gemmaspec fit {profile} --machine rtx-4090    # the GPU that is meant, or --memory and its GB",
         )
     return dataclasses.replace(device, memory=round(memory_gb * GB), free=None)
 
 
-def _found(name: str, taken: Sequence[int]) -> Device:
+def _found(name: str, taken: Sequence[int], profile: str) -> Device:
     """Return a machine by name, with measured values if its GPU and memory are those of this one.
 
-    `taken`: the GPUs that a profile uses of it.
+    `taken`: the GPUs that the profile uses of it.
     """
     if name == HERE:
         return this_gpu(taken) or this_cpu()
     name = as_named(name)
     if name not in MACHINES:
         raise UsageError(
-            f"--machine: {unknown_machine(name, [HERE])}", hint="--memory GB    # for a GPU that is not one of these"
+            f"--machine: {unknown_machine(name, [HERE])}",
+            hint=f"gemmaspec fit {profile} --machine nvidia --memory 16    # another GPU, with its GB",
         )
     if not MACHINES[name].gpus:
         return this_cpu()

@@ -18,6 +18,7 @@ from gemmaspec.core.errors import UsageError
 TUNED: Final = "-tuned"
 """The end of the name of a profile that `tune` writes."""
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_NONE: Final = "; no profile names it"
 FLEET: Final = "fleet.yaml"
 """The file that lists machines in a folder of profiles; it is not a profile."""
 
@@ -48,6 +49,16 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith(".yaml")
 
 
+def is_model(name: str) -> bool:
+    """Return whether the text is spelled as a model of the Hub: owner/name."""
+    return bool(_MODEL.fullmatch(name)) and not name.endswith((".yaml", ".yml"))
+
+
+def serving(model: str) -> str:
+    """Return the command that writes a profile for a model of the Hub."""
+    return f"gemmaspec profile new mine --from-command {shlex.quote(f'vllm serve {model}')}"
+
+
 def _no_file(name: str, folders: Sequence[Path]) -> UsageError:
     """Return the error for a path without a file: it may be a model, or a profile's name with its ending."""
     if name.endswith(".yaml") and Path(name).stem in profile_names(folders):
@@ -55,10 +66,10 @@ def _no_file(name: str, folders: Sequence[Path]) -> UsageError:
         return UsageError(
             f"{name} does not exist here; there is a profile {stem}", hint=f"gemmaspec profile show {stem}"
         )
-    if _MODEL.fullmatch(name) and not name.endswith((".yaml", ".yml")):
-        return UsageError(
-            f"{name} is a model, not a profile{_named_in(name, 'model', folders)}", hint=f"gemmaspec inspect {name}"
-        )
+    if is_model(name):
+        naming = _named_in(name, "model", folders)
+        hint = serving(name) if naming == _NONE else f"gemmaspec inspect {name}"
+        return UsageError(f"{name} is a model, not a profile{naming}", hint=hint)
     if Path(name).expanduser().is_dir():
         return UsageError(f"{name} is a folder; a profile is a file", hint="gemmaspec profile list")
     return UsageError(f"the profile file {name} does not exist", hint="gemmaspec profile list")
@@ -81,7 +92,7 @@ def _named_in(value: str, key: str, folders: Sequence[Path]) -> str:
     names = [name for name in profile_names(folders) if name in family]
     if names:
         return f"; profiles with it: {', '.join(names)}"
-    return "; no profile names it"
+    return _NONE
 
 
 def find_profile(name: str, folders: Sequence[Path]) -> Path:

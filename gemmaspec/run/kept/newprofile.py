@@ -14,7 +14,7 @@ from gemmaspec.core import data
 from gemmaspec.core.checkpoint.published.shipped import draft_for
 from gemmaspec.core.errors import ProfileError, UsageError
 from gemmaspec.core.files import write_whole
-from gemmaspec.core.profile.find import own_folder, profile_names
+from gemmaspec.core.profile.find import is_model, own_folder, profile_names, serving
 from gemmaspec.core.profile.load import load_profile
 from gemmaspec.core.profile.machines import ANY_GPU, MACHINES, machine_with
 from gemmaspec.core.profile.takeover import TOKENS, TakenOver
@@ -291,7 +291,7 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63]
         said = f"{name!r} is not a valid name; use lowercase letters, digits and hyphens"
-        raise UsageError(f"{said}{f': {near}' if near else ''}")
+        raise UsageError(f"{said}{f': {near}' if near else ''}", hint=serving(name) if is_model(name) else None)
 
 
 def _new_file(name: str) -> Path:
