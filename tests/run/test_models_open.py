@@ -224,6 +224,20 @@ def test_a_connection_that_breaks_off_is_asked_again(hub: Hub) -> None:
     assert open_checkpoint("some/model").tensors
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_hub_that_is_busy_for_a_moment_is_asked_again(hub: Hub, times: int) -> None:
+    hub.add("some/model", small())
+    hub.faults = [Fault("GET /api/models/", times=times, status=503)]
+    assert open_checkpoint("some/model").tensors
+    assert sum(one.status == 503 for one in hub.requests) == times
+
+
+def test_a_page_in_place_of_the_hubs_answer_is_named(hub: Hub) -> None:
+    hub.faults = [Fault("GET /api/models/", times=9, status=200)]
+    with pytest.raises(EnvironmentMissing, match="the answer is not one of a Hub"):
+        open_checkpoint("some/model")
+
+
 def test_a_connection_that_keeps_breaking_off_is_one_clear_error(hub: Hub) -> None:
     hub.add("some/model", small())
     hub.faults = [Fault("GET /storage/", times=99, break_after=100)]

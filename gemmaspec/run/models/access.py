@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gemmaspec.core.errors import EnvironmentMissing
-from gemmaspec.run.models.hub import SECONDS, Unreachable, refusals
+from gemmaspec.run.models.hub import SECONDS, Unreachable, asked_again, refusals
 from gemmaspec.run.models.hub_cache import cached_snapshot, is_commit
 
 ON: Final = {"1", "ON", "YES", "TRUE"}
@@ -35,8 +35,8 @@ def check_access(model: str, revision: str | None, *, role: str) -> str:
     from huggingface_hub import HfApi
 
     with asked(model, revision, role=role):
-        HfApi().auth_check(model)
-        commit = HfApi().model_info(model, revision=revision, timeout=SECONDS).sha
+        asked_again(lambda: HfApi().auth_check(model))
+        commit = asked_again(lambda: HfApi().model_info(model, revision=revision, timeout=SECONDS)).sha
         if not is_commit(commit):
             raise Unreachable(f"the Hub returned no commit of {model}")
     return str(commit)

@@ -19,7 +19,7 @@ from gemmaspec.core.errors import EnvironmentMissing
 from gemmaspec.core.files import unwritable
 from gemmaspec.run.models import access
 from gemmaspec.run.models.folder import MOST_FILES
-from gemmaspec.run.models.hub import SECONDS, Unreachable, page
+from gemmaspec.run.models.hub import SECONDS, Unreachable, asked_again, page
 from gemmaspec.run.models.needed import is_needed, is_weights
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -59,7 +59,8 @@ def list_files(model: str, revision: str | None, *, role: str) -> CommitFiles:
 
     commit = access.check_access(model, revision, role=role)
     with access.asked(model, revision, role=role):
-        siblings = HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS).siblings or []
+        found = asked_again(lambda: HfApi().model_info(model, revision=commit, files_metadata=True, timeout=SECONDS))
+        siblings = found.siblings or []
         files = tuple(
             RemoteFile(path=sibling.rfilename, size=int(sibling.size or 0), sha256=_sha256(sibling))
             for sibling in siblings[:MOST_FILES]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from gemmaspec.core.checkpoint.card import hub_ids
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError
@@ -21,8 +22,14 @@ ATTEMPTS: Final = 3
 SECONDS: Final = 10.0
 """Timeout for the Hub in seconds."""
 
+PAUSES: Final = (0.5, 1.0)
+"""Seconds before information is asked for again that a busy Hub, or a connection that broke off, did not give."""
+_BROKE_OFF: Final = frozenset({"ReadError", "WriteError", "RemoteProtocolError"})
+"""Of httpx. A Hub that cannot be connected to, or is silent, is not asked again: many machines have no network."""
+
 Kind = Literal["model", "data set"]
 
+T = TypeVar("T")
 _DISK: Final = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
 
 
@@ -113,7 +120,10 @@ def on_hub(model: str, revision: str | None) -> HubFiles:
     from huggingface_hub import HfApi
 
     with refusals(model, revision):
-        return HubFiles(model, HfApi().model_info(model, revision=revision, files_metadata=True, timeout=SECONDS))
+        return HubFiles(
+            model,
+            asked_again(lambda: HfApi().model_info(model, revision=revision, files_metadata=True, timeout=SECONDS)),
+        )
 
 
 def dataset_on_hub(name: str, revision: str) -> HubFiles:
@@ -121,8 +131,31 @@ def dataset_on_hub(name: str, revision: str) -> HubFiles:
     from huggingface_hub import HfApi
 
     with refusals(name, revision, kind="data set"):
-        info = HfApi().dataset_info(name, revision=revision, files_metadata=True, timeout=SECONDS)
+        info = asked_again(lambda: HfApi().dataset_info(name, revision=revision, files_metadata=True, timeout=SECONDS))
         return HubFiles(name, info, kind="data set")
+
+
+def asked_again(ask: Callable[[], T]) -> T:
+    """Return what the Hub says, asked again after PAUSES while it is busy or the connection breaks off.
+
+    Raise what `ask` raises.
+    """
+    for pause in PAUSES:
+        try:
+            return ask()
+        except Exception as error:
+            if not _passes(error):
+                raise
+        time.sleep(pause)
+    return ask()
+
+
+def _passes(error: Exception) -> bool:
+    """Return whether an error of the Hub's client is one that may be over in a second."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (429, 500, 502, 503, 504)
+    return type(error).__name__ in _BROKE_OFF
 
 
 def page(model: str, *, kind: Kind = "model") -> str:
@@ -130,6 +163,13 @@ def page(model: str, *, kind: Kind = "model") -> str:
     from huggingface_hub import constants
 
     return f"{constants.ENDPOINT}/{'datasets/' if kind == 'data set' else ''}{model}"
+
+
+def _why(error: Exception) -> str:
+    """Return why the Hub gave no answer that can be read."""
+    if isinstance(error, KeyError | TypeError | AttributeError) or type(error).__name__ == "JSONDecodeError":
+        return "the answer is not one of a Hub, but perhaps of a proxy or a login page"
+    return reason(error)
 
 
 def _words(value: object) -> str:
@@ -169,6 +209,6 @@ def refusals(model: str, revision: str | None, *, kind: Kind = "model") -> Itera
         if isinstance(error, OSError) and error.errno in _DISK:
             raise EnvironmentMissing(f"cannot write to the cache: {error.strerror}", hint="df -h") from None
         raise Unreachable(
-            f"cannot query the Hub about {model}: {reason(error)}",
+            f"cannot query the Hub about {model}: {_why(error)}",
             hint=f"curl -I {page(model, kind=kind)}",
         ) from None
