@@ -316,6 +316,7 @@ def test_any_nvidia_machine_needs_one_or_a_name(
     hint = next(line for line in capsys.readouterr().err.splitlines() if "try: " in line)
     assert hint.split("try: ")[1] == "gemmaspec fit mine --machine nvidia --memory 16"
     assert run(["fit", file, "--machine", "nvidia", "--memory", "16"]) in (0, 1)
+    capsys.readouterr()
     assert asked(capsys, file, "--memory", "24")[0] == 0
     nvidia_smi.lists(card("NVIDIA L20", gib=24, free_gib=20, capability="8.9"))
     code, document = asked(capsys, file)

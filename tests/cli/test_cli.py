@@ -84,7 +84,7 @@ def test_help_names_every_command_and_the_first_step(capsys: pytest.CaptureFixtu
     assert run(["-h"]) == 0
     printed = capsys.readouterr().out
     assert all(command in printed for command in COMMANDS)
-    assert "gemmaspec profile list" in printed
+    assert "Start here: gemmaspec up, which offers" in printed
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,15 @@ def test_a_tuned_profile_that_is_missing_names_the_command_that_writes_it(capsys
     assert "try: gemmaspec tune spark-31b-mtp\n" in said
 
 
-@pytest.mark.parametrize("command", ["fit", "predict"])
-def test_an_unknown_machine_names_what_to_give_instead(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [("fit", "try: gemmaspec fit nvidia-31b-mtp --machine nvidia --memory 16"), ("predict", "try: --m")],
+)
+def test_an_unknown_machine_names_what_to_give_instead(
+    command: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run([command, "nvidia-31b-mtp", "--machine", "4090+5090"]) == 2
-    assert "  try: --m" in capsys.readouterr().err
+    assert f"  {hint}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
