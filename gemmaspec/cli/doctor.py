@@ -100,7 +100,7 @@ def _row_lines(rows: Sequence[CheckResult], *, every: bool) -> Iterator[str]:
     shown = [row for row in rows if every or row.state in _NEEDS_READING]
     width = max((len(row.name) for row in shown), default=0)
     for row in shown:
-        yield f"{page.judged(row.state, 7)}  {row.name:<{width}}  {row.message}"
+        yield from page.hanging(f"{page.judged(row.state, 7)}  {row.name:<{width}}  ", row.message, shown=9 + width + 2)
         if row.fix and row.state in _NEEDS_READING:
             yield f"{'':9}{'':<{width}}  try: {row.fix}"
     if not every:

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from gemmaspec.check.doctor.result import State
-from gemmaspec.cli import output
+from gemmaspec.check.doctor.result import State, failed
+from gemmaspec.cli import doctor, output
 from gemmaspec.cli.text import page
 from gemmaspec.core.finding import Severity
 from gemmaspec.core.live.verdict import Word
@@ -28,6 +28,35 @@ def test_values_stand_in_one_column_and_a_row_without_a_value_is_left_out() -> N
 def test_a_page_of_its_own_has_a_column_as_wide_as_its_longest_name() -> None:
     rows = (("speed", "24.7 tokens/s"), ("unknown", "nothing"), ("no such figure", None))
     assert list(page.lines("it fits", rows)) == ["it fits", "  speed    24.7 tokens/s", "  unknown  nothing"]
+
+
+def test_a_long_text_is_continued_below_its_own_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert list(page.hanging("failed  gpu  ", "nvidia-smi finds no GPU, but has one\nmore", shown=13)) == [
+        "failed  gpu  nvidia-smi finds no GPU,",
+        r"             but has one\nmore",
+    ]
+    monkeypatch.setenv("COLUMNS", "20")
+    assert list(page.hanging("failed  gpu  ", "nvidia-smi finds no GPU", shown=13)) == [
+        "failed  gpu  nvidia-smi finds no GPU"
+    ]
+
+
+def test_doctor_continues_a_message_below_its_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        failed("nvidia runtime", "docker has no runtime, so no container can use the GPU", "docker info"),
+        failed("gpu", "none", None),
+    ]
+    monkeypatch.setenv("COLUMNS", "60")
+    output.told(*doctor._row_lines(rows, every=True))
+    assert capsys.readouterr().out.splitlines() == [
+        "failed   nvidia runtime  docker has no runtime, so no",
+        "                         container can use the GPU",
+        "                         try: docker info",
+        "failed   gpu             none",
+    ]
 
 
 def test_several_values_have_one_name() -> None:

@@ -5,6 +5,8 @@ A command says what it has to show, in which order and in which words. Columns, 
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -58,6 +60,23 @@ def named(name: str, values: Iterable[str]) -> Iterator[Row]:
     for value in values:
         yield name, value
         name = ""
+
+
+def hanging(head: str, text: str, *, shown: int) -> Iterator[str]:
+    """Yield a text after a head that fills `shown` letters; what does not fit is continued below the text's own column.
+
+    Where the head takes more than half of a narrow terminal, the line is left to the printer.
+    """
+    width = output.width_of(sys.stdout)
+    if width is None or shown > width // 2:
+        yield head + text
+        return
+    parts = textwrap.wrap(text.replace("\n", r"\n"), width - shown, break_long_words=False, break_on_hyphens=False) or [
+        ""
+    ]
+    yield head + parts[0]
+    for part in parts[1:]:
+        yield " " * shown + part
 
 
 def judged(word: str, width: int = 0) -> str:
