@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +19,7 @@ from gemmaspec.run.engine import router as routers
 from gemmaspec.run.kept import groups, stack_lock, stacks
 from gemmaspec.run.kept.groups import Group
 from gemmaspec.run.kept.stack_lock import owned
-from gemmaspec.run.kept.verdicts import Watching, keep_watch, last_watch
+from gemmaspec.run.kept.verdicts import Watching, keep_if_possible, last_watch
 from gemmaspec.run.ready.phases import Phase
 from gemmaspec.serve.put_back import left_out, put_back, serving
 from gemmaspec.serve.wait import wait
@@ -74,15 +73,8 @@ def _watched(group: Group) -> WatchedRouter:
 def look_at_router(router: WatchedRouter, *, interval: float = 1.0) -> Iterator[WatchLine]:
     """Look at a router once, do what its profile allows, and yield the events to log."""
     problems = router.tellers.problems()
-    keep = partial(_keep, router, interval)
+    keep = partial(keep_if_possible, router.name, partial(_verdict, router, interval))
     return one_round(router, router.name, problems=problems, look=_look(router), keep=keep)
-
-
-def _keep(router: WatchedRouter, interval: float) -> str:
-    """Write down what is known, for `status`. Return nothing to log: a full disk would fill the log too."""
-    with contextlib.suppress(GemmaspecError):
-        keep_watch(router.name, _verdict(router, interval))
-    return ""
 
 
 def _verdict(router: WatchedRouter, interval: float) -> Watching:

@@ -39,7 +39,7 @@ from gemmaspec.run.kept.groups import each_of
 from gemmaspec.run.kept.guarded import is_guarded
 from gemmaspec.run.kept.logs import keep_log
 from gemmaspec.run.kept.stacks import Started, stack_folder
-from gemmaspec.run.kept.verdicts import Watching, keep_watch, last_watch
+from gemmaspec.run.kept.verdicts import Watching, keep_if_possible, keep_watch, last_watch
 from gemmaspec.run.machine.memory_guard import MemoryGuard
 from gemmaspec.run.ready.first_request import LOOK_S, api_key_for, read_metrics
 from gemmaspec.serve.restart_judged import LeftAlone
@@ -164,15 +164,8 @@ def look(stack: Watched, *, power_w: float | None, restart: Restart, interval: f
         stack.started.server.name,
         problems=stack.tellers.problems(),
         look=_look(stack, power_w=power_w, restart=restart),
-        keep=partial(_keep, stack, interval),
+        keep=partial(keep_if_possible, stack.started.server.name, partial(_verdict, stack, interval)),
     )
-
-
-def _keep(stack: Watched, interval: float) -> str:
-    """Write down what is known, for `status`. Return nothing to log: a full disk would fill the log too."""
-    with contextlib.suppress(GemmaspecError):
-        keep_watch(stack.started.server.name, _verdict(stack, interval))
-    return ""
 
 
 def _verdict(stack: Watched, interval: float) -> Watching:

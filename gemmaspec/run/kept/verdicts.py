@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -125,6 +126,13 @@ def last_smoke(name: str) -> SmokeVerdict | None:
 def keep_watch(name: str, watching: Watching) -> None:
     """Keep what `watch` knows. Raises EnvironmentMissing when it cannot be written."""
     records.write(stack_folder(name) / WATCH, watching)
+
+
+def keep_if_possible(name: str, watching: Callable[[], Watching]) -> str:
+    """Keep what `watch` knows, for `status`. Return nothing to log: a full disk would fill the log too."""
+    with contextlib.suppress(GemmaspecError):
+        keep_watch(name, watching())
+    return ""
 
 
 def last_watch(name: str) -> Watching | None:
