@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from gemmaspec.check.proof.environment import triton_folder
+from gemmaspec.check.use_cases import predict
+from gemmaspec.check.use_cases.server_facts import ServerFacts, facts_of
 from gemmaspec.cli.app import run
 from gemmaspec.core import data
 from gemmaspec.core.errors import EnvironmentMissing, GemmaspecError, UsageError
 from gemmaspec.core.patching import spot as kept_spot
 from gemmaspec.core.patching.patch import Shelf
-from gemmaspec.core.profile.load import load_profile
+from gemmaspec.core.profile.load import Loaded, load_profile
 from gemmaspec.core.resolved.resolve import resolved_of
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.stack.speed import speed_choice
@@ -134,6 +136,26 @@ def test_a_step_has_a_length_at_every_load_also_where_predict_gives_no_figure(re
     assert lengths[1, 1024] < lengths[1, 16128] < lengths[8, 8192]
     # 14.4 to 17.4 ms were measured of one request after 8,192 tokens, with other caches
     assert 10 < lengths[1, 8192] < 20
+
+
+def test_a_step_that_predict_does_not_say_is_computed_from_facts_that_are_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+
+    def counted(loaded: Loaded) -> ServerFacts:
+        read.append(loaded.profile.name)
+        return facts_of(loaded)
+
+    monkeypatch.setattr(predict, "facts_of", counted)
+    asked = ("machine=h200", "image=vllm/vllm-openai:v0.33.0", "runtime.vllm=0.33.0")
+    request = predict.PredictRequest(
+        profile="nvidia-31b-mtp", overrides=asked, ks=(3,), concurrencies=(1,), contexts=(16128,)
+    )
+    assert not predict.predict_profile(request).rows
+    read.clear()
+    assert predict.step_of(request)
+    assert read == ["nvidia-31b-mtp"]
 
 
 def test_a_step_of_several_gpus_has_none_where_predict_gives_no_figure() -> None:

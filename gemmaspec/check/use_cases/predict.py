@@ -96,21 +96,19 @@ def predict_profile(request: PredictRequest) -> Prediction:
     Raises UsageError for invalid rows, rows of another machine, loads that the profile does not take and for several
     machines, EnvironmentMissing if only the roofline is left and the models cannot be read.
     """
-    loaded = on_its_machine(request)
-    need_one_machine(loaded.profile, "predict")
-    facts = facts_of(loaded)
+    facts = _facts(request)
     told = predicted(facts, request)
     if facts.vllm:
         warnings = ahead_of(facts.resolved).lost
     else:
         warnings = ()
-    spec = loaded.profile.speculative
+    spec = facts.profile.speculative
     loads = sorted({row.concurrency for row in told.rows})
     if spec:
         own_k = {load: spec.k_at(load) for load in loads}
     else:
         own_k = {}
-    return replace(told, machine=loaded.profile.machine, own_k=own_k, warnings=warnings)
+    return replace(told, machine=facts.profile.machine, own_k=own_k, warnings=warnings)
 
 
 def step_of(request: PredictRequest) -> float | None:
@@ -119,14 +117,21 @@ def step_of(request: PredictRequest) -> float | None:
     As `predict` says. Where it says nothing because no cell is near enough, it is the longest that the bytes allow in
     nine cases of ten: not exact enough to print, and enough for what a part of the step is at least worth.
     """
-    rows = predict_profile(request).rows
+    facts = _facts(request)
+    rows = predicted(facts, request).rows
     if rows:
         return rows[0].step.seconds
-    facts = facts_of(on_its_machine(request))
     if gpus_each(facts.profile) > 1 or "full" not in facts.kind.drafting:
         return None
     step = _by_roofline(facts, request).rows[0].step
     return step.seconds * (1 + QUANTILE * step.deviation)
+
+
+def _facts(request: PredictRequest) -> ServerFacts:
+    """Return the facts of the profile on the requested machine. Raises UsageError for several machines."""
+    loaded = on_its_machine(request)
+    need_one_machine(loaded.profile, "predict")
+    return facts_of(loaded)
 
 
 @dataclass(frozen=True, kw_only=True)
