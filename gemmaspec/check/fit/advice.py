@@ -142,7 +142,9 @@ def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
     if plan.device.free is not None:
         most = min(most, plan.device.free / plan.device.memory)
     shares = [share / 100 for share in range(1, int(most * 100) + 1)]
-    wanted = [share for share in shares if share > plan.demand.utilization or _too_much(plan)]
+    wanted = shares
+    if not _too_much(plan):
+        wanted = [share for share in shares if share > plan.demand.utilization]
     if not wanted:
         return
     least = bisect_left(wanted, True, key=lambda share: not _with(plan, utilization=share).problems())
@@ -176,8 +178,9 @@ def _sequences(plan: MemoryPlan) -> Iterator[Changed]:
     """Yield as many sequences as fit; if nothing fits, halve them until the server starts."""
     number = _safely(lambda: plan.cache.sequences(plan.available, plan.demand.max_model_len))
     if number == 0:
-        halves = [plan.demand.max_num_seqs >> step for step in range(1, plan.demand.max_num_seqs.bit_length())]
-        number = next((half for half in halves if not _with(plan, max_num_seqs=half).problems()), 0)
+        number = plan.demand.max_num_seqs // 2
+        while number and _with(plan, max_num_seqs=number).problems():
+            number //= 2
     if 0 < number < plan.demand.max_num_seqs:
         changed = _with(plan, max_num_seqs=number)
         yield f"--set serve.max_num_seqs={number}", changed, "fewer requests at once, each of which fits"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from gemmaspec.check.fit.advice import Advice
@@ -157,7 +158,7 @@ def longest_by_sequences(plan: MemoryPlan) -> Iterator[tuple[int, int]]:
 
 def layer_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
     """Return the cache by kind of layer, after page sizes were unified."""
-    planned = [layer for group in plan.cache.groups for layer in group.layers]
+    planned = list(chain.from_iterable(group.layers for group in plan.cache.groups))
     for role, model in (("target", plan.models.target), ("draft", plan.models.draft)):
         if model is None:
             continue

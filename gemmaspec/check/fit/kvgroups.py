@@ -62,7 +62,8 @@ def _uniform(layers: Sequence[Owned], joins_windows: bool) -> bool:
         return all(layer.cache == layers[0].cache for layer in layers)
     if any(layer.cache.sliding for layer in layers):
         return False
-    if len({layer.cache.window for layer in layers} - {None}) > 1:
+    windows = {layer.cache.window for layer in layers} - {None}
+    if len(windows) > 1:
         if not joins_windows:
             raise Unplannable(TWO_WINDOWS)
         return False
@@ -89,12 +90,12 @@ def _promoted(layers: Sequence[Owned], rules: KvRules, joins_windows: bool) -> S
         block = full.pop()
     else:
         block = None
-    promoted = [
-        replace(layer, cache=replace(layer.cache, sliding=False, block_size=block or layer.cache.block_size))
-        if layer.cache.sliding
-        else layer
-        for layer in layers
-    ]
+    promoted = []
+    for layer in layers:
+        if layer.cache.sliding:
+            cache = replace(layer.cache, sliding=False, block_size=block or layer.cache.block_size)
+            layer = replace(layer, cache=cache)
+        promoted.append(layer)
     if not (_uniform(promoted, joins_windows) or _same_type(promoted)):
         raise Unplannable(TWO_BLOCKS)
     return promoted

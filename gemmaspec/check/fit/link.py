@@ -55,10 +55,11 @@ def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
         else:
             number, each = demand.draft_tokens, 1
         passes += [(plan.models.draft, concurrency * each)] * number
-    sums = sum(_SUMS * len(model.text.layers) for model, _ in passes)
-    added = sum(
-        _SUMS * len(model.text.layers) * model.text.hidden_size * tokens * _ACTIVATION for model, tokens in passes
-    )
+    sums = added = 0
+    for model, tokens in passes:
+        sums_of_pass = _SUMS * len(model.text.layers)
+        sums += sums_of_pass
+        added += sums_of_pass * model.text.hidden_size * tokens * _ACTIVATION
     return Link(
         nodes=nodes,
         gpus_per_node=max(1, demand.tensor_parallel // nodes),

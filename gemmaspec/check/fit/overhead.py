@@ -181,9 +181,11 @@ def compiling(models: list[Checkpoint], demand: Demand, profiled: int) -> Overhe
         inside = models[1:]
     else:
         inside = models
-    peaks = [_BASE + _table(model, demand.tensor_parallel) + _pass(model, demand)[0] for model in inside]
+    most = profiled
+    for model in inside:
+        most = max(most, _BASE + _table(model, demand.tensor_parallel) + _pass(model, demand)[0])
     formula = "first start only: a copy of the largest embedding table; a start from the compile cache does not need it"
-    return Overhead(name="compiling", nbytes=max([0, *(peak - profiled for peak in peaks)]), formula=formula)
+    return Overhead(name="compiling", nbytes=most - profiled, formula=formula)
 
 
 def _table(model: Checkpoint, gpus: int) -> int:
@@ -242,7 +244,8 @@ def graph_sizes(demand: Demand, device: Device) -> int:
     if demand.graphs != "PIECEWISE":
         return len({-(-size // each) * each for size in plain})
     requests = min(demand.max_num_seqs, most)
-    whole = {count * each for count in _grid(requests) | {requests} if count * each <= largest}
+    counts = _grid(requests) | {requests}
+    whole = {count * each for count in counts if count * each <= largest}
     return len(plain | whole if each > 1 and vllm >= Version("0.29.0") else plain)
 
 

@@ -34,7 +34,9 @@ def unknown_speed(speed: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"what your prompts accept ({first:.2f} a drafted token is assumed)"
     elif any(row["acceptance_measured"] < row["k"] for row in drafting):
         yield "how often the last drafted positions are accepted (extrapolated)"
-    yield from (doubt for doubt in speed["doubts"] if not doubt.startswith("acceptance was not measured"))
+    for doubt in speed["doubts"]:
+        if not doubt.startswith("acceptance was not measured"):
+            yield doubt
     if speed["basis"] == "roofline":
         yield "how long its steps take (never measured here; computed from the memory's bandwidth)"
     elif speed["basis"] == "bound":

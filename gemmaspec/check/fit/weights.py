@@ -151,7 +151,8 @@ def only_listed(weights: Weights, model: Checkpoint, count: int) -> Weights:
 
 def rotary_key(text: TextModel) -> tuple[int, tuple[tuple[str, int], ...]]:
     """Return what decides a model's rotary tables: a draft with the same ones shares its target's (get_rope)."""
-    return text.max_position_embeddings, tuple(sorted({layer.kind: layer.head_dim for layer in text.layers}.items()))
+    widths = {layer.kind: layer.head_dim for layer in text.layers}
+    return text.max_position_embeddings, tuple(sorted(widths.items()))
 
 
 def rotary_tables(text: TextModel) -> int:

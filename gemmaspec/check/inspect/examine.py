@@ -35,11 +35,9 @@ def is_mlx(checkpoint: Checkpoint) -> bool:
     """Return whether it is stored in MLX's format: `quantization` in config.json, and biases with scales."""
     quantization = checkpoint.config.get("quantization")
     declared = isinstance(quantization, Mapping) and "bits" in quantization and "config_groups" not in quantization
-    packed = {tensor.name.removesuffix(".scales") for tensor in checkpoint.tensors if tensor.name.endswith(".scales")}
-    return declared and any(
-        tensor.name.endswith(".weight") and tensor.name.removesuffix(".weight") in packed
-        for tensor in checkpoint.tensors
-    )
+    names = {tensor.name for tensor in checkpoint.tensors}
+    scales = [name for name in names if name.endswith(".scales")]
+    return declared and any(f"{name.removesuffix('.scales')}.weight" in names for name in scales)
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[Finding]:

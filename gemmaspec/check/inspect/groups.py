@@ -187,7 +187,8 @@ def _blocks_of_experts(checkpoint: Checkpoint, quantization: Quantization) -> It
     inner, block = checkpoint.text.expert_inner, quantization.block
     if not block or not inner or inner % block[0] == 0:
         return
-    if not any(".experts." in tensor.name and tensor.dtype in _FP8 for tensor in checkpoint.tensors):
+    in_fp8 = (tensor for tensor in checkpoint.tensors if tensor.dtype in _FP8)
+    if not any(".experts." in tensor.name for tensor in in_fp8):
         return
     refines = quantization.method == "fp8" and all(side % 64 == 0 for side in (*block, inner))
     yield finding(

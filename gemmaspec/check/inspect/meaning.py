@@ -26,10 +26,10 @@ def meanings() -> Mapping[str, tuple[str, str, str]]:
 
     The last two are empty where the row does not say it.
     """
-    return {
-        code: (row["about"], _without_facts(row.get("impact", "")), _to_do(row))
-        for code, row in strict_yaml.table(TABLE).items()
-    }
+    meanings = {}
+    for code, row in strict_yaml.table(TABLE).items():
+        meanings[code] = (row["about"], _without_facts(row.get("impact", "")), _to_do(row))
+    return meanings
 
 
 def _to_do(row: Mapping[str, str | list[str]]) -> str:

@@ -48,13 +48,13 @@ def missing_modules(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 def _single(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield which of the modules outside of the layers are not stored."""
-    stored = {
-        part
-        for tensor in checkpoint.tensors
-        if part_of(tensor.name) not in ("decoder layers", "vision", "audio")
-        for part in tensor.name.split(".")
-    }
-    yield from (name for name in _outside(checkpoint) if name not in stored)
+    stored: set[str] = set()
+    for tensor in checkpoint.tensors:
+        if part_of(tensor.name) not in ("decoder layers", "vision", "audio"):
+            stored.update(tensor.name.split("."))
+    for name in _outside(checkpoint):
+        if name not in stored:
+            yield name
     if checkpoint.speculator and not stored & {"embed_tokens", "lm_head"}:
         yield "embed_tokens"  # an assistant's output head is its own, and may be tied to its own table
 

@@ -44,7 +44,8 @@ def _sharing(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:
 
 
 def _groups(draft: Checkpoint) -> Iterator[Finding]:
-    if len({layer.kind for layer in draft.text.layers}) > 1:
+    kinds = {layer.kind for layer in draft.text.layers}
+    if len(kinds) > 1:
         yield finding(
             "kv-groups", "the draft has sliding and full attention", error=error_text("draft-several-kv-groups")
         )

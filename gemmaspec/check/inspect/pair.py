@@ -48,8 +48,11 @@ class Pairing:
     @property
     def patches(self) -> tuple[str, ...]:
         """The patches that it needs, each once."""
-        needed = (finding.patches for finding in self.findings if finding.severity == "patch")
-        return tuple(dict.fromkeys(patch for some in needed for patch in some))
+        needed: dict[str, None] = {}
+        for found in self.findings:
+            if found.severity == "patch":
+                needed |= dict.fromkeys(found.patches)
+        return tuple(needed)
 
 
 def pair(
@@ -112,8 +115,11 @@ def step_bytes(checkpoint: Checkpoint) -> int:
         share = text.experts_per_token / text.experts
     else:
         share = 1.0
-    layers = [tensor for tensor in checkpoint.tensors if part_of(tensor.name) == "decoder layers"]
-    return round(sum(tensor.nbytes * (share if ".experts." in tensor.name else 1.0) for tensor in layers))
+    read = 0.0
+    for tensor in checkpoint.tensors:
+        if part_of(tensor.name) == "decoder layers":
+            read += tensor.nbytes * (share if ".experts." in tensor.name else 1.0)
+    return round(read)
 
 
 def _kinds(target: Checkpoint, draft: Checkpoint) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Final
 
 from gemmaspec.check.inspect.groups import group_findings
@@ -51,7 +52,9 @@ def stored_as(algorithm: str) -> str:
     integer = re.fullmatch(r"W([2-8])A(?:8|16)(?:O8)?(?: embeddings)?", algorithm)
     if integer:
         return f"INT{integer[1]}"
-    return _FAMILY.get(algorithm, next((packed for packed in _PACKED if algorithm.startswith(packed)), algorithm))
+    if algorithm in _FAMILY:
+        return _FAMILY[algorithm]
+    return next((packed for packed in _PACKED if algorithm.startswith(packed)), algorithm)
 
 
 def is_excluded(module: str, patterns: tuple[str, ...]) -> bool:
@@ -77,7 +80,8 @@ def _matches(expression: str, module: str) -> bool:
 
 def _types(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     if parts.count("NVFP4"):
-        types = ", ".join(sorted({tensor.dtype for tensor in checkpoint.tensors}))
+        found = {tensor.dtype for tensor in checkpoint.tensors}
+        types = ", ".join(sorted(found))
         yield finding(
             "nvfp4-types",
             f"stored types {types} are how NVFP4 looks in a file: U8 holds two 4-bit weights, F8_E4M3 the "
@@ -105,9 +109,8 @@ def _declared(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     if quantization is None or not checkpoint.tensors or quantization.algorithm in (None, MIXED):
         return
     kind = stored_as(quantization.algorithm)
-    linear = [name for kinds in parts.formats.values() for name in kinds if _is_linear(name)]
-    plain = [name for kind in _PLAIN for name in parts.formats.get(kind, ()) if _is_linear(name)]
-    if quantization.method in _PACKING and linear and len(plain) == len(linear):
+    linear = [name for name in chain.from_iterable(parts.formats.values()) if _is_linear(name)]
+    if quantization.method in _PACKING and linear and len(_plain(parts)) == len(linear):
         yield finding(
             "declared-not-stored",
             f"{quantization.declared_in} declares {quantization.method}, but every linear layer of the decoder "
@@ -136,7 +139,7 @@ def _form(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Yield packed matrices under the name of another method's parameter."""
     quantization = checkpoint.quantization
     method = quantization.method if quantization else None
-    if quantization is None or not any(method in methods for methods in _FORMS.values()):
+    if quantization is None or method not in {*chain.from_iterable(_FORMS.values())}:
         return
     for leaf, methods in _FORMS.items():
         other = [tensor.name for tensor in checkpoint.tensors if tensor.name.endswith(f".{leaf}")]
@@ -163,12 +166,13 @@ def _mixed(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
         )
     if AWQ in quantization.by_layer.values():
         yield finding("mixed-awq", f"some modules of a {MIXED} checkpoint are {AWQ}")
-    is_stored = {module: kind for kind, modules in parts.formats.items() for module in modules}
-    wrong = [
-        (module, algorithm, is_stored[module])
-        for module, algorithm in quantization.by_layer.items()
-        if module in is_stored and is_stored[module] != stored_as(algorithm)
-    ]
+    kinds: dict[str, str] = {}
+    for kind, modules in parts.formats.items():
+        kinds |= dict.fromkeys(modules, kind)
+    wrong = []
+    for module, algorithm in quantization.by_layer.items():
+        if module in kinds and kinds[module] != stored_as(algorithm):
+            wrong.append((module, algorithm, kinds[module]))
     if wrong:
         module, algorithm, kind = wrong[0]
         yield finding(
@@ -216,8 +220,8 @@ def _unquantized(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     quantization = checkpoint.quantization
     if quantization is None or quantization.algorithm == MIXED or not parts.count(*_PACKED):
         return
-    plain = [module for kind in _PLAIN for module in parts.formats.get(kind, ()) if _is_linear(module)]
-    wrong = [name for name in plain if not is_excluded(name, quantization.excluded) and not _unread(checkpoint, name)]
+    named = [name for name in _plain(parts) if not is_excluded(name, quantization.excluded)]
+    wrong = [name for name in named if not _unread(checkpoint, name)]
     if wrong:
         yield finding(
             "unquantized-not-excluded",
@@ -237,6 +241,12 @@ def _unread(checkpoint: Checkpoint, module: str) -> bool:
     return match is not None and int(match[1]) < len(layers) and layers[int(match[1])].shares_with is not None
 
 
+def _plain(parts: Stored) -> list[str]:
+    """Return the linear layers of the decoder that are stored without quantization."""
+    stored = chain.from_iterable(parts.formats.get(kind, ()) for kind in _PLAIN)
+    return [name for name in stored if _is_linear(name)]
+
+
 def _counts(parts: Stored) -> str:
     return ", ".join(f"{len(names)} as {kind}" for kind, names in parts.formats.items()) or "nothing is stored"
 
@@ -251,7 +261,10 @@ def _scales(checkpoint: Checkpoint, parts: Stored) -> Iterator[Finding]:
     """Yield NVFP4 weights without the scale of the whole matrix."""
     names = {tensor.name for tensor in checkpoint.tensors}
     modules = parts.formats.get("NVFP4", ())
-    bare = [module for module in modules if not {f"{module}.weight_scale_2", f"{module}.weight_global_scale"} & names]
+    bare = []
+    for module in modules:
+        if names.isdisjoint({f"{module}.weight_scale_2", f"{module}.weight_global_scale"}):
+            bare.append(module)
     if bare:
         yield finding("nvfp4-scale-missing", f"{len(bare)} NVFP4 modules have no global scale, {bare[0]} the first")
 

@@ -300,9 +300,8 @@ def _cannot(subject: Subject, backend: str) -> str | None:
         return f"on compute capability {capability}: that is FlashAttention 4, which has them on 9.x alone"
     if backend == "FLASHINFER" and subject.runs("<0.22"):
         return f"in vLLM {subject.vllm}"
-    known = [
-        support_of(subject.resolved.facts.vllm, capability or "", backend, fp8=fp8, head=None) for fp8 in (False, True)
-    ]
+    vllm = subject.resolved.facts.vllm
+    known = [support_of(vllm, capability or "", backend, fp8=fp8, head=None) for fp8 in (False, True)]
     if backend.startswith("TRITON_FLASH") and capability and not any(known):
         return f"on compute capability {capability}: it is for {'9.x' if backend.endswith('ATTN') else '10.x'} alone"
     return None

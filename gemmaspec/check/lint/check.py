@@ -168,10 +168,13 @@ def check(
     )
     raised = _raised(subject, _about_the_release(vllm))
     if not any(each.rule is _too_old for each in raised):
-        raised += _raised(subject, [rule for rule in RULES if notes or rule.severity != "note"])
+        raised += _raised(subject, RULES if notes else [rule for rule in RULES if rule.severity != "note"])
     if vllm.assumed:
         raised = _doubted(subject, raised)
-    return tuple(finding for finding in _placed(loaded, raised) if notes or finding.severity != "note")
+    found = _placed(loaded, raised)
+    if notes:
+        return tuple(found)
+    return tuple(finding for finding in found if finding.severity != "note")
 
 
 def _about_the_release(vllm: Vllm) -> Sequence[Rule]:
@@ -187,13 +190,17 @@ def _about_the_release(vllm: Vllm) -> Sequence[Rule]:
 
 
 def _raised(subject: Subject, rules: Iterable[Rule]) -> list[_Raised]:
-    asked = [rule for rule in rules if not (rule.of_gemma and subject.is_other_family)]
-    return [_Raised(rule, issue) for rule in asked for issue in rule.check(subject)]
+    raised: list[_Raised] = []
+    for asked in rules:
+        if not (asked.of_gemma and subject.is_other_family):
+            raised += [_Raised(asked, issue) for issue in asked.check(subject)]
+    return raised
 
 
 def _doubted(subject: Subject, raised: Sequence[_Raised]) -> list[_Raised]:
     """Return all of them; those that not every release gives are one severity lower, as another one may run."""
-    doubtful = {each.key: each.rule for each in raised if not each.rule.any_release and each.severity != "note"}
+    of_release = [each for each in raised if not each.rule.any_release]
+    doubtful = {each.key: each.rule for each in of_release if each.severity != "note"}
     everywhere = dict(doubtful)
     for release in releases():
         if not everywhere:
@@ -204,7 +211,8 @@ def _doubted(subject: Subject, raised: Sequence[_Raised]) -> list[_Raised]:
         other = replace(subject, resolved=replace(subject.resolved, facts=facts, vllm=release))
         there = {each.key for each in _raised(other, rules)}
         everywhere = {key: rule for key, rule in everywhere.items() if key in there}
-    return [each.lowered() if each.key in doubtful and each.key not in everywhere else each for each in raised]
+    lowered = doubtful.keys() - everywhere.keys()
+    return [each.lowered() if each.key in lowered else each for each in raised]
 
 
 def _placed(loaded: Loaded, raised: Iterable[_Raised]) -> tuple[Finding, ...]:

@@ -51,7 +51,7 @@ def _needs(checkpoint: Checkpoint) -> tuple[str, str] | None:
     weights = [group for group in groups if _FEW_BITS.fullmatch(group)]
     if weights:
         return f"weights of {weights[0]} (few bits, 16-bit activations)", _FEW_BITS_FROM
-    mobile = [group for group in groups if _OUTPUTS.fullmatch(group) or group.endswith("embeddings")]
-    if mobile:
-        return (f"modules of {mobile[0]}", _TABLES_FROM)
+    for group in groups:
+        if _OUTPUTS.fullmatch(group) or group.endswith("embeddings"):
+            return (f"modules of {group}", _TABLES_FROM)
     return None

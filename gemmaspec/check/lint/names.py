@@ -57,9 +57,10 @@ def variable(subject: Subject) -> Iterator[Issue]:
 @rule("GS111", "warning", any_release=True)
 def given_twice(subject: Subject) -> Iterator[Issue]:
     """A flag of `extra_args` that a key also sets; the last one silently wins."""
-    typed = {
-        argument.flag: argument.path for argument in subject.command.arguments if "extra_args" not in argument.path
-    }
+    typed = {}
+    for argument in subject.command.arguments:
+        if "extra_args" not in argument.path:
+            typed[argument.flag] = argument.path
     for argument in subject.command.arguments:
         if "extra_args" in argument.path and argument.flag in typed:
             key = ".".join(map(str, typed[argument.flag]))

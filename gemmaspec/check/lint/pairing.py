@@ -73,7 +73,8 @@ def method_for_gemma(subject: Subject) -> Iterator[Issue]:
     """A method that does not work for a Gemma 4 target in this release."""
     method = subject.resolved.method
     if method and method != "eagle" and not subject.resolved.facts.methods_named(method):
-        known = ", ".join(sorted({row.method for row in subject.resolved.facts.methods} & _METHODS))
+        drafting = {row.method for row in subject.resolved.facts.methods}
+        known = ", ".join(sorted(drafting & _METHODS))
         message = f"with vLLM {subject.vllm}, {method} does not draft for Gemma 4"
         yield Issue(path=("speculative", "method"), message=message, fix=f"use another vLLM release, or one of {known}")
 

@@ -327,8 +327,12 @@ def _listed(subject: Subject) -> tuple[str, ...]:
 def _misspelt(subject: Subject) -> dict[str, str]:
     """Return the closest patch for each listed name that is misspelled."""
     unknown = [name for name in _listed(subject) if name not in subject.patches]
-    near = {name: difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6) for name in unknown}
-    return {name: names[0] for name, names in near.items() if names}
+    misspelt = {}
+    for name in unknown:
+        near = difflib.get_close_matches(name, subject.patches, n=1, cutoff=0.6)
+        if near:
+            misspelt[name] = near[0]
+    return misspelt
 
 
 def _places(subject: Subject) -> Iterator[tuple[Path, str]]:

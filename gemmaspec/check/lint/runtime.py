@@ -143,7 +143,8 @@ def _within(span: str, other: str) -> bool:
     from packaging.specifiers import SpecifierSet
 
     inner, outer = SpecifierSet(span), SpecifierSet(other)
-    return not any(inner.contains(version) and not outer.contains(version) for version in _borders(span, other))
+    in_span = filter(inner.contains, _borders(span, other))
+    return all(outer.contains(version) for version in in_span)
 
 
 def _borders(*ranges: str) -> Iterator[Version]:

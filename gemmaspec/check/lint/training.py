@@ -62,7 +62,8 @@ def exact_names_of_a_draft(subject: Subject) -> Iterator[Issue]:
     quantization = draft.quantization if draft else None
     if subject.resolved.method != "draft_model" or not quantization or quantization.method != "compressed-tensors":
         return
-    exact = [name for name in quantization.excluded if not name.startswith("re:") and _OF_ENCODERS.search(name)]
+    no_expressions = [name for name in quantization.excluded if not name.startswith("re:")]
+    exact = [name for name in no_expressions if _OF_ENCODERS.search(name)]
     if exact and EXACT_NAMES not in subject.profile.patches.required:
         message = (
             f"its ignore list names {len(exact)} modules of the encoders exactly, and vLLM builds a draft model below "
