@@ -52,8 +52,10 @@ def own_rows(loaded: Loaded) -> tuple[Row, ...]:
 
 def store() -> tuple[Run, ...]:
     """Return every run that ships: measurements/, and the evidence of patches for speed."""
-    files = [_read(file) for file in sorted(data.MEASUREMENTS.glob("*.json"))]
-    return (*files, *(run for folder in data.patch_folders() for run in _evidence(folder)))
+    runs = [_read(file) for file in sorted(data.MEASUREMENTS.glob("*.json"))]
+    for folder in data.patch_folders():
+        runs += _evidence(folder)
+    return tuple(runs)
 
 
 def like(profile: Profile, *, elsewhere: bool = False) -> tuple[Run, ...]:
@@ -99,7 +101,8 @@ def taken_by(profile: Profile, shelf: Shelf | None = None) -> Taken:
     """Return the patches for speed that a profile takes. `shelf`: the patches, where they are read already."""
     shelf = shelf or Shelf(data.patch_folders())
     idle = frozenset(patch.id for patch in speed_patches(shelf) if patch.text.speculation_only)
-    own, alone = (speed_choice(one, shelf).taken for one in (profile, profile.model_copy(update={"speculative": None})))
+    own = speed_choice(profile, shelf).taken
+    alone = speed_choice(profile.model_copy(update={"speculative": None}), shelf).taken
     return Taken(patches=tuple(own), idle=idle, for_draft=frozenset(own) - frozenset(alone))
 
 

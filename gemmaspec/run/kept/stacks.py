@@ -59,9 +59,15 @@ class Options:
             self.profile,
             *(("--engine", self.engine) if self.engine and not self.hosts else ()),
         ]
-        words += [word for override in self.overrides for word in ("--set", override)]
-        words += [flag for flag, given in (("--no-spec", self.no_spec), ("--locked", self.locked)) if given]
-        return shlex.join([*words, *(("--hosts", ",".join(self.hosts)) if self.hosts else ())])
+        for override in self.overrides:
+            words += ["--set", override]
+        if self.no_spec:
+            words.append("--no-spec")
+        if self.locked:
+            words.append("--locked")
+        if self.hosts:
+            words += ["--hosts", ",".join(self.hosts)]
+        return shlex.join(words)
 
     @classmethod
     def of(cls, other: Options, **more: Any) -> Self:
@@ -216,7 +222,8 @@ def replicas_of(name: str) -> Sequence[str]:
 
 def started_replicas(name: str) -> Sequence[Started]:
     """Return the records of the replicas that were started of a profile, in their order."""
-    ours = [one for one in started_stacks() if one.replica is not None and one.server.name == f"{name}-{one.replica}"]
+    replicas = [one for one in started_stacks() if one.replica is not None]
+    ours = [one for one in replicas if one.server.name == f"{name}-{one.replica}"]
     return sorted(ours, key=lambda replica: replica.replica or 0)
 
 

@@ -42,7 +42,7 @@ class Death:
 def failed(lines: Sequence[str]) -> Death:
     """Return why a start failed: a known failure, its first exception, or the launcher's last words."""
     told = _said(lines)
-    launched = [text for line in lines if (text := message_of(line)).startswith(LAUNCHER)]
+    launched = [text for text in map(message_of, lines) if text.startswith(LAUNCHER)]
     if told or not launched:
         return told or Death(why="")
     if STARTS_VLLM.match(launched[-1]):

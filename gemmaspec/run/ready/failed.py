@@ -124,7 +124,8 @@ def _replaced(ended: Ended, lines: Sequence[str], *, secrets: Sequence[str]) -> 
 
 
 def _quoted(lines: Sequence[str], *, secrets: Sequence[str]) -> list[str]:
-    last = [text for line in lines[-3 * LAST_LINES :] if (text := printable(line, secrets=secrets)).strip()]
+    shown = [printable(line, secrets=secrets) for line in lines[-3 * LAST_LINES :]]
+    last = [text for text in shown if text.strip()]
     if last:
         return ["the last lines of its log:", *(f"  {text[:300]}" for text in last[-LAST_LINES:])]
     return []

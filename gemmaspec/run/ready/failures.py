@@ -65,7 +65,7 @@ def _rows(messages: Sequence[str], version: str | None) -> list[KnownFailure]:
 
 def _messages(lines: Sequence[str]) -> list[str]:
     """Return the messages of the lines, without source lines; a validation error is one message."""
-    texts = [text for line in lines if not (text := message_of(line)).startswith(_SOURCE)]
+    texts = [text for text in map(message_of, lines) if not text.startswith(_SOURCE)]
     for index, text in enumerate(texts):
         if _REFUSALS.search(text):
             texts[index] = ": ".join([text, *(part.strip() for part in texts[index + 1 : index + 3])])

@@ -74,9 +74,9 @@ def known_failures(version: str | None = None) -> tuple[KnownFailure, ...]:
 
     `version` is the vLLM that ran, if known: a bug counts only with advice for that release.
     """
-    rows = (
-        KnownFailure(pattern=bug.pattern(), finding=_of_bug(bug, fix))
-        for bug in bugs()
-        if bug.errors and (fix := bug.fix(version))
-    )
+    rows = []
+    for bug in bugs():
+        fix = bug.fix(version)
+        if bug.errors and fix:
+            rows.append(KnownFailure(pattern=bug.pattern(), finding=_of_bug(bug, fix)))
     return (*rows, *table())

@@ -37,9 +37,10 @@ class Rendered(Protocol):
 
 def write(stack: Rendered, folder: Path) -> list[str]:
     """Write the stack into a user's folder, record what was written, and return the names of its files."""
-    others = {name: sum_ for name, sum_ in _manifest(folder).items() if name not in stack.names}
+    sums = {name: sum_ for name, sum_ in _manifest(folder).items() if name not in stack.names}
     written = write_files(stack.files, folder, names=stack.names)
-    sums = {**others, **{name: _sha256(text.encode("utf-8")) for name, text in sorted(stack.files.items())}}
+    for name, text in sorted(stack.files.items()):
+        sums[name] = _sha256(text.encode("utf-8"))
     write_whole(folder / MANIFEST, json.dumps({"schema": 1, "files": sums}, indent=1) + "\n")
     return written
 

@@ -58,11 +58,11 @@ def rank_composes(
     if not profile.image:
         raise without_image(loaded)
     plan = plan_sha256(files)
-    seats = {
-        host.name: _seat(profile, rank, hosts, served=served, plan=plan, master_port=master_port)
-        for rank, host in enumerate(hosts)
-    }
-    return {host: compose_yaml(profile, files, served, seat=seat) for host, seat in seats.items()}
+    composes = {}
+    for rank, host in enumerate(hosts):
+        seat = _seat(profile, rank, hosts, served=served, plan=plan, master_port=master_port)
+        composes[host.name] = compose_yaml(profile, files, served, seat=seat)
+    return composes
 
 
 def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
@@ -77,10 +77,10 @@ def check_hosts(profile: Profile, hosts: Sequence[Host]) -> None:
     ):
         twice = sorted({value for value in values if values.count(value) > 1})
         _need(not twice, f"the {what} {', '.join(twice)} is given twice")
+    devices = ", ".join(f"{node.name} has {' '.join(node.hca) or 'none'}" for node in hosts)
     _need(
-        len({bool(node.hca) for node in hosts}) == 1,
-        "only some hosts have RDMA devices (hca), and NCCL needs them on all or none: "
-        + ", ".join(f"{node.name} has {' '.join(node.hca) or 'none'}" for node in hosts),
+        all(node.hca for node in hosts) or not any(node.hca for node in hosts),
+        f"only some hosts have RDMA devices (hca), and NCCL needs them on all or none: {devices}",
     )
 
 
