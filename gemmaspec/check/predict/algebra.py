@@ -14,6 +14,20 @@ def dot(a: Vector, b: Vector) -> float:
     return float(sum(map(mul, a, b)))
 
 
+def products(rows: Sequence[Vector]) -> list[list[float]]:
+    """Return the matrix of the scalar products of each row with each."""
+    return [_with_each(row, rows) for row in rows]
+
+
+def lower_products(rows: Sequence[Vector]) -> list[list[float]]:
+    """Return the lower triangle of that matrix."""
+    return [_with_each(row, rows[: number + 1]) for number, row in enumerate(rows)]
+
+
+def _with_each(row: Vector, others: Sequence[Vector]) -> list[float]:
+    return [dot(row, other) for other in others]
+
+
 class Cholesky:
     """Return L with L Lᵀ = matrix; `matrix` is symmetric and positive definite, and its lower triangle is enough."""
 

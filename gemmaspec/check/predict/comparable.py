@@ -88,11 +88,16 @@ def comparable_rows(rows: Sequence[Row], kind: Kind, like: Sequence[Row] = ()) -
         alike, why = _alike([row for row in rows if bool(row.k) is drafts], kind)
         apart = [row for row in alike if any(_apart(row, kind))]
         own = [row for row in alike if row not in apart]
-        pairs = [(row, converted) for row in own if (converted := _converted(row, kind, rows, factors))]
+        pairs = []
+        for row in own:
+            if converted := _converted(row, kind, rows, factors):
+                pairs.append((row, converted))
         # rows with other patches count only at loads of which no row has the server's own
         covered = {_load(row) for row, _ in pairs}
         others = _fewest_patches_apart([row for row in apart if _load(row) not in covered], kind)
-        pairs += [(row, made) for row in others if (made := _converted(row, kind, (*rows, *like), factors))]
+        for row in others:
+            if converted := _converted(row, kind, (*rows, *like), factors):
+                pairs.append((row, converted))
         # a factor of images, KV format or compilation makes a figure that was not measured
         measured |= {_load(row) for row, converted in pairs if converted.step == row.step or row in apart}
         both += pairs
@@ -291,11 +296,10 @@ def _ratios(
             acting = frozenset(row.patches) - _resting(row, kind) - {key}
             group = row.concurrency if key in _EACH_STEP else 0
             sides[group, acting, *_but(row, key)][value].append(math.log(row.step))
-    pairs = {
-        at: statistics.mean(side[wanted]) - statistics.mean(side[has])
-        for at, side in sides.items()
-        if {has, wanted} <= side.keys()
-    }
+    pairs = {}
+    for at, side in sides.items():
+        if {has, wanted} <= side.keys():
+            pairs[at] = statistics.mean(side[wanted]) - statistics.mean(side[has])
     nearest = min((at[0] for at in pairs), key=lambda group: abs(group - like.concurrency), default=0)
     return nearest, [ratio for at, ratio in pairs.items() if at[0] == nearest]
 

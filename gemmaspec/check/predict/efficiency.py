@@ -9,6 +9,7 @@ fast and large ones too slow: 31B in FP8 on an H100 was said to take 21.8 ms, an
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -165,13 +166,9 @@ class Roofline:
 
     def predict(self, asked: Cells) -> tuple[Predicted, ...]:
         """Return every requested cell."""
-        return tuple(
-            self._cell(k, batch, context, asked)
-            for context in asked.contexts
-            for batch in asked.concurrencies
-            for k in asked.ks
-            if k == 0 or self.method != NONE
-        )
+        ks = [k for k in asked.ks if k == 0 or self.method != NONE]
+        cells = itertools.product(asked.contexts, asked.concurrencies, ks)
+        return tuple(self._cell(k, batch, context, asked) for context, batch, k in cells)
 
     def _cell(self, k: int, batch: int, context: int, asked: Cells) -> Predicted:
         most, draft = self.read(context, batch, k + 1)

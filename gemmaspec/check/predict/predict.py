@@ -116,7 +116,11 @@ def predict(rows: Sequence[Row], asked: Cells) -> tuple[Predicted, ...]:
     settings = [_compiled(group, asked) for group in groups.values()]
     drafting = {row.setting.apart for row in rows if row.k}
     bare = {alone_of(setting, asked).apart for setting in settings if _lent(rows, setting, asked)} - drafting
-    return tuple(row for each in settings if each.apart not in bare for row in _of_setting(rows, each, asked))
+    predicted: list[Predicted] = []
+    for setting in settings:
+        if setting.apart not in bare:
+            predicted += _of_setting(rows, setting, asked)
+    return tuple(predicted)
 
 
 def _compiled(settings: Sequence[Setting], asked: Cells) -> Setting:
@@ -277,11 +281,10 @@ def factor(rows: Sequence[Row], measured: Setting, wanted: Setting) -> Factor:
     for row in rows:
         cell = (row.method, row.k, row.concurrency, row.context)
         steps.setdefault(cell, {}).setdefault(row.setting.graphs, []).append(math.log(row.step))
-    ratios = [
-        statistics.mean(step["compiled"]) - statistics.mean(step["uncompiled"])
-        for step in steps.values()
-        if {"compiled", "uncompiled"} <= step.keys()
-    ]
+    ratios = []
+    for step in steps.values():
+        if {"compiled", "uncompiled"} <= step.keys():
+            ratios.append(statistics.mean(step["compiled"]) - statistics.mean(step["uncompiled"]))
     mean, spread = _PRIOR
     weight = 1 / spread**2 + len(ratios) / _CELL**2
     log = (mean / spread**2 + sum(ratios) / _CELL**2) / weight

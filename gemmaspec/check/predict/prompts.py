@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gemmaspec.check.predict.algebra import Cholesky, dot
+from gemmaspec.check.predict.algebra import Cholesky, dot, lower_products, products
 from gemmaspec.core.rows import Row
 
 CHUNK: Final = 2048
@@ -37,7 +37,7 @@ class Prompts:
         self._unit = unit
         waits = [(row.ttft_ms or 0.0) / 1000 / unit for row in seen]
         weighed = [_weighed(row.concurrency, row.context) for row in seen]
-        matrix = [[dot(a, b) for b in weighed[: i + 1]] for i, a in enumerate(weighed)]
+        matrix = lower_products(weighed)
         for i, wait in enumerate(waits):
             matrix[i][i] += (_NOISE * wait) ** 2
         system = Cholesky(matrix)
@@ -46,7 +46,7 @@ class Prompts:
         weights = system.solve(off)
         self._coefficients = [dot(column, weights) for column in columns]
         halves = [system.half(column) for column in columns]
-        self._explained = [[dot(a, b) for b in halves] for a in halves]
+        self._explained = products(halves)
 
     def at(self, batch: int, context: int) -> tuple[float, float]:
         """Return the seconds of `batch` prompts of `context` tokens, and their standard deviation; 0 if not known."""

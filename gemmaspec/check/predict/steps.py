@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gemmaspec.check.predict.algebra import Cholesky, dot
+from gemmaspec.check.predict.algebra import Cholesky, dot, lower_products, products
 from gemmaspec.core.releases.drafting import BLOCKS
 from gemmaspec.core.rows import Setting
 
@@ -274,7 +274,7 @@ class _Fit:
     def _fit(self, measured: Sequence[Timed]) -> None:
         rows = [self._weighed(timed.cell) for timed in measured]
         values = [timed.seconds / self._unit for timed in measured]
-        matrix = [[dot(a, b) for b in rows[: i + 1]] for i, a in enumerate(rows)]
+        matrix = lower_products(rows)
         for i, (timed, value) in enumerate(zip(measured, values, strict=True)):
             misfit = MISFIT * (1 + FAR * _lengths_apart(timed.cell.context, self._context))
             matrix[i][i] += value**2 * (misfit**2 + NOISE**2 / timed.repeats)
@@ -284,7 +284,7 @@ class _Fit:
         columns = list(zip(*rows, strict=True))
         halves = [system.half(column) for column in columns]
         self._coefficients = [dot(column, weights) for column in columns]
-        self._known = [[dot(a, b) for b in halves] for a in halves]
+        self._known = products(halves)
         self.evidence = math.log(self._growth.prior) - dot(off, weights) / 2 - system.log_determinant / 2
         """The log probability of the measured steps, including the hypothesis's prior."""
 
@@ -328,5 +328,6 @@ def _merged(measured: Sequence[Timed]) -> list[Timed]:
     merged = []
     for cell, values in logs.items():
         repeats = sum(times for _, times in values)
-        merged.append(Timed(cell, math.exp(sum(log * times for log, times in values) / repeats), repeats))
+        mean = sum(log * times for log, times in values) / repeats
+        merged.append(Timed(cell, math.exp(mean), repeats))
     return merged

@@ -107,7 +107,10 @@ def taking(cards: Cards, number: int) -> tuple[str, ...]:
 
 def up_command(name: str, overrides: Sequence[str] = ()) -> str:
     """Return the command that starts a profile, quoted for a shell."""
-    return shlex.join(["gemmaspec", "up", name, *(word for override in overrides for word in ("--set", override))])
+    words = ["gemmaspec", "up", name]
+    for override in overrides:
+        words += ["--set", override]
+    return shlex.join(words)
 
 
 def others_of(kinds: Sequence[Cards]) -> Iterator[str]:
@@ -201,7 +204,11 @@ def _room_for_more(machine: str) -> tuple[str, ...]:
 
 def _figures(one: float | None, eight: float | None) -> str:
     """Return tokens per second for one user and for eight; those that are not known are said to be."""
-    parts = [f"{rate:,.0f} for {who}" for rate, who in ((one, "one user"), (eight, "eight")) if rate]
+    parts = []
+    if one:
+        parts.append(f"{one:,.0f} for one user")
+    if eight:
+        parts.append(f"{eight:,.0f} for eight")
     if parts:
         return f": {' and '.join(parts)} tokens/s"
     return ": how fast is not known"
