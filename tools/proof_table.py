@@ -31,7 +31,7 @@ def table(results: Sequence[Mapping[str, Any]], *, day: str, packages: str) -> s
         "# Proof",
         "",
         f"Written by `tools/proof_table.py` on {day}, in {packages}: what [each patch's probe](patching.md#proof)",
-        "finds in vLLM's modules as released, and with these patches. It says what stands for a GPU kernel.",
+        "finds in vLLM's modules as released, and with these patches. Where no other outcome stands, it is proven.",
         "",
     ]
     for patch in sorted({row["patch"] for row in results}):
@@ -48,14 +48,14 @@ def _seen(proofs: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.setdefault((OUTCOMES[proof["outcome"]], stock, patched, numbers), []).append(proof["release"])
     lines = []
     for (outcome, stock, patched, numbers), releases in rows.items():
-        lines.append(f"- {_span(releases)}: {outcome}")
-        lines += [f"  - as released: {_code(stock)}", f"  - patched: {_code(patched)}"]
-        lines += [f"  - numbers, patched against released: {_code(numbers)}"] if numbers else []
+        lines.append(f"- {_span(releases)}" + ("" if outcome == OUTCOMES["proven"] else f": {outcome}"))
+        lines += [f"  - released: {_code(stock)}", f"  - patched: {_code(patched)}"]
+        lines += [f"  - numbers: {_code(numbers)}"] if numbers else []
     return lines
 
 
 def _span(releases: Sequence[str]) -> str:
-    return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]} ({len(releases)} releases)"
+    return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
 
 
 def _code(text: str) -> str:
