@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -188,6 +187,8 @@ class BusyIndex(QuietHandler):
     faults: ClassVar[list[int]] = []
     """What is left of them: a status, 0 to close the connection without an answer, 1 to cut one, 2 to be silent."""
     asked: ClassVar[int] = 0
+    over: ClassVar[threading.Event] = threading.Event()
+    """Until then it is silent."""
 
     def do_GET(self) -> None:
         BusyIndex.asked += 1
@@ -208,7 +209,7 @@ class BusyIndex(QuietHandler):
             self.close_connection = True
         elif BusyIndex.faults[0] == 2:
             BusyIndex.faults.pop(0)
-            time.sleep(0.6)
+            BusyIndex.over.wait(60)
             self.close_connection = True
         elif status := BusyIndex.faults.pop(0):
             self.send_response(status)
@@ -224,7 +225,9 @@ def busy() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BusyIndex) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         BusyIndex.asked = 0
+        BusyIndex.over.clear()
         yield f"http://127.0.0.1:{server.server_port}"
+        BusyIndex.over.set()
         server.shutdown()
 
 
