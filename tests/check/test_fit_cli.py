@@ -263,7 +263,7 @@ def test_a_moving_tag_is_taken_for_the_newest_release(
         (("--release", "0.34.0"), 2, "vLLM 0.34.0 is not known yet"),
         (("--release", "0.18.0"), 2, "vLLM 0.18.0 does not support Gemma 4"),
         (("--machine", "mainframe"), 2, "--machine: unknown machine 'mainframe'; the known ones are dgx-spark, "),
-        (("--set", "serve.pipeline_parallel_size=2"), 2, "fit cannot compute"),
+        (("--set", "serve.extra_args=[--decode-context-parallel-size=2]"), 2, "fit cannot compute"),
         (("--set", "target.model=/nowhere"), 4, "target.model: the folder /nowhere does not exist"),
     ],
 )

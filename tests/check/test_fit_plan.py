@@ -114,7 +114,6 @@ def test_batches_in_flight(sets: tuple[str, ...], vllm: str, batches: int) -> No
     [
         "serve.extra_args=[--kv-cache-dtype-skip-layers, sliding_window]",
         "serve.extra_args=[--cpu_offload_gb=4]",
-        "serve.pipeline_parallel_size=2",
         "serve.kv_cache_dtype=turboquant_k8v4",
         "env.VLLM_KV_CACHE_LAYOUT=BLHNC",
     ],

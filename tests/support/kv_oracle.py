@@ -44,6 +44,8 @@ def plan(job: dict[str, Any]) -> dict[str, Any]:
     if not hasattr(utils, "get_kv_cache_configs"):  # 0.33
         from vllm.v1.core import kv_cache_planning as planning
     join_windows(planning, job["joins_windows"])
+    if "stages" in job:
+        return {"num_blocks": blocks_in_stages(planning, config, specs, job["stages"])}
     if planning is utils:
         (cache,) = utils.get_kv_cache_configs(config, [specs], [job["available"]])
     else:
@@ -57,6 +59,18 @@ def plan(job: dict[str, Any]) -> dict[str, Any]:
         "groups": sorted([len(group.layer_names), group.kv_cache_spec.block_size] for group in cache.kv_cache_groups),
         "needed": needed(planning, config, cache.kv_cache_groups),
     }
+
+
+def blocks_in_stages(planning: Any, config: Any, specs: dict[str, Any], stages: list[dict[str, Any]]) -> list[int]:
+    """The blocks of each pipeline stage, each of which has a worker with its layers and its memory."""
+    workers = [{name: specs[name] for name in stage["names"] if name in specs} for stage in stages]
+    memory = [stage["available"] for stage in stages]
+    if hasattr(planning, "get_global_kv_cache_groups"):  # 0.33
+        groups = planning.get_global_kv_cache_groups(config, workers)
+        found = planning.get_kv_cache_configs(config, workers, memory, groups)
+    else:
+        found = planning.get_kv_cache_configs(config, workers, memory)
+    return [cache.num_blocks for cache in found]
 
 
 def join_windows(planning: Any, wanted: bool) -> None:

@@ -140,7 +140,7 @@ def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
         return
     most = _MOST_SHARED if plan.device.unified else _MOST
     if plan.device.free is not None:
-        most = min(most, plan.device.free / plan.device.memory)
+        most = min(most, *(one.gpu.free / one.gpu.memory for one in plan.by_stage if one.gpu.free is not None))
     shares = [share / 100 for share in range(1, int(most * 100) + 1)]
     wanted = shares
     if not _too_much(plan):
@@ -162,13 +162,13 @@ def _utilization(plan: MemoryPlan) -> Iterator[Changed]:
 
 
 def _too_much(plan: MemoryPlan) -> bool:
-    return plan.device.free is not None and plan.device.free < plan.requested
+    return any(one.gpu.free is not None and one.gpu.free < one.requested for one in plan.by_stage)
 
 
 def _gpus(plan: MemoryPlan) -> Iterator[Changed]:
     """Yield twice the GPUs of one machine, where they are too small and the machine has, or may have, as many."""
     wider = 2 * plan.demand.tensor_parallel
-    one_machine = plan.demand.nodes == 1 and not plan.device.cpu
+    one_machine = plan.demand.nodes == 1 and not plan.device.cpu and len(plan.demand.stages) == 1
     if one_machine and plan.device.gpus and wider <= plan.device.gpus and plan.problems():
         changed = _with(plan, tensor_parallel=wider)
         yield f"--set serve.tensor_parallel_size={wider}", changed, f"{wider} GPUs of this kind, each with a part of it"

@@ -15,6 +15,7 @@ from gemmaspec.core.releases.model_runner import RunnerName
 from gemmaspec.core.resolved.answer import Unknown, known
 from gemmaspec.core.resolved.media import Tower
 from gemmaspec.core.resolved.resolve import Resolved
+from gemmaspec.core.resolved.stages import PARTITION, BadPartition
 
 N = TypeVar("N", int, float)
 JOINS_WINDOWS: Final = "kv-spec-uniform-valueerror"
@@ -74,8 +75,10 @@ class Demand:
     hybrid: bool
     joins_windows: bool
     batches: int
-    """Batches in flight: 2 with asynchronous scheduling."""
+    """Batches that may be in flight."""
     tensor_parallel: int
+    stages: tuple[range, ...]
+    """The target's decoder layers of each pipeline stage; one range of all of them without stages."""
     nodes: int
     """Number of machines with the GPUs (`nodes`, or --nnodes)."""
     method: str | None
@@ -147,8 +150,9 @@ def demand_of(resolved: Resolved) -> Demand:
         draft_cache_dtype=draft_cache,
         hybrid=resolved.hybrid,
         joins_windows=JOINS_WINDOWS in resolved.patches,
-        batches=2 if resolved.asynchronous else 1,
+        batches=resolved.batches,
         tensor_parallel=resolved.parallel.tensor,
+        stages=_stages(resolved),
         nodes=resolved.nodes,
         method=resolved.asked_method,
         draft_tokens=resolved.tokens,
@@ -164,6 +168,17 @@ def demand_of(resolved: Resolved) -> Demand:
         whole_items=resolved.whole_items is True,
         defaults=tuple(_defaults(profile)),
     )
+
+
+def _stages(resolved: Resolved) -> tuple[range, ...]:
+    """Return the layers of each stage. Raises UsageError for a partition that does not divide them."""
+    try:
+        found = resolved.layers_by_stage
+    except BadPartition as error:
+        raise UsageError(f"env.{PARTITION} {error}") from None
+    if isinstance(found, Unknown):
+        raise UsageError(f"fit needs the layers of each stage, which are not known: {found.because}")
+    return found
 
 
 def _read(answer: int | Unknown | None) -> int | None:
@@ -196,8 +211,6 @@ def _refuse(profile: Profile, command: Command) -> None:
         keys = ", ".join(f"{flag} as {_WITH_KEY[flag]}" for flag in with_key)
         raise UsageError(f"fit reads the keys of a profile, not serve.extra_args: write {keys}")
     unknown = sorted(given & set(_NOT_MODELLED))
-    if (profile.serve.pipeline_parallel_size or 1) > 1:
-        unknown.append("serve.pipeline_parallel_size")
     if profile.env.get("VLLM_KV_CACHE_LAYOUT", "NHD") not in ("NHD", "HND", "LBNHC", "LBHNC"):
         unknown.append("env.VLLM_KV_CACHE_LAYOUT")
     if unknown:

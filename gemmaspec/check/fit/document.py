@@ -17,6 +17,7 @@ from gemmaspec.check.fit.memory_plan import MemoryPlan
 from gemmaspec.check.fit.roofline import ServingRoofline
 from gemmaspec.check.fit.unknown import unknown
 from gemmaspec.check.fit.weights import Weights
+from gemmaspec.core.profile.device import Device
 from gemmaspec.core.profile.model import Measured
 
 _MOST_SEQUENCES = 64
@@ -64,7 +65,7 @@ def document(fit: Fit) -> dict[str, Any]:
         "ok": fit.fits,
         "profile": fit.profile,
         "vllm": plan.demand.vllm,
-        "machine": dataclasses.asdict(plan.device) | {"unified": plan.device.unified},
+        "machine": _machine(plan.device),
         "flags": _flags(plan.demand),
         "attention": fit.attention,
     }
@@ -94,6 +95,36 @@ def _flags(demand: Demand) -> dict[str, Any]:
     return {name: getattr(demand, name) for name in _PRINTED}
 
 
+def _machine(device: Device) -> dict[str, Any]:
+    """Return a machine without its single GPUs, which the stages name."""
+    return dataclasses.asdict(dataclasses.replace(device, each=())) | {"unified": device.unified}
+
+
+def stage_rows(plan: MemoryPlan) -> Iterator[dict[str, Any]]:
+    """Yield what each pipeline stage holds; nothing without stages. Sizes in bytes; stages are counted from 1."""
+    if len(plan.by_stage) == 1:
+        return
+    for one in plan.by_stage:
+        yield {
+            "stage": one.stage + 1,
+            "gpu": one.gpu.name,
+            "total": one.gpu.memory,
+            "layers": [one.layers_here.start, one.layers_here.stop - 1],
+            "weights": one.weights,
+            "available_for_cache": one.available,
+            "num_blocks": _blocks(one),
+            "fullest": one.stage == plan.stage,
+        }
+
+
+def _blocks(plan: MemoryPlan) -> int | None:
+    """Return how many blocks there is room for; None if the cache cannot be planned."""
+    try:
+        return plan.cache.num_blocks(plan.available)
+    except Unplannable:
+        return None
+
+
 def _with_total(weights: Weights) -> dict[str, Any]:
     return dataclasses.asdict(weights) | {"total": weights.total}
 
@@ -104,8 +135,8 @@ def _memory(plan: MemoryPlan) -> dict[str, Any]:
     estimates = [dataclasses.asdict(overhead) for overhead in plan.overheads]
     not_reserved = dataclasses.asdict(plan.beyond) if plan.beyond else None
     return {
-        "total": plan.device.memory,
-        "free": plan.device.free,
+        "total": plan.gpu.memory,
+        "free": plan.gpu.free,
         "requested": plan.requested,
         "target": target,
         "draft": draft,
@@ -115,6 +146,7 @@ def _memory(plan: MemoryPlan) -> dict[str, Any]:
         "estimates": estimates,
         "not_reserved": not_reserved,
         "available_for_cache": plan.available,
+        "stages": list(stage_rows(plan)),
     }
 
 

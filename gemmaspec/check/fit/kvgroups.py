@@ -7,6 +7,7 @@ for Mamba, MLA and chunked attention, and for block-outermost layouts, is left o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from gemmaspec.check.fit.kvspec import KvRules, LayerCache, Owned
@@ -30,6 +31,10 @@ class KvGroup:
     def block_bytes(self) -> int:
         """Bytes of one block of every layer of the group."""
         return sum(layer.cache.page_bytes for layer in self.layers)
+
+    def block_bytes_of(self, names: AbstractSet[str]) -> int:
+        """Return bytes of one block of the layers of the group that are among the names."""
+        return sum(layer.cache.page_bytes for layer in self.layers if layer.name in names)
 
     def blocks(self, tokens: int, in_flight: int) -> int:
         """Return the maximum number of blocks of one request of `tokens` tokens."""
@@ -143,10 +148,15 @@ class KvCache:
     rules: KvRules
     in_flight: int
     """Tokens that may be in flight (VllmConfig.max_in_flight_tokens)."""
+    here: frozenset[str] | None = None
+    """Names of the layers of this pipeline stage; None for all. The groups are those of the whole model, of which each
+    stage has its layers (_project_kv_cache_groups_to_worker, every release)."""
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block of the pool: those of the widest group, because all groups alias the same memory."""
+        if self.here is not None:
+            return max((group.block_bytes_of(self.here) for group in self.groups), default=0)
         return max((group.block_bytes for group in self.groups), default=0)
 
     def num_blocks(self, available: int) -> int:

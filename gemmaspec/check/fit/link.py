@@ -44,9 +44,9 @@ class Link:
 
 
 def link_of(plan: MemoryPlan, *, concurrency: int = 1) -> Link | None:
-    """Return what a step of `concurrency` requests sends; None for a server on one machine."""
+    """Return what a step of `concurrency` requests sends; None for a server on one machine, or in stages."""
     nodes, demand = plan.demand.nodes, plan.demand
-    if nodes < 2:
+    if nodes < 2 or len(demand.stages) > 1:
         return None
     passes = [(plan.models.target, concurrency * (demand.draft_tokens + 1))]
     if plan.models.draft:

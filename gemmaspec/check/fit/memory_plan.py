@@ -46,18 +46,71 @@ class MemoryPlan:
     models: Models
     demand: Demand
     device: Device
+    only: int | None = None
+    """The pipeline stage that this is about, counted from 0; None for the fullest, which decides the cache of all:
+    each gets as many blocks as the one with the fewest (get_kv_cache_configs, every release)."""
+
+    @cached_property
+    def by_stage(self) -> tuple[MemoryPlan, ...]:
+        """The memory of each pipeline stage; this alone without stages."""
+        if len(self.demand.stages) == 1 or self.only is not None:
+            return (self,)
+        return tuple(replace(self, only=stage) for stage in range(len(self.demand.stages)))
+
+    @cached_property
+    def stage(self) -> int:
+        """The pipeline stage that this is about, counted from 0; of all of them, the one with the fewest blocks."""
+        if self.only is not None or len(self.demand.stages) == 1:
+            return self.only or 0
+        try:
+            rooms = [(plan.cache.num_blocks(plan.available), plan.available) for plan in self.by_stage]
+        except Unplannable:
+            return len(self.demand.stages) - 1
+        return min(range(len(rooms)), key=lambda stage: (rooms[stage], -stage))  # of equals the last, which samples too
+
+    @property
+    def layers_here(self) -> range:
+        """The decoder layers of that stage."""
+        return self.demand.stages[self.stage]
+
+    @cached_property
+    def in_one_stage(self) -> MemoryPlan:
+        """The same with all layers on one GPU, or on as many as tensor parallelism takes."""
+        if len(self.demand.stages) == 1:
+            return self
+        every = range(len(self.models.target.text.layers))
+        return replace(self, demand=replace(self.demand, stages=(every,)), only=None)
+
+    @property
+    def gpu(self) -> Device:
+        """The GPU of that stage with the least memory; without stages, that of the server."""
+        shards = self.demand.tensor_parallel
+        mine = self.device.each[self.stage * shards : (self.stage + 1) * shards]
+        if len(self.demand.stages) == 1 or not mine:
+            return self.device
+        return min(mine, key=lambda gpu: (gpu.memory, gpu.free or 0))
 
     @cached_property
     def target(self) -> Weights:
         """The target in the memory of one GPU."""
         model, fp8, gpus = self.models.target, self.models.target_fp8, self.demand.tensor_parallel
-        return weights_of(model, vllm=self.demand.vllm, towers=self.demand.towers, fp8_online=fp8, gpus=gpus)
+        return weights_of(
+            model,
+            vllm=self.demand.vllm,
+            towers=self.demand.towers,
+            fp8_online=fp8,
+            gpus=gpus,
+            stage=self.layers_here,
+        )
 
     @cached_property
     def draft(self) -> Weights | None:
-        """The draft in the memory of one GPU. Its towers are loaded too: vLLM builds the whole model."""
+        """The draft in the memory of one GPU, which is on the last stage alone.
+
+        Its towers are loaded too: vLLM builds the whole model.
+        """
         model, fp8, gpus = self.models.draft, self.models.draft_fp8, self.demand.tensor_parallel
-        if model is None:
+        if model is None or self.stage < len(self.demand.stages) - 1:
             return None
         weights = weights_of(model, vllm=self.demand.vllm, fp8_online=fp8, gpus=gpus)
         same = rotary_key(model.text) == rotary_key(self.models.target.text)
@@ -105,7 +158,7 @@ class MemoryPlan:
     @property
     def requested(self) -> int:
         """gpu_memory_utilization of the total memory, which vLLM requires to be free when it starts."""
-        return math.ceil(self.device.memory * self.demand.utilization)
+        return math.ceil(self.gpu.memory * self.demand.utilization)
 
     @property
     def item(self) -> Item | None:
@@ -148,7 +201,17 @@ class MemoryPlan:
         """The KV cache. Raises Unplannable if vLLM fails before it checks the memory."""
         rules = kv_rules(self.demand.vllm, cpu=self.device.cpu)
         groups = groups_of(self.layers, rules, hybrid=self.demand.hybrid, joins_windows=self.demand.joins_windows)
-        return KvCache(groups=tuple(groups), rules=rules, in_flight=self.demand.in_flight)
+        return KvCache(groups=tuple(groups), rules=rules, in_flight=self.demand.in_flight, here=self._here)
+
+    @property
+    def _here(self) -> frozenset[str] | None:
+        """The names of the stage's layers; None without stages."""
+        if len(self.demand.stages) == 1:
+            return None
+        mine = {f"target.{index}" for index in self.layers_here}
+        if self.draft:
+            mine |= {layer.name for layer in self.layers if layer.name.startswith("draft.")}
+        return frozenset(mine)
 
     @property
     def longest(self) -> int:
@@ -163,8 +226,11 @@ class MemoryPlan:
 
     def problems(self) -> list[str]:
         """Yield why the server would not start."""
-        wrong = [*self._too_few_gpus(), *self._crowding(), *self._too_large_a_cache()]
-        wrong += self._too_heavy()
+        wrong = list(self._too_few_gpus())
+        for plan in self.by_stage:
+            where = f"stage {plan.stage + 1}: " if len(self.by_stage) > 1 else ""
+            too_much = (*plan._crowding(), *plan._too_large_a_cache(), *plan._too_heavy())
+            wrong += [f"{where}{problem}" for problem in too_much]
         wrong += self._too_small_a_batch()
         try:
             cache = self.cache
@@ -180,20 +246,24 @@ class MemoryPlan:
 
     def _too_few_gpus(self) -> Iterator[str]:
         """Yield a problem if there are too few GPUs (ParallelConfig in vllm/config/parallel.py, every release)."""
-        wanted, each, nodes = self.demand.tensor_parallel, self.device.gpus, self.demand.nodes
+        shards, stages = self.demand.tensor_parallel, len(self.demand.stages)
+        wanted, each, nodes = shards * stages, self.device.gpus, self.demand.nodes
         if not self.device.cpu and each is not None and wanted > each * nodes:
             has = f"{each} GPU{'s' if each > 1 else ''}"
             if nodes == 1:
                 have = f"{self.device.name} has {has}"
             else:
                 have = f"{nodes} machines with {has} each have fewer"
-            yield f"tensor_parallel_size {wanted} needs {wanted} GPUs, and {have}; nodes: N is for several machines"
+            asked = f"tensor_parallel_size {shards}"
+            if stages > 1:
+                asked += f" times pipeline_parallel_size {stages}"
+            yield f"{asked} needs {wanted} GPUs, and {have}; nodes: N is for several machines"
 
     def _too_heavy(self) -> Iterator[str]:
-        if self.device.free is None:
-            free = self.device.memory
+        if self.gpu.free is None:
+            free = self.gpu.memory
         else:
-            free = self.device.free
+            free = self.gpu.free
         if not self.device.cpu and self.loading > free:
             yield f"loading takes {gib(self.loading)}, but the machine has {gib(free)}"
 
@@ -208,7 +278,7 @@ class MemoryPlan:
         by_name = {overhead.name: overhead.nbytes for overhead in self.overheads}
         compiling = by_name.pop("compiling", 0)
         wanted = self.weights + sum(by_name.values()) + max(given, compiling)
-        most = round(self.device.memory * _FILLED)
+        most = round(self.gpu.memory * _FILLED)
         if wanted > most:
             yield f"with a KV cache of {gib(given)} it needs {gib(wanted)}, but {gib(most)} can be filled"
 
@@ -222,7 +292,7 @@ class MemoryPlan:
 
     def _crowding(self) -> Iterator[str]:
         """Yield a problem if too little memory is free, as far as it is known."""
-        free, wanted = self.device.free, self.demand.cpu_cache or self.requested
+        free, wanted = self.gpu.free, self.demand.cpu_cache or self.requested
         if free is None or free >= wanted:
             return
         share = f"gpu_memory_utilization {self.demand.utilization:g}"
@@ -231,8 +301,7 @@ class MemoryPlan:
         else:
             why = share
         yield (
-            f"{gib(free)} of {gib(self.device.memory)} are free now, but vLLM requires {gib(wanted)} "
-            f"({why}) at the start"
+            f"{gib(free)} of {gib(self.gpu.memory)} are free now, but vLLM requires {gib(wanted)} ({why}) at the start"
         )
 
 
@@ -250,5 +319,5 @@ def parts(plan: MemoryPlan) -> list[tuple[str, int]]:
     draft = plan.draft.total if plan.draft else 0
     uses = [("weights", plan.target.total), ("draft", draft), ("cache", max(0, plan.available))]
     uses += [("graphs", graphs), ("other", other)]
-    free = plan.device.memory - sum(nbytes for _, nbytes in uses)
+    free = plan.gpu.memory - sum(nbytes for _, nbytes in uses)
     return [(name, nbytes) for name, nbytes in (*uses, ("free", free)) if nbytes > 0]

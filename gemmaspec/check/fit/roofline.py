@@ -92,13 +92,16 @@ def roofline(plan: MemoryPlan, *, context: int = 1024, concurrency: int = 1) -> 
     if plan.device.bandwidth is None:
         return None
     bandwidth = plan.device.bandwidth
+    stages = len(plan.demand.stages)  # one after another for one request, at work on several batches for more
+    plan = plan.in_one_stage
     k = plan.demand.draft_tokens
     step = step_bytes(plan, context=context, concurrency=concurrency, tokens=1)
     verifying = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1)
     passes = 0  # how often the draft runs in a step
     if plan.draft:
         passes = 1 if plan.demand.method in BLOCKS else k
-    least = step_bytes(plan, context=context, concurrency=concurrency, tokens=k + 1, alike=True)
+    together = -(-concurrency // stages)
+    least = step_bytes(plan, context=context, concurrency=together, tokens=k + 1, alike=True)
     alone = concurrency * bandwidth / _at_least(least, 0)
     with_draft = (k + 1) * concurrency * bandwidth / _at_least(least, passes)
     return ServingRoofline(
@@ -121,7 +124,7 @@ def _at_least(step: StepBytes, passes: int) -> int:
 
 def step_bytes(plan: MemoryPlan, *, context: int, concurrency: int, tokens: int, alike: bool = False) -> StepBytes:
     """Return what a step over `tokens` tokens of each request reads; `alike`: all of them use the same experts."""
-    all_tokens = concurrency * tokens
+    plan, all_tokens = plan.in_one_stage, concurrency * tokens
     return StepBytes(
         target=plan.target.read(all_tokens, alike=alike),
         target_cache=concurrency * _cache_bytes(plan, "target", context),

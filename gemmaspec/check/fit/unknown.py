@@ -20,6 +20,8 @@ def unknown(plan: MemoryPlan, speed: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"the headers of {' and '.join(shaped)} (shipped shapes are used)"
     if plan.demand.tensor_parallel > 1:
         yield "the memory that NCCL takes on each GPU"
+    if len(plan.demand.stages) > 1:
+        yield "what a stage needs besides weights and cache (computed as for a whole model)"
     if plan.demand.nodes > 1:
         yield "how long a step waits for the other machine"
 

@@ -82,15 +82,19 @@ def weights_of(
     towers: Collection[str] = TOWERS,
     fp8_online: bool = False,
     gpus: int = 1,
+    stage: range | None = None,
 ) -> Weights:
     """Return a checkpoint's weights as that release keeps them on one of so many GPUs.
 
     `towers`: the encoders that it loads. `fp8_online`: quantized to FP8 while loading, one byte for each number of a
-    linear layer.
+    linear layer. `stage`: the decoder layers of a pipeline stage; None for all. Embeddings, encoders and norms are on
+    every stage (Gemma4Model in vllm/model_executor/models/gemma4.py, every release).
     """
     text = model.text
     sizes = dict.fromkeys(("decoder", "experts", "embeddings", "lm_head", "per-layer", "towers"), 0)
-    for (place, part), nbytes in _by_division(_kept(model, vllm, towers), fp8_online=fp8_online).items():
+    for (place, part), nbytes in _by_division(
+        _of_stage(model, _kept(model, vllm, towers), stage), fp8_online=fp8_online
+    ).items():
         sizes[place] += math.ceil(nbytes * on_each(text, part, gpus))
     if text.experts:
         share = text.experts_per_token / text.experts
@@ -107,10 +111,20 @@ def weights_of(
         head=head,
         per_layer=sizes["per-layer"],
         towers=sizes["towers"],
-        rotary=rotary_tables(text),
+        rotary=rotary_tables(text, stage),
         experts_share=share,
         head_of_a_token=_head_of_a_token(model, sizes["embeddings"]),
     )
+
+
+def _of_stage(
+    model: Checkpoint, tensors: Iterable[tuple[Tensor, int]], stage: range | None
+) -> Iterator[tuple[Tensor, int]]:
+    """Yield the tensors that a stage has: all that are no decoder layer, and those of its layers."""
+    for tensor, nbytes in tensors:
+        index = _layer_index(model, tensor)
+        if stage is None or index is None or index in stage:
+            yield tensor, nbytes
 
 
 def _by_division(tensors: Iterable[tuple[Tensor, int]], *, fp8_online: bool) -> dict[tuple[str, str], int]:
@@ -155,8 +169,10 @@ def rotary_key(text: TextModel) -> tuple[int, tuple[tuple[str, int], ...]]:
     return text.max_position_embeddings, tuple(sorted(widths.items()))
 
 
-def rotary_tables(text: TextModel) -> int:
+def rotary_tables(text: TextModel, stage: range | None = None) -> int:
     """Return the bytes of cosines and sines in bfloat16, shared by the layers of one kind (get_rope's cache)."""
+    if stage is not None:
+        text = replace(text, layers=text.layers[stage.start : stage.stop])
     positions, widths = rotary_key(text)
     return 2 * positions * sum(width for _, width in widths)
 
@@ -187,12 +203,19 @@ def _kept(model: Checkpoint, vllm: str, towers: Collection[str]) -> Iterator[tup
 
 
 def _decoder_layer(model: Checkpoint, tensor: Tensor) -> Layer | None:
+    index = _layer_index(model, tensor)
+    if index is None:
+        return None
+    return model.text.layers[index]
+
+
+def _layer_index(model: Checkpoint, tensor: Tensor) -> int | None:
     if part_of(tensor.name) != "decoder layers":
         return None
     match = _LAYER.search(tensor.name)
     index = int(match[1]) if match else -1
     if 0 <= index < len(model.text.layers):
-        return model.text.layers[index]
+        return index
     return None
 
 

@@ -58,7 +58,8 @@ def between(family: str | None, gpus: int) -> Between | None:
 
 def on_one_gpu(plan: MemoryPlan) -> MemoryPlan:
     """Return the memory of the same server on one GPU."""
-    return replace(plan, demand=replace(plan.demand, tensor_parallel=1))
+    whole = plan.in_one_stage
+    return replace(whole, demand=replace(whole.demand, tensor_parallel=1))
 
 
 def saved_bytes(one: MemoryPlan, several: MemoryPlan, *, k: int, concurrency: int, context: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from gemmaspec.check.fit.advice import advice
 from gemmaspec.check.fit.document import Fit
@@ -24,6 +24,12 @@ from gemmaspec.core.profile.model import Measured, Profile
 from gemmaspec.core.profile.replica import gpus_each
 from gemmaspec.run.kept.attention import ahead_of
 from gemmaspec.run.kept.measurements import of_plan, own_rows, taken_by
+
+_IN_STAGES: Final = (
+    "every stage holds the embeddings and the encoders whole, as vLLM builds a Gemma 4; only layers are divided",
+    "each stage gets as many blocks of the cache as the fullest one, whose memory is shown",
+    "activations and graphs of a stage are taken to be those of a whole model: none was measured",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +210,8 @@ def _notes(plan: MemoryPlan, attention: dict[str, str | None]) -> list[str]:
         notes.append("FlashAttention may choose larger blocks; computed with the block size of Triton's kernels")
     if plan.demand.tensor_parallel > 1:
         notes += _several_gpus(plan)
+    if len(plan.demand.stages) > 1:
+        notes += _IN_STAGES
     if plan.models.target.missing_files or (plan.models.draft and plan.models.draft.missing_files):
         notes.append("some weight files are missing, so the weights are larger than shown here")
     return notes

@@ -195,10 +195,13 @@ def _on_several(facts: ServerFacts, request: PredictRequest) -> Prediction:
     """
     profile, gpus = facts.profile, gpus_each(facts.profile)
     family = family_of(facts.plan.device.capability)
-    if (profile.serve.pipeline_parallel_size or 1) == 1:
-        link = between(family, gpus)
-    else:
-        link = None
+    stages = facts.resolved.stages
+    if stages > 1:
+        why = f"no server in stages was measured; one request passes the {stages} stages one after another, so they are"
+        never = [f"it does not start: {because}"] if (because := facts.resolved.not_in_stages) else []
+        told = [*never, f"{why} no faster for it than one GPU with all layers", *_instead(facts)]
+        return _bound(facts, request, told)
+    link = between(family, gpus)
     if link is None:
         known = " and ".join(f"{row.gpus} GPUs of the family {row.family} with {row.link}" for row in known_links())
         why = f"no measurement covers the link between {gpus} GPUs of this kind: what is known is of {known}"
@@ -235,7 +238,9 @@ def _instead(facts: ServerFacts, rows: Sequence[Predicted] = (), alone: Sequence
     if on_one_gpu(facts.plan).problems():
         return
     if not rows:
-        yield f"it fits on one GPU: --set serve.tensor_parallel_size=1 --set replicas={gpus} starts {gpus} servers"
+        one_stage = " --set serve.pipeline_parallel_size=null" if facts.resolved.stages > 1 else ""
+        one_gpu = f"--set serve.tensor_parallel_size=1{one_stage}"
+        yield f"it fits on one GPU: {one_gpu} --set replicas={gpus} starts {gpus} servers"
         return
     by_load = {_load(row): row for row in alone}
     for row in rows:

@@ -210,7 +210,7 @@ def _device(machine: str, memory_gb: float | None, taken: Sequence[int], profile
             f"{profile} is for any machine with NVIDIA GPUs, and nvidia-smi finds no GPU here",
             hint=f"gemmaspec fit {profile} --machine rtx-4090    # the GPU that is meant, or --memory and its GB",
         )
-    return dataclasses.replace(device, memory=round(memory_gb * GB), free=None)
+    return dataclasses.replace(device, memory=round(memory_gb * GB), free=None, each=())
 
 
 def _found(name: str, taken: Sequence[int], profile: str) -> Device:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gemmaspec.check.fit.advice import Advice
 from gemmaspec.check.fit.demand import Demand
-from gemmaspec.check.fit.document import Fit, layer_rows, longest_by_sequences
+from gemmaspec.check.fit.document import Fit, layer_rows, longest_by_sequences, stage_rows
 from gemmaspec.check.fit.kvgroups import Unplannable
 from gemmaspec.check.fit.link import Link
 from gemmaspec.check.fit.memory_plan import HELD, MemoryPlan, parts
@@ -33,6 +33,7 @@ def lines(fit: Fit) -> Iterator[str]:
     yield from ("", "memory")
     yield from memory_lines(plan)
     yield from bar_lines(plan)
+    yield from stage_lines(plan)
     yield from ("", "KV cache")
     yield from cache_lines(plan)
     if fit.advice:
@@ -108,10 +109,12 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     demand = plan.demand
     if demand.cpu_cache is None:
         yield _row("for vLLM", plan.requested, f"gpu_memory_utilization {demand.utilization:g} of the whole memory")
-    if plan.device.free is not None:
-        yield _row("free now", plan.device.free, "MemAvailable" if plan.device.unified or plan.device.cpu else "")
+    if plan.gpu.free is not None:
+        yield _row("free now", plan.gpu.free, "MemAvailable" if plan.device.unified or plan.device.cpu else "")
     gpus = demand.tensor_parallel
     share = f", on each of {gpus} GPUs" if gpus > 1 else ""
+    if len(demand.stages) > 1:
+        share += f", stage {plan.stage + 1} of {len(demand.stages)}"
     yield _row("target", plan.target.total, plan.models.target.ref + share)
     if plan.draft and plan.models.draft:
         yield _row("draft", plan.draft.total, plan.models.draft.ref + share)
@@ -133,6 +136,18 @@ def memory_lines(plan: MemoryPlan) -> Iterator[str]:
     else:
         how = "the remaining memory"
     yield _row("KV cache", plan.available, how)
+
+
+def stage_lines(plan: MemoryPlan) -> Iterator[str]:
+    """Yield one line for each pipeline stage; none without stages."""
+    for row in stage_rows(plan):
+        first, last = row["layers"]
+        blocks = "" if row["num_blocks"] is None else f", {row['num_blocks']:,} blocks"
+        fullest = ": the fullest, which decides" if row["fullest"] else ""
+        yield (
+            f"  stage {row['stage']}  layers {first} to {last}, {size(row['weights'])} of weights, "
+            f"{size(max(0, row['available_for_cache']))} left for the cache of {row['gpu']}{blocks}{fullest}"
+        )
 
 
 def bar_lines(plan: MemoryPlan) -> Iterator[str]:

@@ -39,6 +39,7 @@ def lines(document: Document) -> Iterator[str]:
         ("speed", _speed(document)),
         ("requests", _requests(document)),
         ("memory", _memory(document)),
+        *(("", stage) for stage in _stages(document)),
         ("change", _change(document)),
         ("unknown", _unknown(document)),
     ]
@@ -48,10 +49,11 @@ def lines(document: Document) -> Iterator[str]:
 def _servers_gpus(document: Document) -> int:
     """Return how many GPUs the server takes, on all its machines; 1 where a machine has fewer."""
     flags, machine = document["flags"], document["machine"]
-    here = flags["tensor_parallel"] // flags["nodes"]
+    number = flags["tensor_parallel"] * max(1, len(document["memory"]["stages"]))
+    here = number // flags["nodes"]
     if machine["cpu"] or (machine["gpus"] is not None and here > machine["gpus"]):
         return 1
-    return int(flags["tensor_parallel"])
+    return int(number)
 
 
 def verdict(document: Document) -> str:
@@ -141,7 +143,18 @@ def _memory(document: Document) -> str:
     parts = {"weights": memory["weights"], "KV cache": cache, "activations, graphs and the like": rest}
     named = ", ".join(f"{name} {nbytes / _GIB:.2f}" for name, nbytes in parts.items())
     each = " on each" if _servers_gpus(document) > 1 else ""
+    if memory["stages"]:
+        each = " on the fullest stage"
     return f"{_gib(memory['requested'])} for vLLM{each}: {named}"
+
+
+def _stages(document: Document) -> Iterator[str]:
+    """Yield what each pipeline stage holds; nothing without stages."""
+    for row in document["memory"]["stages"]:
+        first, last = row["layers"]
+        cache = _gib(max(0, row["available_for_cache"]))
+        held = f"layers {first} to {last}, weights {_gib(row['weights'])}, room for a cache of {cache}"
+        yield f"stage {row['stage']} ({machine_kind(row['gpu'])}, {_gib(row['total'])}): {held}"
 
 
 def _change(document: Document) -> str:

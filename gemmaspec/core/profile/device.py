@@ -32,6 +32,8 @@ class Device:
     """Maximum number of GPUs in one such machine, each with that memory and bandwidth; None if unknown."""
     link: float | None = None
     """Bytes per second to another such machine, one way; None if unknown."""
+    each: tuple[Device, ...] = ()
+    """The GPUs that a server takes of this machine, in its order; empty where they are alike or not known."""
 
     @property
     def unified(self) -> bool:

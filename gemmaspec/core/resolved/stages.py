@@ -64,7 +64,8 @@ def _counts(partition: str, layers: int, stages: int) -> list[int]:
 def why_not_in_stages(start: Started) -> str | None:
     """Return why a Gemma 4 does not start in several stages, or answers wrongly; None if nothing is known against it.
 
-    vLLM 0.32.0 was run with two stages on a CPU; the code of every release was read.
+    vLLM 0.32.0 was run with two stages on a CPU; the code of eight releases was read, the first
+    and the newest among them.
     """
     if start.shares_kv:
         # Gemma4ForConditionalGeneration.forward passes per-layer inputs on where it has inputs_embeds, which later

@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemmaspec.core.errors import EnvironmentMissing
@@ -38,7 +38,8 @@ def this_gpu(taken: Sequence[int] = (0,)) -> Device | None:
         return None
     there = [gpus[number] for number in taken if number < len(gpus)] or [gpus[0]]
     least = min(there, key=lambda gpu: (gpu.memory or 0, gpu.free or 0))
-    return device_of(least, gpus=len(gpus))
+    each = tuple(device_of(gpu, gpus=len(gpus)) for gpu in there) if len(there) > 1 else ()
+    return replace(device_of(least, gpus=len(gpus)), each=each)
 
 
 def device_of(gpu: Gpu, *, gpus: int = 1) -> Device:
