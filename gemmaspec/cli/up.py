@@ -46,7 +46,6 @@ def up(
     starts servers with Docker or as processes, never in a cluster: gemmaspec render --to kubernetes writes what kubectl
     deploys.
     """
-    from gemmaspec.cli.text import dry_run as dry_run_of
     from gemmaspec.run.kept.asked_profile import load_for
     from gemmaspec.serve.decide import UpRequest
 
@@ -69,20 +68,31 @@ def up(
     name = Path(profile).stem if is_path(profile) else profile
     loaded = load_for("up", request.profile, overrides=request.overrides, no_spec=request.no_spec)
     has_replicas = loaded.profile.replicas > 1
-    if instead_of and (dry_run or detach or has_replicas):
+    if instead_of and (detach or has_replicas):
         raise UsageError(
-            "--instead-of starts one server and waits for it: not with --dry-run, --detach or replicas",
+            "--instead-of starts one server and waits for it: not with --detach or replicas",
             hint=f"gemmaspec up {profile} --instead-of {instead_of}",
         )
     if has_replicas:
         _up_replicas(name, request, dry_run=dry_run, detach=detach, json=json)
         return
     if dry_run:
-        from gemmaspec.serve.dry_run import dry_run as planned
-
-        dry_run_of.dry_run(planned(request, output.progress, loaded), as_json=json)
+        _dry_run(request, loaded, instead_of=instead_of, json=json)
         return
     _up_one(name, request, loaded, instead_of=instead_of, detach=detach, json=json)
+
+
+def _dry_run(request: UpRequest, loaded: Loaded, *, instead_of: str | None, json: bool) -> None:
+    """Print what the start of one server would do."""
+    from gemmaspec.cli.text import dry_run as text
+    from gemmaspec.serve.dry_run import dry_run
+    from gemmaspec.serve.instead import dry_run_instead
+
+    if instead_of:
+        plan = dry_run_instead(instead_of, request, output.progress, loaded)
+    else:
+        plan = dry_run(request, output.progress, loaded)
+    text.dry_run(plan, as_json=json)
 
 
 def _up_one(name: str, request: UpRequest, loaded: Loaded, *, instead_of: str | None, detach: bool, json: bool) -> None:

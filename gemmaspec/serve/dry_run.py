@@ -18,6 +18,7 @@ from gemmaspec.core.profile.load import Loaded
 from gemmaspec.core.profile.machines import HERE, MACHINES
 from gemmaspec.run.kept.attention import capability_here, graphs_ahead
 from gemmaspec.run.kept.lockfile import release_of
+from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.machine import nvidia
 from gemmaspec.run.stack.speed import speed_choice, untried
 from gemmaspec.serve import lock
@@ -45,6 +46,8 @@ class DryRun:
     """Why it would not fit into the GPUs that are here, as far as that can be computed without a network."""
     costs: tuple[Finding, ...] = ()
     """What lint knows of its speed and memory."""
+    instead_of: Started | None = None
+    """The server of another profile that would be stopped for it (`--instead-of`)."""
     code: tuple[str, ...] = ()
     """Whose code the server runs besides vLLM's own command."""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 from gemmaspec.core.errors import GemmaspecError, UsageError
 from gemmaspec.core.profile.load import Loaded
 from gemmaspec.run.engine.server import Engine
 from gemmaspec.run.kept import stacks
 from gemmaspec.run.kept.models import check_access, check_folder
 from gemmaspec.run.kept.stack_lock import StartProgress
+from gemmaspec.run.kept.stacks import Started
 from gemmaspec.run.runtime.managed import ensure_runtime
 from gemmaspec.serve import down, up
 from gemmaspec.serve.decide import Start, UpRequest, decide
+from gemmaspec.serve.dry_run import DryRun, dry_run
 from gemmaspec.serve.observe import load_request, observe
 from gemmaspec.serve.starting import Running
 
@@ -21,13 +26,9 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress, loaded:
     What the other one needs is fetched first. Raises UsageError if `before` does not run, and what `up` raises, which
     then says whether `before` runs again.
     """
-    started = stacks.find(before)
     loaded = load_request(request, loaded)
     name = loaded.profile.name
-    if name == before:
-        raise UsageError(f"{before} cannot be started instead of itself", hint=f"gemmaspec restart {before}")
-    if not stacks.look(started).lives:
-        raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
+    _running(before, name)
     observed, engine = observe(request, loaded, progress.note)
     start = decide(request, observed)
     _prepare(start, engine, progress)
@@ -52,6 +53,25 @@ def up_instead(before: str, request: UpRequest, progress: StartProgress, loaded:
             raise error.amended(f"{error.message}\n{outlook}") from None
         progress.note(outlook)
         raise
+
+
+def dry_run_instead(
+    before: str, request: UpRequest, note: Callable[[str], None], loaded: Loaded | None = None
+) -> DryRun:
+    """Return what `up_instead` would do. Changes nothing. Raises as it does, and as `dry_run`."""
+    loaded = load_request(request, loaded)
+    started = _running(before, loaded.profile.name)
+    return dataclasses.replace(dry_run(request, note, loaded), instead_of=started)
+
+
+def _running(before: str, name: str) -> Started:
+    """Return the record of the server that `name` is to replace. Raises UsageError if it cannot."""
+    started = stacks.find(before)
+    if name == before:
+        raise UsageError(f"{before} cannot be started instead of itself", hint=f"gemmaspec restart {before}")
+    if not stacks.look(started).lives:
+        raise UsageError(f"{before} is not running, so there is nothing to replace", hint=f"gemmaspec up {name}")
+    return started
 
 
 def _prepare(start: Start, engine: Engine, progress: StartProgress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,28 @@ def test_what_makes_no_sense_is_refused(
     assert machine.calls == []
 
 
-@pytest.mark.parametrize("word", ["--dry-run", "--detach"])
-def test_it_waits_for_one_server(word: str, machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["up", "two", "--instead-of", "one", word, *PROCESS]) == 2
-    assert "not with --dry-run, --detach or replicas" in capsys.readouterr().err
+def test_a_dry_run_says_what_is_stopped_and_taken_over_and_changes_nothing(
+    machine: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["up", "two", "--instead-of", "one", "--dry-run", *PROCESS]
+    assert run(command) == 0
+    printed = capsys.readouterr().out
+    assert "stop:   one (process, port 23601), once what two needs is in place\n" in printed
+    assert "takes:  port 23601 of one\n" in printed
+    assert "back:   one runs again if two does not answer\n" in printed
+    assert "run:" in printed
+    assert run([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["instead_of"] == "one (process, port 23601)"
+    assert run([*command, "--set", "serve.port=23602"]) == 0
+    assert "takes:" not in capsys.readouterr().out
+    assert run(["up", "one", "--instead-of", "one", "--dry-run", *PROCESS]) == 2
+    assert run(["up", "two", "--instead-of", "three", "--dry-run", *PROCESS]) == 2
+    assert not [call for call in machine.calls if call.split()[1] in ("start", "stop", "wait", "preflight")]
+    assert list(machine.running) == ["one"]
+    assert stacks.read_stack("two") is None
+
+
+def test_it_waits_for_one_server(machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["up", "two", "--instead-of", "one", "--detach", *PROCESS]) == 2
+    assert "not with --detach or replicas" in capsys.readouterr().err
     assert machine.calls == []

@@ -12,6 +12,7 @@ from gemmaspec.run.stack.speed import NO_GPU
 
 if TYPE_CHECKING:
     from gemmaspec.core.patching.choice import Choices
+    from gemmaspec.run.kept.stacks import Started
     from gemmaspec.serve.dry_run import DryRun
 
 _NAMES: Final = 7
@@ -34,6 +35,7 @@ def _document(plan: DryRun) -> dict[str, object]:
         "why": start.why,
         "joins": start.joins,
         "stops": _stops(plan),
+        "instead_of": _instead_of(plan),
         "ahead": plan.ahead,
         "files": [str(start.server.folder / name) for name in sorted(start.files)],
     }
@@ -61,8 +63,29 @@ def _stops(plan: DryRun) -> str | None:
     """Return the server that would be stopped first; None without one."""
     if not plan.start.replaces or not plan.start.replaces.started:
         return None
-    before = plan.start.replaces.started
-    return f"{before.server.name} ({before.engine}, port {before.server.port})"
+    return _described(plan.start.replaces.started)
+
+
+def _instead_of(plan: DryRun) -> str | None:
+    """Return the server of another profile that would be stopped; None without one."""
+    if plan.instead_of:
+        return _described(plan.instead_of)
+    return None
+
+
+def _described(started: Started) -> str:
+    return f"{started.server.name} ({started.engine}, port {started.server.port})"
+
+
+def _instead_rows(plan: DryRun) -> Iterator[page.Row]:
+    """Yield which server of another profile would be stopped, what is taken over from it, and the way back."""
+    if plan.instead_of is None:
+        return
+    before, server = plan.instead_of.server, plan.start.server
+    yield "stop:", f"{_described(plan.instead_of)}, once what {server.name} needs is in place"
+    if before.port == server.port:
+        yield "takes:", f"port {server.port} of {before.name}"
+    yield "back:", f"{before.name} runs again if {server.name} does not answer"
 
 
 def _change_rows(plan: DryRun) -> Iterator[page.Row]:
@@ -74,6 +97,7 @@ def _change_rows(plan: DryRun) -> Iterator[page.Row]:
     if start.joins:
         yield "runs:", "already, unchanged; only the probe would be sent"
     yield "stop:", _stops(plan)
+    yield from _instead_rows(plan)
     if plan.ahead:
         for part in plan.ahead.parts:
             verb = "fetch" if part.verb == "download" else part.verb
