@@ -21,14 +21,17 @@ class Streamed:
     finish: str
 
 
-def stream(question: str) -> Streamed:
+def stream(question: str, client: httpx.Client | None = None) -> Streamed:
     """One greedy answer of TOKENS tokens, piece by piece."""
+    if client is None:
+        with httpx.Client(timeout=300, trust_env=False) as own:
+            return stream(question, own)
     body = {
         "model": "tiny", "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": TOKENS,
         "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     text, tokens, finish = "", 0, ""
-    with httpx.stream("POST", f"{URL}/v1/chat/completions", json=body, timeout=300, trust_env=False) as reply:
+    with client.stream("POST", f"{URL}/v1/chat/completions", json=body) as reply:
         assert reply.status_code == 200
         for line in reply.iter_lines():
             if not line.startswith("data: {"):
