@@ -126,13 +126,21 @@ def _watched(started: Started, window_s: float | None, hang_s: float | None) -> 
         started=started,
         policy=policy,
         tellers=hooks.Tellers(wish.hook, hooks.address(wish.webhook)),
-        faults=Faults(limits=limits, reference=_reference(loaded)),
+        faults=Faults(limits=limits, reference=_reference(loaded), drafts_always=_drafts_always(started, loaded)),
     )
     if before:
         watched.restarts, watched.last = list(before.restarts), before.last
     if is_guarded(started):
         watched.guard = MemoryGuard()
     return watched
+
+
+def _drafts_always(started: Started, loaded: Loaded) -> bool:
+    """Return whether a server drafts at every load and for any text."""
+    spec, server = loaded.profile.speculative, started.server
+    if spec is None or not server.speculates or server.looks_up:
+        return False
+    return 0 not in (spec.k_by_requests or {}).values()
 
 
 def _reference(loaded: Loaded) -> Reference | None:
@@ -417,7 +425,9 @@ def _act(
     stack.last = f"{event.kind}: {what}"
     stack.started, stack.since, stack.failures, stack.engine = stacks.find(name), {}, 0, None
     stack.graphs_of, stack.attested_of = 0, None
-    stack.faults, stack.question = Faults(limits=stack.faults.limits, reference=stack.faults.reference), Question()
+    drafts_always = stack.faults.drafts_always and not off
+    stack.faults = Faults(limits=stack.faults.limits, reference=stack.faults.reference, drafts_always=drafts_always)
+    stack.question = Question()
     yield _line(stack, "off" if off else "restarted", reason=what if speedless_first else "")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from gemmaspec.core.live.faults import Event, FaultKind, Faults, Limits
 from gemmaspec.core.live.reference import Reference
-from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.live.sample import TTFT, Histogram, Sample
 
 
 def series(
@@ -20,6 +20,7 @@ def series(
             at=float(second),
             started=start,
             histograms={},
+            counts_drafts=True,
             drafts=base + drafts * second,
             draft_tokens=base + drafts * len(accepted) * second,
             accepted_tokens=base + sum(accepted) * second,
@@ -63,6 +64,63 @@ def test_a_draft_that_dies_while_it_runs_is_named_within_two_windows() -> None:
     found = fed(dying, faults)
     assert [event.kind for _, event in found] == [FaultKind.DEAD_DRAFT]
     assert found[0][0] <= 200.0 + 3 * 30.0
+
+
+SILENT = (0.0, 0.0, 0.0, 0.0)
+"""Nothing is accepted, because nothing is drafted."""
+
+
+def stopped(seconds: Iterable[int], *, tokens: float = 30.0, drafts: float = 0.0) -> Iterator[Sample]:
+    """A server that goes on answering, and drafts (almost) nothing."""
+    return series(seconds, drafts=drafts, accepted=SILENT, tokens=tokens)
+
+
+def test_a_server_that_drafts_no_longer_is_named_where_every_step_drafts() -> None:
+    faults = Faults(drafts_always=True)
+    ((at, event),) = fed(stopped(range(140)), faults)
+    assert (at, event.kind, event.begins) == (68.0, FaultKind.DEAD_DRAFT, True)
+    assert event.reason == "0 drafts for 1020 tokens in 34 s: it drafts no longer"
+    ended = fed(series(range(140, 260), base=100_000.0), faults)
+    assert [(event.kind, event.begins) for _, event in ended] == [(FaultKind.DEAD_DRAFT, False)]
+
+
+def test_one_that_stops_after_it_has_drafted_is_named_too() -> None:
+    faults = Faults(drafts_always=True)
+    assert fed(series(range(100)), faults) == []
+    after = (
+        dataclasses.replace(one, drafts=990.0, draft_tokens=3960.0, accepted_tokens=2079.0)
+        for one in series(range(100, 400))
+    )
+    ((at, event),) = fed(after, faults)
+    assert event.kind == FaultKind.DEAD_DRAFT
+    assert at <= 100 + 3 * 34
+
+
+def test_tokens_without_drafts_are_no_fault_where_a_table_or_a_text_may_have_none() -> None:
+    assert fed(stopped(range(600))) == []
+
+
+def test_a_server_that_counts_no_drafts_is_not_judged_by_them() -> None:
+    uncounted = (dataclasses.replace(one, counts_drafts=False) for one in stopped(range(600)))
+    assert fed(uncounted, Faults(drafts_always=True)) == []
+
+
+def test_few_tokens_without_drafts_are_no_fault() -> None:
+    assert fed(stopped(range(600), tokens=1.0), Faults(drafts_always=True)) == []
+
+
+def test_the_longest_drafts_that_are_all_accepted_are_no_fault() -> None:
+    """One draft for 16 tokens: windows close by their drafts, late."""
+    assert fed(series(range(600), drafts=2.0, accepted=(2.0,) * 15, tokens=32.0), Faults(drafts_always=True)) == []
+
+
+def test_answers_of_one_token_are_no_fault() -> None:
+    """They end with the token that reading the prompt makes."""
+    one_each = (
+        dataclasses.replace(one, histograms={TTFT: Histogram(bounds=(float("inf"),), counts=(one.generation_tokens,))})
+        for one in stopped(range(600))
+    )
+    assert fed(one_each, Faults(drafts_always=True)) == []
 
 
 def test_it_ends_after_two_good_windows() -> None:

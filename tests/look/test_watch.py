@@ -145,6 +145,45 @@ def read(
     return lines
 
 
+@pytest.mark.parametrize(
+    ("changed", "always"),
+    [
+        ({}, True),
+        ({"overrides": ("speculative.k_by_requests={1: 4, 8: 2}",)}, True),
+        ({"overrides": ("speculative.k_by_requests={1: 4, 8: 0}",)}, False),
+        ({"no_spec": True}, False),
+    ],
+)
+def test_tokens_without_drafts_are_a_fault_where_every_step_drafts(
+    one: Watched, changed: dict[str, Any], always: bool
+) -> None:
+    recorded(one, **changed)
+    (again,) = watch.watched([one.started.server.name])
+    assert again.faults.drafts_always is always
+
+
+def test_they_are_none_where_drafts_are_looked_up_in_the_text(one: Watched) -> None:
+    recorded(one, server=dataclasses.replace(one.started.server, looks_up=True))
+    (again,) = watch.watched([one.started.server.name])
+    assert not again.faults.drafts_always
+
+
+def test_a_server_that_drafts_no_longer_is_switched_off_and_then_not_judged_by_it(
+    one: Watched, fake_metrics: FakeServer
+) -> None:
+    one.faults, restart = dataclasses.replace(closing(), drafts_always=True), Restarts()
+    lines: list[WatchLine] = []
+    for turn in range(6):
+        tokens = f"vllm:generation_tokens_total {2000 * turn}\n".encode()
+        fake_metrics.metrics = counters(5000, 4000) + tokens
+        lines += look(one, power_w=None, restart=restart)
+    assert [(line.what, line.fault) for line in lines] == [
+        ("begins", "dead draft"), ("drained", "dead draft"), ("off", None)
+    ]  # fmt: skip
+    assert lines[0].reason.startswith("0 drafts for 2000 tokens in ")
+    assert len(restart.calls) == 1
+
+
 def test_a_dead_draft_is_switched_off_once(one: Watched, fake_metrics: FakeServer) -> None:
     restart = Restarts()
     found = read(one, fake_metrics, restart, times=4)

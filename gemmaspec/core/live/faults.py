@@ -11,13 +11,17 @@ from enum import Enum
 from typing import Final
 
 from gemmaspec.core.live.reference import Reference, slower
-from gemmaspec.core.live.sample import Sample
+from gemmaspec.core.live.sample import TTFT, Sample
 from gemmaspec.core.live.window import Window, restarted, window
 
 ENOUGH_DRAFTS: Final = 200
 """A window with fewer stays open: a slow or rarely used server is judged later, not never."""
 DEAD_BELOW: Final = 0.05
 """Accepted tokens per draft. Even a poor draft gets one token in five accepted."""
+STOPPED_BELOW: Final = 0.01
+"""Drafts per token, where each step drafts: with 15 drafted tokens, all accepted, there is one in 16."""
+ENOUGH_TOKENS: Final = 1000
+"""A window without drafts stays open until it has so many."""
 BAD_WINDOWS: Final = 2
 GOOD_WINDOWS: Final = 2
 IDLE_POWER_W: Final = 30.0
@@ -96,9 +100,13 @@ class Faults:
     limits: Limits = field(default_factory=Limits)
     reference: Reference | None = None
     """What steps of this server take with and without speculation; without, nothing is called slower than off."""
+    drafts_always: bool = False
+    """Whether it drafts in every step, be the text or the load what it may: then tokens without drafts are a fault."""
     _last: Sample | None = None
     _edge: Sample | None = None
     """Where the current window begins."""
+    _tokens_edge: Sample | None = None
+    """Where the current window of tokens begins, which closes whether or not anything is drafted."""
     _first: bool = True
     _runs: dict[FaultKind, _Run] = field(default_factory=lambda: {kind: _Run() for kind in FaultKind})
     _progress: float = 0.0
@@ -129,6 +137,8 @@ class Faults:
         if enough and sample.at - self._edge.at >= self.limits.window_s:
             events += self._close(self._edge, sample)
             self._edge = sample
+        if self.drafts_always and sample.counts_drafts:
+            events += self._stopped(sample)
         return events
 
     def silent(self, *, power_w: float | None = None) -> bool:
@@ -162,7 +172,7 @@ class Faults:
             if kind is not FaultKind.RESTARTS:
                 ended.append(Event(kind=kind, begins=False, reason="the server was restarted"))
         self.starts += 1
-        self._last, self._edge, self._first = sample, sample, True
+        self._last, self._edge, self._tokens_edge, self._first = sample, sample, sample, True
         self._progress = self._token = sample.at
         self._runs = {kind: _Run() for kind in FaultKind} | {FaultKind.RESTARTS: kept}
         if again:
@@ -195,6 +205,20 @@ class Faults:
             *self._count(FaultKind.CUT_DRAFT, _cut(between)),
             *self._slower(between, (before.running + now.running) / 2),
         ]
+
+    def _stopped(self, now: Sample) -> list[Event]:
+        """Judge a window with enough tokens of a server that drafts in every step; one that drafts is not judged."""
+        before = self._tokens_edge
+        assert before
+        tokens, seconds = _decoded(now) - _decoded(before), now.at - before.at
+        if tokens < ENOUGH_TOKENS or seconds < self.limits.window_s:
+            return []
+        self._tokens_edge = now
+        drafts = now.drafts - before.drafts
+        if drafts >= STOPPED_BELOW * tokens:
+            return []
+        reason = f"{drafts:.0f} drafts for {tokens:.0f} tokens in {seconds:.0f} s: it drafts no longer"
+        return self._count(FaultKind.DEAD_DRAFT, reason)
 
     def _slower(self, window: Window, running: float) -> list[Event]:
         """Judge the speed, where it is known what it would be without speculation."""
@@ -254,6 +278,14 @@ def _dead(window: Window) -> str | None:
     if accepted / window.drafts >= DEAD_BELOW:
         return None
     return f"{accepted:.0f} tokens accepted of {window.drafts} drafts in {window.seconds:.0f} s"
+
+
+def _decoded(sample: Sample) -> float:
+    """Return the tokens but for each answer's first one, which reading the prompt makes, and no draft."""
+    times = sample.histograms.get(TTFT)
+    if times is None or not times.counts:
+        return sample.generation_tokens
+    return sample.generation_tokens - times.counts[-1]
 
 
 def _cut(window: Window) -> str | None:
