@@ -126,21 +126,13 @@ def _watched(started: Started, window_s: float | None, hang_s: float | None) -> 
         started=started,
         policy=policy,
         tellers=hooks.Tellers(wish.hook, hooks.address(wish.webhook)),
-        faults=Faults(limits=limits, reference=_reference(loaded), drafts_always=_drafts_always(started, loaded)),
+        faults=Faults(limits=limits, reference=_reference(loaded), drafts_always=loaded.profile.drafts_always),
     )
     if before:
         watched.restarts, watched.last = list(before.restarts), before.last
     if is_guarded(started):
         watched.guard = MemoryGuard()
     return watched
-
-
-def _drafts_always(started: Started, loaded: Loaded) -> bool:
-    """Return whether a server drafts at every load and for any text."""
-    spec, server = loaded.profile.speculative, started.server
-    if spec is None or not server.speculates or server.looks_up:
-        return False
-    return 0 not in (spec.k_by_requests or {}).values()
 
 
 def _reference(loaded: Loaded) -> Reference | None:

@@ -255,3 +255,12 @@ def test_relative_folders_are_meant_from_the_profiles_own_folder(profiles: Path)
 def test_the_targets_parallelism_may_stand_in_extra_args(tmp_path: Path) -> None:
     sets = ["serve.extra_args=[-tp, '2']", "speculative.draft_tensor_parallel_size=2"]
     assert load_profile(write(tmp_path, "mine", BASE), overrides=sets).profile.serve.extra_args == ["-tp", "2"]
+
+
+def test_drafts_that_are_looked_up_in_the_text_are_not_in_every_step() -> None:
+    head = load_profile("tiny-cpu-mtp").profile
+    assert head.drafts_always
+    assert head.speculative
+    looked_up = head.speculative.model_copy(update={"method": "ngram"})
+    assert not head.model_copy(update={"speculative": looked_up}).drafts_always
+    assert not head.model_copy(update={"speculative": None}).drafts_always

@@ -69,6 +69,15 @@ def test_the_settings_of_a_stack_are_the_profile_s() -> None:
     assert (found.limits.window_s, found.limits.hang_s, found.limits.hang_without_power_s) == (1, 7, 7)
 
 
+TABLE = "speculative.k_by_requests={1: 4, 8: %d}"
+
+
+@pytest.mark.parametrize(("overrides", "always"), [((), True), ((TABLE % 2,), True), ((TABLE % 0,), False)])
+def test_it_knows_whether_the_server_drafts_in_every_step(overrides: tuple[str, ...], always: bool) -> None:
+    found = rendered(*LIVE, *overrides)
+    assert sidecar.watcher(found, {}).faults.drafts_always is found.drafts_always is always
+
+
 @pytest.mark.parametrize("wish", ["restart", "off"])
 def test_what_needs_a_restart_is_only_reported_with_the_reason(
     fake_metrics: FakeServer, tmp_path: Path, wish: str

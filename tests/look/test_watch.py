@@ -162,12 +162,6 @@ def test_tokens_without_drafts_are_a_fault_where_every_step_drafts(
     assert again.faults.drafts_always is always
 
 
-def test_they_are_none_where_drafts_are_looked_up_in_the_text(one: Watched) -> None:
-    recorded(one, server=dataclasses.replace(one.started.server, looks_up=True))
-    (again,) = watch.watched([one.started.server.name])
-    assert not again.faults.drafts_always
-
-
 def test_a_server_that_drafts_no_longer_is_switched_off_and_then_not_judged_by_it(
     one: Watched, fake_metrics: FakeServer
 ) -> None:

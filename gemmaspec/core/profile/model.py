@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, StrictBool
 
 from gemmaspec.core.profile.fields import (
+    LOOK_UPS,
     Cores,
     EnvName,
     EnvValue,
@@ -400,6 +401,14 @@ class Profile(Section):
     def plan_name(self) -> str:
         """The name in the plan: the profile's own, or for a replica that of its profile."""
         return self._plan_name or self.name
+
+    @property
+    def drafts_always(self) -> bool:
+        """Whether its server drafts in every step, be the text or the load what it may."""
+        spec = self.speculative
+        if spec is None or spec.method in LOOK_UPS:
+            return False
+        return 0 not in (spec.k_by_requests or {}).values()
 
     def as_replica(self, **changed: object) -> Profile:
         """Return one replica of this profile: a profile of its own with the plan of this one."""

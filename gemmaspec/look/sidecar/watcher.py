@@ -38,6 +38,8 @@ class WatchSettings:
     """The name under which it is served."""
     policy: Policy = field(default_factory=Policy)
     limits: Limits = field(default_factory=Limits)
+    drafts_always: bool = False
+    """Whether the server drafts in every step, be the text or the load what it may."""
     webhook: str | None = None
 
 
@@ -52,6 +54,7 @@ def settings_from(text: str) -> WatchSettings:
         stack=document["stack"],
         address=document["address"],
         model=document["model"],
+        drafts_always=document["drafts_always"],
         webhook=wish.pop("webhook"),
         policy=Policy(**wish),
         limits=limits,
@@ -153,7 +156,7 @@ def watcher(settings: WatchSettings, environment: Mapping[str, str]) -> Watcher:
         settings=settings,
         webhook=address,
         key=environment.get("VLLM_API_KEY") or None,
-        faults=Faults(limits=settings.limits),
+        faults=Faults(limits=settings.limits, drafts_always=settings.drafts_always),
     )
 
 

@@ -161,6 +161,7 @@ def watch_files(profile: Profile, model: str) -> Mapping[str, str]:
         "stack": profile.name,
         "address": f"http://vllm:{profile.serve.port}",
         "model": model,
+        "drafts_always": profile.drafts_always,
         # Only what runs beside the server on its host can run a hook, or end a server whose memory runs out.
         "watch": profile.watch.model_dump(exclude={"container", "hook", "memory_guard"}),
     }
