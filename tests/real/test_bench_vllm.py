@@ -32,6 +32,8 @@ PROMPTS = [
     "Which animals sleep in winter, and why?",
 ]
 CONCURRENCY = 2
+ONE_PIECE_S = 1e-4
+"""Less between two tokens says that they came together."""
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +176,9 @@ def test_a_real_server_is_measured_alike(
         found["ours"] = (ours["output_tokens_per_second"], ours["tpot_ms"]["median"] / 1000), truth(proxy.spans)
     for whose, within in ("ours", 0.05), ("vllm", 0.15):
         measured, passed_on = found[whose]
-        assert measured == pytest.approx(passed_on, rel=within), (whose, found)
+        assert measured[0] == pytest.approx(passed_on[0], rel=within), (whose, found)
+        if passed_on[1] > ONE_PIECE_S:  # on a busy machine an answer may come in one piece, which has no time per token
+            assert measured[1] == pytest.approx(passed_on[1], rel=within), (whose, found)
     assert ours["completion_tokens"] == theirs["total_output_tokens"] == TOKENS * len(PROMPTS)
     assert ours["acceptance_length"] == pytest.approx(theirs["spec_decode_acceptance_length"], rel=0.02)
     assert ours["overhead"] < 0.01
