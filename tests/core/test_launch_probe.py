@@ -132,6 +132,15 @@ def test_one_that_hangs_fails_by_its_deadline_and_each_time_again(server: FakeSe
         assert time.monotonic() - began < 50
 
 
+def test_a_metric_whose_name_begins_alike_neither_moves_nor_counts() -> None:
+    """It grows beside an engine that hangs, or that drafts nothing."""
+    alike = [f'{name}_by_router{{a="b"}} {value}' for name in (*probe.MOVES, probe.DRAFTED) for value in (1, 2)]
+    assert probe.moves("\n".join(alike)) == ""
+    assert probe.total("\n".join(alike), probe.DRAFTED) == 0
+    own = [f'{probe.MOVES[0]}{{engine="0"}} 7', f"{probe.MOVES[3]} 1"]
+    assert probe.moves("\n".join([*alike, *own])) == "\n".join(own)
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"at": "x"}', '{"at": 9e99, "moves": "m"}', "{" * 100_000])
 def test_a_damaged_state_file_counts_as_none(server: FakeServer, tmp_path: Path, content: str) -> None:
     (tmp_path / "s").write_text(content)

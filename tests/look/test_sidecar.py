@@ -69,6 +69,17 @@ def test_the_settings_of_a_stack_are_the_profile_s() -> None:
     assert (found.limits.window_s, found.limits.hang_s, found.limits.hang_without_power_s) == (1, 7, 7)
 
 
+def test_counters_of_another_model_on_the_page_are_not_the_server_s(fake_metrics: FakeServer, tmp_path: Path) -> None:
+    one = beside(fake_metrics, tmp_path)
+    lines: list[WatchLine] = []
+    for turn in range(1, 5):
+        own = counters(1000 * turn, 0).replace(b"_total ", f'_total{{model_name="{one.settings.model}"}} '.encode())
+        other = counters(1000 * turn, 3000 * turn).replace(b"_total ", b'_total{model_name="other"} ')
+        fake_metrics.metrics = own + other
+        lines += one.look()
+    assert ("begins", "dead draft") in whats(lines)
+
+
 TABLE = "speculative.k_by_requests={1: 4, 8: %d}"
 
 

@@ -163,13 +163,18 @@ def attested(folder: Path) -> None:
 
 def total(page: str, name: str) -> float:
     """Return the sum of a counter's samples on a /metrics page."""
-    lines = (line for line in page.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
+    return sum(float(line.rpartition(" ")[2]) for line in lines_of(page, name))
 
 
 def moves(page: str) -> str:
     """Return what of a /metrics page changes with each step of the engine."""
-    return "\n".join(line for line in page.splitlines() if line.startswith(MOVES))
+    return "\n".join(lines_of(page, *MOVES))
+
+
+def lines_of(page: str, *names: str) -> list[str]:
+    """Return the samples of these metrics; another program's metric may begin with the same words."""
+    begins = tuple(f"{name}{end}" for name in names for end in "{ ")
+    return [line for line in page.splitlines() if line.startswith(begins)]
 
 
 def read_state(path: Path) -> dict[str, Any]:

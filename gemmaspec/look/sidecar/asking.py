@@ -25,13 +25,13 @@ class NoReading(Exception):
     """The server's counters cannot be read; the text says why."""
 
 
-def read(address: str, *, key: str | None) -> Sample:
-    """Return the counters of a server. Raises NoReading."""
+def read(address: str, *, key: str | None, model: str = "") -> Sample:
+    """Return the counters of a server; where the page has rows of `model`, those alone. Raises NoReading."""
     try:
         status, body = _exchange(address, "GET", "/metrics", None, key=key, timeout_s=LOOK_S)
         if status != 200:
             raise NoReading(f"/metrics answers HTTP {status}")
-        return read_sample(body.decode("utf-8", "replace"), at=time.monotonic())
+        return read_sample(body.decode("utf-8", "replace"), at=time.monotonic(), model=model)
     except (OSError, http.client.HTTPException):
         raise NoReading("the server does not answer") from None
     except (ValueError, OverflowError, IndexError, KeyError):

@@ -90,7 +90,7 @@ class Watcher(KnownOfServer):
 
     def _look(self) -> Iterator[WatchLine]:
         try:
-            sample = read(self.settings.address, key=self.key)
+            sample = read(self.settings.address, key=self.key, model=self.settings.model)
         except NoReading as error:
             if self.missed() and self.has_answered:
                 yield self._tell("unreachable", begins=True, reason=str(error))
